@@ -30,6 +30,7 @@ from dygmamba.report.published_leaks import (
     load_channels,
 )
 from dygmamba.report.result_records import ResultRecord, SeedValues, StudyResults
+from dygmamba.report.short_training import describe_by_model
 from dygmamba.runs.link_training import separate_settings
 from dygmamba.tasks.metric_names import SETTING_LABELS
 
@@ -174,7 +175,7 @@ def _find_rule_records(folder: Path, data: str, rule: str) -> list[ResultRecord]
 def build_negatives_table(folder: Path) -> str:
     """Build the table of trees trained with random and with mixed negatives, by the negatives of the test."""
     head = ["stream", "trained with", "random", "new nodes, random", "historical", "inductive", "seeds"]
-    rows = []
+    rows, shown = [], []
     for data, title in STREAMS.items():
         for trained_with, file in (("random", "trees"), ("mixed", "trees-mixed")):
             group = [record for record in _read(folder, file) if record.data == data]
@@ -186,6 +187,7 @@ def build_negatives_table(folder: Path) -> str:
                 *(collect_ap(group, "transductive", negatives) for negatives in NEGATIVES[1:]),
             ]
             rows.append([title, trained_with, *map(str, values), str(len(values[0].by_seed))])
+            shown += group
         published = [
             format_best_published(data, *evaluation)
             for evaluation in (
@@ -197,12 +199,12 @@ def build_negatives_table(folder: Path) -> str:
         ]
         if rows and rows[-1][0] == title:
             rows.append([title, "best published without leaks", *published, ""])
-    return format_rows(head, rows)
+    return format_rows(head, rows, shown)
 
 
 def build_parts_table(folder: Path) -> str:
     """Build the table of counts and walks inside DyG-Mamba: test AP of all nodes and of new nodes."""
-    rows = []
+    rows, shown = [], []
     for data, title in STREAMS.items():
         records = [
             record for file in ("parts-uci", "parts") for record in _read(folder, file) if record.data == data
@@ -216,7 +218,8 @@ def build_parts_table(folder: Path) -> str:
             seeds = len(values[0].by_seed)
             cells.append(f"{values[0]} / {values[1]} ({seeds})" if seeds else "-")
         rows.append([title, *cells])
-    return format_rows(["stream", *(f"`{part}`" for part in PARTS)], rows)
+        shown += records
+    return format_rows(["stream", *(f"`{part}`" for part in PARTS)], rows, shown)
 
 
 def build_ablation_table(folder: Path) -> str:
@@ -244,7 +247,7 @@ def build_ablation_table(folder: Path) -> str:
                 text += f" / {paper - reference:+.2f}"
             cells.append(text)
         rows.append(cells)
-    return format_rows(["", *(STREAMS[data].partition(" (")[0] for data in ABLATED_DATASETS)], rows)
+    return format_rows(["", *(STREAMS[data].partition(" (")[0] for data in ABLATED_DATASETS)], rows, records)
 
 
 def build_power_table(folder: Path) -> str:
@@ -287,33 +290,41 @@ def build_power_table(folder: Path) -> str:
         "95 % interval",
         "published",
     ]
-    return format_rows(["", *head], rows)
+    shown = [
+        record
+        for data, file in TIMESPAN_FILES.items()
+        for record in _read(folder, file)
+        if record.data == data
+    ]
+    return format_rows(["", *head], rows, shown)
 
 
 def build_memory_table(folder: Path) -> str:
     """Build the table of models with a memory: continued, replayed, and with published visibility."""
-    rows = []
+    rows, shown = [], []
     for data in ("uci", "enron", "wikipedia", "USLegis", "CanParl"):
         published = {
             normalize_name(model): value
             for model, value in published_values(data, "transductive", "random").items()
         }
         for model in MEMORY_MODELS:
-            values = [
-                collect_ap(find_records(folder, data, model, files), "transductive", visible=visible)
+            groups = [
+                (find_records(folder, data, model, files), visible)
                 for files, visible in (
                     (("all-uci", "all-four"), "strict"),
                     (("replayed",), "strict"),
                     (("visible",), "batch"),
                 )
             ]
+            values = [collect_ap(group, "transductive", visible=visible) for group, visible in groups]
+            shown += [record for group, _ in groups for record in group]
             value = published[model]
             cells = [str(one) if one.by_seed else "" for one in values]
             rows.append(
                 [f"{STREAMS[data].partition(' (')[0]} {model}", *cells, f"{value.mean:.2f} ± {value.std:.2f}"]
             )
     head = ["dataset and model", "continued", "replayed", "continued, published visibility", "published"]
-    return format_rows(head, rows)
+    return format_rows(head, rows, shown)
 
 
 def build_best_published_table(_: Path) -> str:
@@ -464,7 +475,9 @@ def _read_file(path: Path, _: int) -> tuple[ResultRecord, ...]:
     return StudyResults.read(path).records
 
 
-def format_rows(head: list[str], rows: list[list[str]]) -> str:
-    """Format a table as Markdown."""
+def format_rows(head: list[str], rows: list[list[str]], records: Iterable[ResultRecord] = ()) -> str:
+    """Format a table as Markdown; a sentence below names the short trainings among its records."""
     lines = [head, ["---"] * len(head), *rows]
-    return "\n".join(f"| {' | '.join(line)} |".replace("|  |", "| |") for line in lines)
+    table = "\n".join(f"| {' | '.join(line)} |".replace("|  |", "| |") for line in lines)
+    note = describe_by_model(records)
+    return f"{table}\n\n{note}" if note else table

@@ -14,12 +14,13 @@ from pathlib import Path
 from typing import Any
 
 from dygmamba.config import build_config, find_preset, to_settings
+from dygmamba.core.choices import PUBLISHED_NEGATIVES
 from dygmamba.data.catalogue.known_datasets import normalize_name
 from dygmamba.engine.fit_config import LinkFitConfig
 from dygmamba.lab.studies import FULL
 from dygmamba.models import MODELS, find_model
 from dygmamba.models.aliases import update_stored_settings
-from dygmamba.report.comparison import NEGATIVES, NEUTRAL_SETTINGS
+from dygmamba.report.comparison import NEUTRAL_SETTINGS
 from dygmamba.report.published import load_table, published_values
 from dygmamba.report.published_leaks import (
     PROGRAMS,
@@ -184,7 +185,7 @@ def build_negatives_table(folder: Path) -> str:
             values = [
                 collect_ap(group, "transductive"),
                 collect_ap(group, "inductive"),
-                *(collect_ap(group, "transductive", negatives) for negatives in NEGATIVES[1:]),
+                *(collect_ap(group, "transductive", negatives) for negatives in PUBLISHED_NEGATIVES[1:]),
             ]
             rows.append([title, trained_with, *map(str, values), str(len(values[0].by_seed))])
             shown += group
@@ -332,10 +333,10 @@ def build_best_published_table(_: Path) -> str:
     rows = []
     for data, title in STREAMS.items():
         for setting, label in SETTING_LABELS.items():
-            cells = [format_best_published(data, setting, negatives) for negatives in NEGATIVES]
+            cells = [format_best_published(data, setting, negatives) for negatives in PUBLISHED_NEGATIVES]
             if any(cell != "none" for cell in cells):
                 rows.append([title.partition(" (")[0], label, *cells])
-    return format_rows(["stream", "nodes", *NEGATIVES], rows)
+    return format_rows(["stream", "nodes", *PUBLISHED_NEGATIVES], rows)
 
 
 def build_programs_table(_: Path) -> str:

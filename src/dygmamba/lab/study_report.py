@@ -4,10 +4,10 @@ from collections.abc import Callable
 from statistics import mean
 from typing import Any
 
+from dygmamba.core.choices import NEGATIVES
 from dygmamba.data.catalogue.known_datasets import normalize_name
 from dygmamba.lab.studies import FULL, STUDIES
 from dygmamba.report.comparison import (
-    NEGATIVES,
     build_link_tables,
     build_overview_table,
     collect_values,

@@ -8,6 +8,7 @@ from pathlib import Path
 from statistics import mean
 from typing import Any, TypeVar
 
+from dygmamba.core.choices import NEGATIVES
 from dygmamba.core.errors import ConfigError, DygWarning, FileError
 from dygmamba.data.catalogue.known_datasets import normalize_name
 from dygmamba.data.storage.dataset import VERSION_SEPARATOR
@@ -38,7 +39,6 @@ from dygmamba.tasks.metric_names import (
     get_metric_unit,
 )
 
-NEGATIVES = ("random", "historical", "inductive")
 NEUTRAL_SETTINGS = ("save_every", "graphs", "walk_seed")  # do not influence a result, or vary with the seed
 SIGNIFICANT = 0.05  # p-value below which a difference is coloured
 SIGNIFICANT_ERRORS = 2  # standard errors beyond which a difference to a published value is coloured

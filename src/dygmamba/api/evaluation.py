@@ -20,6 +20,7 @@ from dygmamba.api.validation import (
     parse_metrics,
     parse_names,
 )
+from dygmamba.core.choices import PUBLISHED_NEGATIVES
 from dygmamba.core.errors import ConfigError, DygWarning, EventError
 from dygmamba.core.progress import SILENT, Progress
 from dygmamba.data.events.split_spec import AUTO_PROTOCOL
@@ -47,7 +48,6 @@ from dygmamba.tasks.metric_names import NDCG_METRIC
 from dygmamba.tasks.node_properties import NodePropertyLabels
 from dygmamba.tasks.state_space_forecast import build_forecast
 
-ALL_NEGATIVES = ("random", "historical", "inductive")
 Row = dict[str, Any]
 
 
@@ -184,7 +184,7 @@ def evaluate_run(
     path: Path, request: EvaluationRequest, device: str = "auto", data_dir: Path | None = None
 ) -> list[Row]:
     """Evaluate a trained run. A node classifier has a row per split, without setting and negatives."""
-    choices = request.list_choices(ALL_NEGATIVES)
+    choices = request.list_choices(PUBLISHED_NEGATIVES)
     request.apply_visibility(STRICT_RULE)
     pairwise, ranking = request.parse_metrics()
     folder = RunDirectory(path)

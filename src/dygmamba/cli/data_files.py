@@ -25,6 +25,7 @@ from dygmamba.cli.options import (
     parse_list,
 )
 from dygmamba.cli.progress import show_progress
+from dygmamba.core.choices import FORMATS
 from dygmamba.core.memory_budget import DEFAULT_BUDGET
 
 if TYPE_CHECKING:
@@ -88,10 +89,7 @@ def import_dataset(
     skip_bad: SkipBad = False,
     format: Annotated[
         str,
-        typer.Option(
-            help="Read this format: auto, csv, jsonl, parquet, arrow, sqlite, duckdb, jodie, dyglib, npz, tgb, tgb-seq "
-            "or relbench."
-        ),
+        typer.Option(help=f"Read this format: {', '.join(FORMATS[:-1])} or {FORMATS[-1]}."),
     ] = "auto",
     header: Header = None,
     delimiter: Delimiter = None,

@@ -25,6 +25,7 @@ from dygmamba.cli.options import (
 from dygmamba.cli.progress import show_progress
 from dygmamba.cli.reading_options import with_reading_options
 from dygmamba.cli.tables import make_result_tables
+from dygmamba.core.choices import NEGATIVES
 from dygmamba.core.process_settings import is_first_process
 
 if TYPE_CHECKING:
@@ -50,9 +51,7 @@ def evaluate(
     ] = "edgebank",
     negatives: Annotated[
         str | None,
-        typer.Option(
-            help="Evaluate against these negatives: random, historical, inductive (comma-separated)."
-        ),
+        typer.Option(help=f"Evaluate against these negatives: {', '.join(NEGATIVES)} (comma-separated)."),
     ] = None,
     split: Annotated[
         str, typer.Option(help="Evaluate on these splits: val, test or both (val,test).")

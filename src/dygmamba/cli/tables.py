@@ -283,13 +283,15 @@ def fit_table(table: "ReportTable", width: int) -> "tuple[ReportTable, list[str]
     return table, dropped
 
 
-def _narrowest_widths(table: "ReportTable") -> list[int]:
-    """Return how wide each column must be: headings may break between words, cells may not."""
-    cells = [[row[index].text for row in table.rows] for index in range(len(table.columns))]
-    return [
-        max(map(len, [*name.split(), *column]), default=0)
-        for name, column in zip(table.columns, cells, strict=True)
-    ]
+def _narrowest_widths(table: "ReportTable", break_cells: bool = False) -> list[int]:
+    """Return how wide each column must be: headings and cells of text break between words, others if `break_cells`."""
+    widths = []
+    for index, name in enumerate(table.columns):
+        parts = name.split()
+        for cell in (row[index] for row in table.rows):
+            parts += cell.text.split() if break_cells or cell.tone == "words" else [cell.text]
+        widths.append(max(map(len, parts), default=0))
+    return widths
 
 
 def make_rich_table(table: "ReportTable", width: int) -> "Table":
@@ -298,11 +300,17 @@ def make_rich_table(table: "ReportTable", width: int) -> "Table":
 
     styles = {"best": "bold", "good": "green", "bad": "red", "soft": "dim"}
     rich_table = plain_table(table.columns[0], title=table.title, figures=table.columns[1:])
-    widths = _narrowest_widths(table)
-    room = width - sum(widths) - COLUMN_GAP * (len(widths) - 1)
+    for index, column in enumerate(rich_table.columns):
+        if table.rows and table.rows[0][index].tone == "words":
+            column.justify = "left"
+    widths, gaps = _narrowest_widths(table), COLUMN_GAP * (len(table.columns) - 1)
+    if sum(widths) + gaps > width:
+        widths = _narrowest_widths(table, break_cells=True)
+    room = width - sum(widths) - gaps
     if room >= 0:
-        for column, name, narrowest in zip(rich_table.columns, table.columns, widths, strict=True):
-            more = max(0, min(len(name) - narrowest, room))
+        for index, (column, narrowest) in enumerate(zip(rich_table.columns, widths, strict=True)):
+            widest = max(map(len, [table.columns[index], *(row[index].text for row in table.rows)]))
+            more = max(0, min(widest - narrowest, room))
             column.width, room = narrowest + more, room - more
     for row in table.rows:
         rich_table.add_row(*(Text(escape_text(cell.text), style=styles.get(cell.tone, "")) for cell in row))

@@ -26,6 +26,7 @@ from dygmamba.cli.options import (
 )
 from dygmamba.cli.progress import show_progress
 from dygmamba.cli.tables import make_result_tables, print_selection
+from dygmamba.core.choices import NEGATIVES
 from dygmamba.core.errors import ConfigError
 from dygmamba.core.process_settings import is_first_process
 
@@ -112,7 +113,7 @@ def train(
     ] = None,
     protocol: Protocol = "auto",
     negatives: Annotated[
-        str, typer.Option(help="Evaluate against these negatives: random, historical, inductive.")
+        str, typer.Option(help=f"Evaluate against these negatives: {', '.join(NEGATIVES)}.")
     ] = "random",
     train_negatives: Annotated[
         str | None,
@@ -265,7 +266,7 @@ def _print_runs(runs: "Sequence[Run]", refits: "Sequence[Run]", as_json: bool) -
 def blend(
     runs: Annotated[list[Path], run_argument("Combine these two to four finished link runs.")],
     negatives: Annotated[
-        str, typer.Option(help="Evaluate against these negatives: random, historical, inductive.")
+        str, typer.Option(help=f"Evaluate against these negatives: {', '.join(NEGATIVES)}.")
     ] = "random",
     device: Device = "auto",
     out: RunsOut = Path("runs"),

@@ -1,6 +1,7 @@
 """Names that settings and options accept, readable without torch.
 
-The registries that implement the names are elsewhere; `tests/models/test_configs.py` compares them with these lists.
+Every other list of these names, in options, help texts and tables, is derived from these. The registries that implement
+the names are elsewhere; `tests/models/test_configs.py` compares them with these lists.
 """
 
 from typing import Literal
@@ -12,23 +13,13 @@ TargetKind = Literal["binary", "classes", "regression"]  # of node labels
 TrainNegativesName = Literal["random", "historical", "mixed", "mixed-odds", "popular-odds"]
 BestMetric = Literal["ap", "mrr"]  # of the validation, which chooses the best epoch
 
-NEGATIVES = ("random", "historical", "inductive")
+PUBLISHED_NEGATIVES = ("random", "historical", "inductive")  # of the published protocol and its studies
+NEGATIVES = PUBLISHED_NEGATIVES  # all samplers; options accept and tables show them
 SPLITS = ("val", "test")
 SETTINGS = ("transductive", "inductive")
 LAWS = ("exponential", "power", "stretched", "never")  # of forgetting, in generated streams
 FORMATS = (
-    "auto",
-    "csv",
-    "jsonl",
-    "parquet",
-    "arrow",
-    "jodie",
-    "dyglib",
-    "npz",
-    "tgb",
-    "tgb-seq",
-    "relbench",
-    "sqlite",
-    "duckdb",
+    *("auto", "csv", "jsonl", "parquet", "arrow", "sqlite", "duckdb"),
+    *("jodie", "dyglib", "npz", "tgb", "tgb-seq", "relbench"),
 )
 TIME_UNITS = ("auto", "s", "ms", "us", "ns", "plain")

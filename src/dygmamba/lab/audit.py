@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from dygmamba.core.choices import PUBLISHED_NEGATIVES
 from dygmamba.core.errors import ConfigError, EventError
 from dygmamba.core.files.writing import make_folder, write_text
 from dygmamba.core.progress import SILENT, Progress
@@ -37,7 +38,6 @@ from dygmamba.lab.audit_stream import (
 )
 from dygmamba.lab.oracles import Ceiling, EventsByTime, compute_ceiling
 from dygmamba.report.published import METRICS, list_published_values
-from dygmamba.sampling.negatives import SAMPLERS
 from dygmamba.tasks.base import EvaluationSet
 from dygmamba.tasks.link import SETTINGS, SPLITS, build_link_set, has_events
 from dygmamba.tasks.metric_names import SETTING_LABELS
@@ -190,7 +190,7 @@ def _list_evaluations(stream: Stream, splits: Sequence[str]) -> list[EvaluationK
         for name in sorted(splits, key=lambda name: name != "test")
         for setting in SETTINGS
         if has_events(stream.store, stream.split, name, setting)
-        for negatives in SAMPLERS
+        for negatives in PUBLISHED_NEGATIVES
     ]
 
 
@@ -292,5 +292,7 @@ def _group_by_rule(audit: Audit) -> dict[str, dict[str, list[float | None]]]:
     found = {(result.setting, result.rule, result.negatives): result.ap for result in audit.rules}
     tables: dict[str, dict[str, list[float | None]]] = {}
     for setting, rule, _ in found:
-        tables.setdefault(setting, {})[rule] = [found.get((setting, rule, kind)) for kind in SAMPLERS]
+        tables.setdefault(setting, {})[rule] = [
+            found.get((setting, rule, kind)) for kind in PUBLISHED_NEGATIVES
+        ]
     return tables

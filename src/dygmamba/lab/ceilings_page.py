@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 
+from dygmamba.core.choices import PUBLISHED_NEGATIVES
 from dygmamba.data.events.event_store import EventStore
 from dygmamba.data.events.splits import Split, chronological_split
 from dygmamba.data.storage.library import open_dataset
@@ -21,7 +22,7 @@ from dygmamba.lab.audit import list_published_above
 from dygmamba.lab.ceiling_bounds import NegativeDraws, bound_expectation
 from dygmamba.lab.oracles import Ceiling, EventsByTime, compute_ceiling, score_moment
 from dygmamba.report.result_records import ResultRecord, StudyResults
-from dygmamba.sampling.negatives import SAMPLERS, sample_negatives
+from dygmamba.sampling.negatives import sample_negatives
 from dygmamba.sampling.view import PairBatch
 from dygmamba.tasks.base import EvaluationSet
 from dygmamba.tasks.link import SETTINGS, build_link_set, build_negative_request
@@ -62,7 +63,7 @@ def _compute_rows(data: str, store: EventStore, split: Split) -> list[dict[str, 
     """Return the fields of `Ceiling`, the published values above the edge oracle, and the oracles over other draws."""
     events_by_time, rows = EventsByTime(store), []
     for setting in SETTINGS:
-        for negatives in SAMPLERS:
+        for negatives in PUBLISHED_NEGATIVES:
             ceiling = compute_ceiling(
                 events_by_time, build_link_set(store, split, "test", setting, negatives)
             )

@@ -18,6 +18,7 @@ import torch
 
 from dygmamba.config import build_config
 from dygmamba.core import memory_budget
+from dygmamba.core.choices import PUBLISHED_NEGATIVES
 from dygmamba.core.errors import DygError, FileError, LockedError
 from dygmamba.core.progress import SILENT, Progress
 from dygmamba.data.events.splits import PUBLISHED_SPLIT, SplitRule
@@ -50,7 +51,6 @@ from dygmamba.runs.provenance import StartOptions, describe_environment
 from dygmamba.tasks.link import SETTINGS, build_link_set
 from dygmamba.tasks.metrics import link_metrics
 
-NEGATIVES = ("random", "historical", "inductive")
 RANKED_SETTING = "transductive"  # of which the test events are ranked too
 LOCK_TIMEOUT = 120.0  # seconds to wait for a run that a worker of a killed study is still saving
 
@@ -130,7 +130,11 @@ def run_heuristic(job: Job, context: JobContext) -> JobResult:
 
 def _list_evaluations(job: Job) -> list[tuple[str, str, str]]:
     """Return (negatives, split, setting) of every evaluation on the test split."""
-    return [(kind, "test", setting) for kind in job.asks.get("negatives", NEGATIVES) for setting in SETTINGS]
+    return [
+        (kind, "test", setting)
+        for kind in job.asks.get("negatives", PUBLISHED_NEGATIVES)
+        for setting in SETTINGS
+    ]
 
 
 def run_node(job: Job, context: JobContext) -> JobResult:

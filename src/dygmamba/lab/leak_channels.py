@@ -13,17 +13,17 @@ from typing import Any
 
 import torch
 
+from dygmamba.core.choices import PUBLISHED_NEGATIVES
 from dygmamba.core.files.writing import write_text
 from dygmamba.data.events.splits import chronological_split
 from dygmamba.data.storage.library import open_dataset
 from dygmamba.engine.stream import Stream
 from dygmamba.report.published_leaks import CHANNELS_FILE, list_padded_calls
 from dygmamba.tasks.base import EvaluationSet
-from dygmamba.tasks.link import build_link_set
+from dygmamba.tasks.link import SETTINGS, build_link_set
 from dygmamba.tasks.metrics import PUBLISHED_BATCH, roc_auc
 
 DATASETS = ("uci", "wikipedia", "enron", "CanParl", "USLegis", "mooc")  # with published values and at hand
-SETTINGS, NEGATIVES = ("transductive", "inductive"), ("random", "historical", "inductive")
 COMMAND = "python -m dygmamba.lab.leak_channels DATA_DIR"
 DIGITS = 4
 
@@ -35,7 +35,7 @@ def measure_channels(dataset: str, data_dir: Path | None = None) -> dict[str, di
     own_time: dict[str, float] = {}
     padding: dict[str, list[float]] = {}
     for setting in SETTINGS:
-        for negatives in NEGATIVES:
+        for negatives in PUBLISHED_NEGATIVES:
             evaluation_set = build_link_set(store, stream.split, "test", setting, negatives)
             if negatives == "random":
                 own_time[setting] = round(_share_that_follows_its_own_time(evaluation_set), DIGITS)

@@ -187,11 +187,12 @@ def run_study(
 
 
 def gather_results(study: str, jobs: list[Job], result_cache: ResultCache, command: str) -> StudyResults:
-    """Collect the records of all finished jobs."""
-    records = []
+    """Collect the records of all finished jobs; an evaluation of a run has the settings of its training."""
+    trained, records = {job.key: job.settings for job in jobs}, []
     for job in jobs:
         if (result := result_cache.load(job.key)) is not None:
-            records.append(summarize_result(job, result))
+            record = summarize_result(job, result)
+            records.append(replace(record, settings=record.settings or trained.get(job.needs or "", {})))
     return StudyResults(study, command, tuple(records))
 
 

@@ -14,12 +14,13 @@ from pathlib import Path
 from typing import Any
 
 from dygmamba.config import build_config, find_preset, to_settings
+from dygmamba.core.choices import PUBLISHED_NEGATIVES
 from dygmamba.data.catalogue.known_datasets import normalize_name
 from dygmamba.engine.fit_config import LinkFitConfig
 from dygmamba.lab.studies import FULL
 from dygmamba.models import MODELS, find_model
 from dygmamba.models.aliases import update_stored_settings
-from dygmamba.report.comparison import NEGATIVES, NEUTRAL_SETTINGS
+from dygmamba.report.comparison import NEUTRAL_SETTINGS
 from dygmamba.report.published import load_table, published_values
 from dygmamba.report.published_leaks import (
     PROGRAMS,
@@ -30,6 +31,7 @@ from dygmamba.report.published_leaks import (
     load_channels,
 )
 from dygmamba.report.result_records import ResultRecord, SeedValues, StudyResults
+from dygmamba.report.short_training import describe_by_model
 from dygmamba.runs.link_training import separate_settings
 from dygmamba.tasks.metric_names import SETTING_LABELS
 
@@ -174,7 +176,7 @@ def _find_rule_records(folder: Path, data: str, rule: str) -> list[ResultRecord]
 def build_negatives_table(folder: Path) -> str:
     """Build the table of trees trained with random and with mixed negatives, by the negatives of the test."""
     head = ["stream", "trained with", "random", "new nodes, random", "historical", "inductive", "seeds"]
-    rows = []
+    rows, shown = [], []
     for data, title in STREAMS.items():
         for trained_with, file in (("random", "trees"), ("mixed", "trees-mixed")):
             group = [record for record in _read(folder, file) if record.data == data]
@@ -183,9 +185,10 @@ def build_negatives_table(folder: Path) -> str:
             values = [
                 collect_ap(group, "transductive"),
                 collect_ap(group, "inductive"),
-                *(collect_ap(group, "transductive", negatives) for negatives in NEGATIVES[1:]),
+                *(collect_ap(group, "transductive", negatives) for negatives in PUBLISHED_NEGATIVES[1:]),
             ]
             rows.append([title, trained_with, *map(str, values), str(len(values[0].by_seed))])
+            shown += group
         published = [
             format_best_published(data, *evaluation)
             for evaluation in (
@@ -197,12 +200,12 @@ def build_negatives_table(folder: Path) -> str:
         ]
         if rows and rows[-1][0] == title:
             rows.append([title, "best published without leaks", *published, ""])
-    return format_rows(head, rows)
+    return format_rows(head, rows, shown)
 
 
 def build_parts_table(folder: Path) -> str:
     """Build the table of counts and walks inside DyG-Mamba: test AP of all nodes and of new nodes."""
-    rows = []
+    rows, shown = [], []
     for data, title in STREAMS.items():
         records = [
             record for file in ("parts-uci", "parts") for record in _read(folder, file) if record.data == data
@@ -216,7 +219,8 @@ def build_parts_table(folder: Path) -> str:
             seeds = len(values[0].by_seed)
             cells.append(f"{values[0]} / {values[1]} ({seeds})" if seeds else "-")
         rows.append([title, *cells])
-    return format_rows(["stream", *(f"`{part}`" for part in PARTS)], rows)
+        shown += records
+    return format_rows(["stream", *(f"`{part}`" for part in PARTS)], rows, shown)
 
 
 def build_ablation_table(folder: Path) -> str:
@@ -244,7 +248,7 @@ def build_ablation_table(folder: Path) -> str:
                 text += f" / {paper - reference:+.2f}"
             cells.append(text)
         rows.append(cells)
-    return format_rows(["", *(STREAMS[data].partition(" (")[0] for data in ABLATED_DATASETS)], rows)
+    return format_rows(["", *(STREAMS[data].partition(" (")[0] for data in ABLATED_DATASETS)], rows, records)
 
 
 def build_power_table(folder: Path) -> str:
@@ -287,33 +291,41 @@ def build_power_table(folder: Path) -> str:
         "95 % interval",
         "published",
     ]
-    return format_rows(["", *head], rows)
+    shown = [
+        record
+        for data, file in TIMESPAN_FILES.items()
+        for record in _read(folder, file)
+        if record.data == data
+    ]
+    return format_rows(["", *head], rows, shown)
 
 
 def build_memory_table(folder: Path) -> str:
     """Build the table of models with a memory: continued, replayed, and with published visibility."""
-    rows = []
+    rows, shown = [], []
     for data in ("uci", "enron", "wikipedia", "USLegis", "CanParl"):
         published = {
             normalize_name(model): value
             for model, value in published_values(data, "transductive", "random").items()
         }
         for model in MEMORY_MODELS:
-            values = [
-                collect_ap(find_records(folder, data, model, files), "transductive", visible=visible)
+            groups = [
+                (find_records(folder, data, model, files), visible)
                 for files, visible in (
                     (("all-uci", "all-four"), "strict"),
                     (("replayed",), "strict"),
                     (("visible",), "batch"),
                 )
             ]
+            values = [collect_ap(group, "transductive", visible=visible) for group, visible in groups]
+            shown += [record for group, _ in groups for record in group]
             value = published[model]
             cells = [str(one) if one.by_seed else "" for one in values]
             rows.append(
                 [f"{STREAMS[data].partition(' (')[0]} {model}", *cells, f"{value.mean:.2f} ± {value.std:.2f}"]
             )
     head = ["dataset and model", "continued", "replayed", "continued, published visibility", "published"]
-    return format_rows(head, rows)
+    return format_rows(head, rows, shown)
 
 
 def build_best_published_table(_: Path) -> str:
@@ -321,10 +333,10 @@ def build_best_published_table(_: Path) -> str:
     rows = []
     for data, title in STREAMS.items():
         for setting, label in SETTING_LABELS.items():
-            cells = [format_best_published(data, setting, negatives) for negatives in NEGATIVES]
+            cells = [format_best_published(data, setting, negatives) for negatives in PUBLISHED_NEGATIVES]
             if any(cell != "none" for cell in cells):
                 rows.append([title.partition(" (")[0], label, *cells])
-    return format_rows(["stream", "nodes", *NEGATIVES], rows)
+    return format_rows(["stream", "nodes", *PUBLISHED_NEGATIVES], rows)
 
 
 def build_programs_table(_: Path) -> str:
@@ -464,7 +476,9 @@ def _read_file(path: Path, _: int) -> tuple[ResultRecord, ...]:
     return StudyResults.read(path).records
 
 
-def format_rows(head: list[str], rows: list[list[str]]) -> str:
-    """Format a table as Markdown."""
+def format_rows(head: list[str], rows: list[list[str]], records: Iterable[ResultRecord] = ()) -> str:
+    """Format a table as Markdown; a sentence below names the short trainings among its records."""
     lines = [head, ["---"] * len(head), *rows]
-    return "\n".join(f"| {' | '.join(line)} |".replace("|  |", "| |") for line in lines)
+    table = "\n".join(f"| {' | '.join(line)} |".replace("|  |", "| |") for line in lines)
+    note = describe_by_model(records)
+    return f"{table}\n\n{note}" if note else table

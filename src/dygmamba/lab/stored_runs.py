@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from dygmamba.core.choices import PUBLISHED_NEGATIVES
 from dygmamba.data.catalogue.known_datasets import normalize_name
 from dygmamba.engine.run_directory import RunDirectory
 from dygmamba.lab.result_tables import STREAMS, format_rows
@@ -39,7 +40,6 @@ NODE_COLUMNS = (
     "n",
 )
 TRAININGS = ("random", "mixed", "mixed-odds")
-NEGATIVES = ("random", "historical", "inductive")
 
 
 def add_runs(folder: Path, runs: Iterable[Path]) -> None:
@@ -97,9 +97,9 @@ def build_activity_table(folder: Path) -> str:
     for data, training in ((data, training) for data in STREAMS for training in TRAININGS):
         found = _select(folder, data, model="trees", train_negatives=training, activity=True)
         if found is not None:
-            cells = [_format_validation_and_test(found, negatives) for negatives in NEGATIVES]
+            cells = [_format_validation_and_test(found, negatives) for negatives in PUBLISHED_NEGATIVES]
             rows.append([STREAMS[data], f"`{training}`", *cells])
-    return format_rows(["stream", "trained with", *NEGATIVES], rows)
+    return format_rows(["stream", "trained with", *PUBLISHED_NEGATIVES], rows)
 
 
 def build_blend_table(folder: Path) -> str:

@@ -4,10 +4,10 @@ from collections.abc import Callable
 from statistics import mean
 from typing import Any
 
+from dygmamba.core.choices import NEGATIVES
 from dygmamba.data.catalogue.known_datasets import normalize_name
 from dygmamba.lab.studies import FULL, STUDIES
 from dygmamba.report.comparison import (
-    NEGATIVES,
     build_link_tables,
     build_overview_table,
     collect_values,
@@ -19,6 +19,7 @@ from dygmamba.report.comparison import (
 from dygmamba.report.document import Cell, Document, HeatMap, LineChart, ReportTable, Section
 from dygmamba.report.published import PublishedValue, load_table
 from dygmamba.report.result_records import ResultRecord, SeedValues, StudyResults, select_work
+from dygmamba.report.short_training import add_training_column, describe_short_trainings
 from dygmamba.tasks.metric_names import SETTING_LABELS
 
 SHOWN_EPOCHS = (20, 40, 60, 80, 100)
@@ -97,7 +98,7 @@ def node_sections(results: StudyResults) -> list[Section]:
         table = ReportTable(
             "Node classification on the test split", describe_conditions(group), columns, tuple(rows)
         )
-        sections.append(Section(data, "", (table,)))
+        sections.append(Section(data, "", (add_training_column(table, group, _model),)))
     return sections
 
 
@@ -111,14 +112,19 @@ def length_sections(results: StudyResults) -> list[Section]:
             for setting in SETTING_LABELS
         }
         published = {
-            float(row["length"]): row["mean"]
+            float(row["sequence_length"]): row["mean"]
             for row in load_table("sequence_length_ap").rows
             if normalize_name(row["dataset"]) == normalize_name(data) and row["mean"] is not None
         }
         if published:
             curves["published"] = sorted(published.items())
         chart = LineChart(
-            f"{data}: test AP by length of the neighbor sequences", "length", "AP (%)", curves, x_kind="log"
+            f"{data}: test AP by length of the neighbor sequences",
+            "length",
+            "AP (%)",
+            curves,
+            x_kind="log",
+            note=_describe_training(group),
         )
         tables = build_link_tables(
             group,
@@ -141,6 +147,7 @@ def sensitivity_sections(results: StudyResults) -> list[Section]:
                 "AP (%)",
                 {name: _ap_curve(records, "value", "transductive")},
                 x_kind="log",
+                note=_describe_training(records),
             )
             for name, records in group_records(group, lambda record: record.about["setting"]).items()
         )
@@ -244,9 +251,14 @@ def convergence_sections(results: StudyResults) -> list[Section]:
             )
             for epoch in SHOWN_EPOCHS
         )
-        columns = ("epoch", *by_model, *(f"published {model}" for model in by_model))
+        own = (
+            f"{model} ({text})" if (text := describe_short_trainings(records)) else model
+            for model, records in by_model.items()
+        )
+        columns = ("epoch", *own, *(f"published {model}" for model in by_model))
         table = ReportTable("Training loss, mean over seeds", describe_conditions(group), columns, rows)
-        chart = LineChart(f"{data}: training loss", "epoch", "loss", curves, "count")
+        note = _describe_training(group)
+        chart = LineChart(f"{data}: training loss", "epoch", "loss", curves, "count", note=note)
         sections.append(Section(data, "", (table,), (chart,)))
     return sections
 
@@ -275,7 +287,9 @@ def robustness_sections(results: StudyResults) -> list[Section]:
                 columns,
                 tuple(rows),
             )
-            chart = LineChart(f"{data}: test AP by noise rate ({kind})", "noise (%)", "AP (%)", curves)
+            table = add_training_column(table, records, _model)
+            title, note = f"{data}: test AP by noise rate ({kind})", _describe_training(records)
+            chart = LineChart(title, "noise (%)", "AP (%)", curves, note=note)
             sections.append(Section(f"{data}: {NOISE_TITLES[kind]}", "", (table,), (chart,)))
     return sections
 
@@ -297,7 +311,7 @@ def case_sections(results: StudyResults) -> list[Section]:
             )
         )
         text = f"Event {row['event']:,}, the test event with the longest histories; "
-        text += f"{row['tokens_per_state']} token(s) per state."
+        text += f"{row['tokens_per_state']} token(s) per state. {_describe_training([record])}".rstrip()
         sections.append(Section(f"{record.data}, {record.model}, seed {record.seed}", text, (), maps))
     return sections
 
@@ -312,7 +326,7 @@ def _similarity_table(records: list[ResultRecord]) -> ReportTable:
         "destination, all tokens",
         "source with destination",
     )
-    rows = []
+    rows, label = [], "{0.model}, seed {0.seed}".format
     for record in records:
         row, means = record.rows[0], []
         for field in ("src", "dst"):
@@ -322,8 +336,9 @@ def _similarity_table(records: list[ResultRecord]) -> ReportTable:
                 mean(value for at, line in enumerate(matrix) for to, value in enumerate(line) if to != at)
             )
         means.append(mean(value for line in row["across"] for value in line))
-        rows.append((Cell(f"{record.model}, seed {record.seed}"), *(Cell(f"{value:.3f}") for value in means)))
-    return ReportTable("Mean cosine similarity", describe_conditions(records), columns, tuple(rows))
+        rows.append((Cell(label(record)), *(Cell(f"{value:.3f}") for value in means)))
+    table = ReportTable("Mean cosine similarity", describe_conditions(records), columns, tuple(rows))
+    return add_training_column(table, records, label)
 
 
 SECTIONS: dict[str, Callable[[StudyResults], list[Section]]] = {
@@ -346,6 +361,12 @@ def _data(record: ResultRecord) -> str:
 
 def _model(record: ResultRecord) -> str:
     return str(record.about.get("variant", record.model))
+
+
+def _describe_training(records: list[ResultRecord]) -> str:
+    """Return a sentence on short trainings for a caption; "" if there are none."""
+    text = describe_short_trainings(records)
+    return text and f"Short training: {text}."
 
 
 def _ap_curve(records: list[ResultRecord], axis: str, setting: str) -> list[tuple[float, ...]]:

@@ -3,11 +3,12 @@
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from math import inf
+from math import inf, sqrt
 from pathlib import Path
 from statistics import mean
 from typing import Any, TypeVar
 
+from dygmamba.core.choices import NEGATIVES
 from dygmamba.core.errors import ConfigError, DygWarning, FileError
 from dygmamba.data.catalogue.known_datasets import normalize_name
 from dygmamba.data.storage.dataset import VERSION_SEPARATOR
@@ -24,6 +25,11 @@ from dygmamba.report.result_records import (
     paired_t_test,
     rank_by_mean,
 )
+from dygmamba.report.short_training import (
+    add_training_column,
+    describe_by_dataset,
+    describe_short_trainings,
+)
 from dygmamba.runs.opening import read_split
 from dygmamba.tasks.metric_names import (
     NODE_METRICS,
@@ -33,9 +39,10 @@ from dygmamba.tasks.metric_names import (
     get_metric_unit,
 )
 
-NEGATIVES = ("random", "historical", "inductive")
 NEUTRAL_SETTINGS = ("save_every", "graphs", "walk_seed")  # do not influence a result, or vary with the seed
 SIGNIFICANT = 0.05  # p-value below which a difference is coloured
+SIGNIFICANT_ERRORS = 2  # standard errors beyond which a difference to a published value is coloured
+PUBLISHED_RUNS = 5  # behind a published mean and standard deviation
 PUBLISHED_COLUMNS = ("published AP", "vs. published", "published: leaks", LeakLabel.RETRAINED.value)
 
 T = TypeVar("T")
@@ -43,7 +50,7 @@ RecordLabel = Callable[[ResultRecord], str]  # name of the row in which a record
 
 
 def describe_conditions(records: Iterable[ResultRecord], command: str = "") -> str:
-    """Describe how results were obtained: seeds, visibility, batch size, hardware and command."""
+    """Describe how results were obtained: seeds, visibility, batch size, hardware, short trainings and command."""
     records = list(records)
     rows = [row for record in records for row in record.rows]
     parts = {
@@ -51,6 +58,7 @@ def describe_conditions(records: Iterable[ResultRecord], command: str = "") -> s
         "visibility": _format_values(row["visible"] for row in rows if "visible" in row),
         "batch size": _format_values(row["batch"] for row in rows if "batch" in row),
         "": _format_values(record.device for record in records if record.device),
+        "short training:": describe_short_trainings(records),
     }
     text = "; ".join(f"{name} {value}".strip() for name, value in parts.items() if value)
     return f"{text}; {command}" if command else text
@@ -79,7 +87,7 @@ def build_link_tables(
                 yield table
     by_type = build_query_type_table(records, label)
     if by_type is not None:
-        yield by_type
+        yield add_training_column(by_type, records, label)
 
 
 def build_link_table(
@@ -107,9 +115,9 @@ def build_link_table(
     setting, negatives = evaluation
     filters = {"split": "test", "setting": setting, "negatives": negatives}
     values = {
-        metric: collect_values(records, label, filters, metric) for metric in ("ap", "auc", "ap_pooled")
+        metric: collect_values(records, label, filters, metric) for metric in ("ap", "auc", "ap_pooled", "n")
     }
-    ap = values["ap"]
+    ap, events = values["ap"], values["n"]
     if not ap:
         return None
     data, ranks = records[0].data, rank_by_mean(ap)
@@ -131,7 +139,7 @@ def build_link_table(
         if show_published:
             cells += [
                 published_cell(_find_model(published, name)),
-                _difference_cell(ap[name], _find_model(published, name)),
+                _difference_cell(ap[name], events.get(name), _find_model(published, name)),
                 Cell(_find_model(labels, name) or "", "soft"),
                 published_cell(_find_model(retrained, name)),
             ]
@@ -148,7 +156,8 @@ def build_link_table(
     ceiling = ceilings.get(f"{data} {setting} {negatives}")
     note += "" if ceiling is None else f"; AP of the edge oracle {100 * ceiling:.2f}"
     title = f"{data}, {SETTING_LABELS[setting]}, {negatives} negatives"
-    return ReportTable(title, note, columns, tuple(rows)).drop_empty_columns()
+    table = ReportTable(title, note, columns, tuple(rows)).drop_empty_columns()
+    return add_training_column(table, records, label)
 
 
 def build_overview_table(
@@ -187,7 +196,8 @@ def build_overview_table(
         for name in sorted(names, key=lambda name: mean_ranks.get(name, inf))
     )
     title = f"AP on {len(by_dataset)} datasets, {SETTING_LABELS[setting]}, {negatives} negatives"
-    return ReportTable(title, describe_conditions(records), ("model", "mean rank", *by_dataset), rows)
+    table = ReportTable(title, describe_conditions(records), ("model", "mean rank", *by_dataset), rows)
+    return add_training_column(table, records, label, describe_by_dataset)
 
 
 def collect_values(
@@ -214,13 +224,32 @@ def _compare_cell(own: SeedValues, other: SeedValues | None) -> Cell:
     return Cell(f"{difference:+.2f}" + ("" if p is None else f" (p {p:.2g})"), tone)
 
 
-def _difference_cell(own: SeedValues, published: PublishedValue | None) -> Cell:
-    """Show the difference to the published mean, coloured beyond two standard deviations (the larger of both)."""
+def _difference_cell(own: SeedValues, events: SeedValues | None, published: PublishedValue | None) -> Cell:
+    """Show the difference to the published mean, coloured if it is larger than two standard errors."""
     if published is None:
         return Cell("")
     difference = 100 * own.mean - published.mean
-    is_large = abs(difference) > 2 * max(published.std or 0.0, 100 * (own.std or 0.0))
+    error = _estimate_difference_error(own, events, published)
+    is_large = error is not None and abs(difference) > SIGNIFICANT_ERRORS * error
     return Cell(f"{difference:+.2f}", ("good" if difference > 0 else "bad") if is_large else "soft")
+
+
+def _estimate_difference_error(
+    own: SeedValues, events: SeedValues | None, published: PublishedValue
+) -> float | None:
+    """Return the standard error of the difference between our mean and the published one, in percent.
+
+    It has three parts: the draw of the test events and their negatives, which all seeds share, and the spread over our
+    seeds and over the published runs. The draw's is the binomial standard error of an average precision (Boyd, Eng and
+    Page 2013, Area under the precision-recall curve), because a single seed shows no spread. None if the number of
+    events is not known.
+    """
+    if events is None or not events.mean:
+        return None
+    draw = 100 * sqrt(own.mean * (1 - own.mean) / events.mean)
+    seeds = 100 * (own.std or 0.0) / sqrt(len(own.by_seed))
+    runs = (published.std or 0.0) / sqrt(PUBLISHED_RUNS)
+    return sqrt(draw**2 + seeds**2 + runs**2)
 
 
 def published_cell(value: PublishedValue | None) -> Cell:
@@ -384,6 +413,7 @@ def _build_node_section(data: str, records: list[ResultRecord], kind: str) -> Se
         ("model", *map(get_metric_title, names), "seeds"),
         rows,
     )
+    table = add_training_column(table, records, _label)
     title = f"{data}, node {'regression' if kind == 'regression' else 'classification'}"
     return Section(title, "", (table,), _training_charts(data, records, names[-1]))
 

@@ -31,7 +31,7 @@ from dygmamba.models import find_model
 from dygmamba.models.base import FittedHeuristic, Scorer
 from dygmamba.runs.opening import build_link_stream
 from dygmamba.sampling.columns import find_query_columns
-from dygmamba.sampling.negatives import PUBLISHED_SEEDS
+from dygmamba.sampling.negatives import PUBLISHED_SEEDS, SAMPLERS
 from dygmamba.sampling.source_activity import SourceActivity
 from dygmamba.tasks.activity import ActivityRate, choose_activity_weight, fit_activity
 from dygmamba.tasks.base import EvaluationSet
@@ -43,7 +43,7 @@ from dygmamba.tasks.metrics import link_metrics, rank_errors, rank_metrics
 from dygmamba.tasks.query_types import compute_ap_by_type, compute_ranks_by_type
 from dygmamba.tasks.training_negatives import TRAINING_NEGATIVES
 
-SAME_SOURCE_NEGATIVES = ("random",)  # kinds of negatives that keep the source of the event
+SAME_SOURCE_NEGATIVES = tuple(name for name, sampler in SAMPLERS.items() if sampler.keeps_source)
 MAX_FITTED_EVENTS = 20_000  # training events that a heuristic with weights is fitted to
 WEIGHT_CHOSEN_ON = ("val", "transductive")  # split and setting
 

@@ -7,7 +7,7 @@ Legend: k positives, m known events.
 """
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -48,7 +48,7 @@ class NegativeRequest:
     """Everything that the negatives of an evaluation set depend on.
 
     Attributes:
-        strategy: "random", "historical" or "inductive".
+        strategy: Name of the sampler in `SAMPLERS`.
         events: Positives.
         known: Events to sample from: the whole stream, or the new-node events of one split.
         observed_until: The inductive strategy excludes pairs that first occur at or before this time.
@@ -88,7 +88,7 @@ def sample_negatives(store: EventStore, request: NegativeRequest) -> NegativePai
             "there are no events to sample negative pairs from; use a stream that is long enough for this split",
             code="no-events",
         )
-    batches = list(SAMPLERS[request.strategy](store, request))
+    batches = list(SAMPLERS[request.strategy].sample(store, request))
     parts = zip(*batches, strict=True) if batches else ((), ())
     src, dst = (np.concatenate([np.zeros(0, np.int64), *part]) for part in parts)
     return NegativePairs(torch.from_numpy(src), torch.from_numpy(dst))
@@ -137,7 +137,23 @@ def _sample_inductive(store: EventStore, request: NegativeRequest) -> Iterator[P
     yield from _sample_from_pool(store, request, first_new=request.observed_until)
 
 
-SAMPLERS = {"random": _sample_random, "historical": _sample_historical, "inductive": _sample_inductive}
+@dataclass(frozen=True, slots=True)
+class NegativeSampler:
+    """How negatives are sampled: `sample` yields the pairs of each batch, in the order of the positives.
+
+    `keeps_source` says whether a negative has the source of its event; the activity of the source is then no help.
+    """
+
+    sample: Callable[[EventStore, NegativeRequest], Iterator[PairArrays]]
+    keeps_source: bool = False
+
+
+# the names are those of `core/choices.py`
+SAMPLERS = {
+    "random": NegativeSampler(_sample_random, keeps_source=True),
+    "historical": NegativeSampler(_sample_historical),
+    "inductive": NegativeSampler(_sample_inductive),
+}
 
 
 def _sample_from_pool(store: EventStore, request: NegativeRequest, first_new: float) -> Iterator[PairArrays]:

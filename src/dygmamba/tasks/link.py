@@ -197,7 +197,7 @@ def build_negative_request(
         split: Its training, validation and test events.
         name: "val" or "test".
         setting: "transductive" (all nodes) or "inductive" (new nodes).
-        strategy: "random", "historical" or "inductive".
+        strategy: Name of the negative sampler.
         seed: Replaces the published seed.
     """
     events = split.val if name == "val" else split.test

@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from dygmamba.core.choices import FORMATS as FORMATS
 from dygmamba.core.errors import ConfigError, FileError, NotFoundError
 from dygmamba.core.memory_budget import DEFAULT_BUDGET
 from dygmamba.data.events.origin import Origin
@@ -17,10 +18,6 @@ from dygmamba.data.events.origin import Origin
 COLUMN_OPTIONS = ("src", "dst", "time", "features", "types", "columns", "label")
 # options that a file of arrays has no use for: its layout is fixed
 FIXED_OPTIONS = ("bipartite", "time_unit", "time_format", "fill", "skip_bad", "header")
-FORMATS = (
-    *("auto", "csv", "jsonl", "parquet", "arrow", "jodie", "dyglib", "npz"),
-    *("tgb", "tgb-seq", "relbench", "sqlite", "duckdb"),
-)
 TABLE_FORMAT = "table"  # of the origin of a dataset that was read from memory
 # ticks per second; auto: detected from their size, plain: numbers that do not count from 1970
 TIME_UNITS = {"auto": 0, "s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000, "plain": 0}

@@ -21,22 +21,28 @@ def parser():
     return EventParser(Predictor.open(tiny_run().path, "cpu"))
 
 
-def column_parser(fill=None, bipartite=False):
-    """A parser of a stream with an amount and a kind, whose times are plain numbers; no run is needed."""
-    rows = [
-        {"u": f"a{k % 3}", "v": f"b{k % 2}", "t": k, "amount": k * 5 % 11 / 7, "kind": "xy"[k % 2]}
-        for k in range(30)
-    ]
-    data = dm.read(pa.Table.from_pylist(rows), src="u", dst="v", time="t", bipartite=bipartite)
+class Scorer:
+    stateful = False
+    requests = ()
 
-    class Scorer:
-        stateful = False
-        requests = ()
+
+def make_parser(data, fill=None):
+    """A parser for a stream; no run is needed."""
 
     class Opened:
         dataset, scorer, about = data, Scorer, {"model": "none"}
 
     return EventParser(Predictor(Opened, data, None), fill)
+
+
+def column_parser(fill=None, bipartite=False):
+    """A parser of a stream with an amount and a kind, whose times are plain numbers."""
+    rows = [
+        {"u": f"a{k % 3}", "v": f"b{k % 2}", "t": k, "amount": k * 5 % 11 / 7, "kind": "xy"[k % 2]}
+        for k in range(30)
+    ]
+    data = dm.read(pa.Table.from_pylist(rows), src="u", dst="v", time="t", bipartite=bipartite)
+    return make_parser(data, fill)
 
 
 def test_every_form_of_events_is_read_alike(parser, tmp_path):
@@ -137,6 +143,39 @@ def test_columns_are_kept_as_the_stream_has_them():
         column_parser().parse([good | {"t": 1.7e9}]).events[0].time == 1.7e9
     )  # a plain number in this stream
     assert column_parser().parse([good | {"t": "2024-05-31"}]).problems
+
+
+def test_each_row_may_name_its_columns_in_its_own_way():
+    good = {"amount": 2, "kind": "x"}
+    rows = [
+        {"src": "a", "dst": "b", "time": 31} | good,
+        {"u": "a", "v": "b", "t": 31} | good,
+        {"source": "a", "target": "b", "ts": 31} | good,
+        {"u": "a", "v": "b"} | good,
+    ]
+    parsed = column_parser().parse(rows)
+    assert parsed.events == [LogEvent(None, "a", "b", 31.0, '[2.0,"x"]')] * 3 + [None]
+    assert list(parsed.problems) == [3]
+
+
+def test_numbers_are_read_as_in_the_file_of_the_dataset(tmp_path):
+    """Its decimal mark and its fill value; a column that events lack altogether is filled only on demand."""
+    (tmp_path / "a.csv").write_text("u;v;t;amount\na;b;1;1,5\nb;c;2;\n")
+    data = dm.read(
+        tmp_path / "a.csv",
+        src="u",
+        dst="v",
+        time="t",
+        features="amount",
+        decimal=",",
+        fill=9,
+        time_unit="plain",
+    )
+    parser, row = make_parser(data), {"src": "a", "dst": "b", "time": 3}
+    parsed = parser.parse([row | {"amount": value} for value in ("2,5", "", None, 2.5)] + [row])
+    assert [event.columns for event in parsed.events] == ["[2.5]", "[9.0]", "[9.0]", "[2.5]", "[9.0]"]
+    with raises("unknown-column", NotFoundError):
+        parser.parse({"src": ["a"], "dst": ["b"], "time": [3]})
 
 
 @pytest.mark.parametrize("bipartite", [False, True])

@@ -167,6 +167,21 @@ def test_wrong_requests_get_problem_documents(live, path, options, status, code)
     assert live.sequence == 0
 
 
+def test_problems_say_where_the_request_is_wrong(client):
+    """Also in JSON lines, in pairs that are scored in groups, and for values of several types; JSON by its position."""
+    good, lines = {"src": "a", "dst": "b"}, {"content-type": "application/x-ndjson"}
+    bad = client.post("/v1/events", content=json.dumps(EVENT) + "\n\n{bad\n", headers=lines)
+    assert "line 3 of the body" in problem(bad, 400, "malformed-json")["detail"]
+    bad = client.post("/v1/score", json={"pairs": [good, good, good | {"time": "noon"}]})
+    detail = problem(bad, 422, "bad-value")["detail"]
+    assert detail.startswith("pair 2: column 'time' is 'noon'")
+    assert "time_format" not in detail
+    bad = client.post("/v1/score", json={"pairs": [good | {"time": [1]}]})
+    assert {e["pointer"] for e in problem(bad, 422, "invalid-request")["errors"]} == {"#/pairs/0/time"}
+    bad = client.post("/v1/score", content='{"pairs": x', headers=JSON)
+    assert "at character 10" in problem(bad, 400, "malformed-json")["detail"]
+
+
 def test_a_full_disk_is_507_and_scores_go_on(client, live):
     live.failure = WriteError("cannot write /secret/place: full", code="log-full")
     document = problem(client.post("/v1/events", json={"events": [EVENT]}), 507, "log-full")

@@ -17,6 +17,7 @@ import pytest
 import dygmamba as dm
 from browser import find_browser
 from commands import invoke
+from dygmamba.api import serving
 from dygmamba.api.client import Client
 from dygmamba.api.serving import parse_source
 from dygmamba.live.event_sources import GrowingFile, RecordedStream
@@ -141,8 +142,11 @@ def test_tls_and_token_together(mail, tmp_path):
             client.score([("a", "b")])
 
 
-def test_a_growing_file_and_a_recorded_stream_are_sources(mail, tmp_path):
-    """Lines are appended as they are written, once, also after a restart; a replay ends with its last event."""
+def test_a_growing_file_and_a_recorded_stream_are_sources(mail, tmp_path, caplog):
+    """Lines are appended as they are written, once, also after a restart; a replay ends with its last event.
+
+    Lines that are not events are counted in the log.
+    """
     path = tmp_path / "events.jsonl"
     line = '{{"src": "alice", "dst": "bob", "time": "2024-03-0{}"}}\n'
     path.write_text(line.format(1) + "no json\n" + line.format(2)[:20])
@@ -161,9 +165,26 @@ def test_a_growing_file_and_a_recorded_stream_are_sources(mail, tmp_path):
             file.write(more)
         with running(lambda: dm.live(mail, state), [GrowingFile(path)]) as url:
             wait(url, sequence)
+    assert [record.fields for record in caplog.records if "not taken" in record.message] == [
+        {"unreadable": 1}
+    ]
     with dm.live(mail, state) as live:
         assert live.sequence == 5
         assert set(live.offsets) == {f"file:{path}", f"replay:{recorded.content[:16]}"}
+
+
+def test_a_recorded_file_is_read_as_the_dataset_of_the_run(tmp_path, monkeypatch):
+    """Under the dataset's column names, or as src, dst and time."""
+    path = tmp_path / "new.csv"
+    path.write_text("customer,shop,bought at\na,b,2024-02-01\nb,c,2024-02-02\n")
+    data = dm.read(path, src="customer", dst="shop", time="bought at")
+    monkeypatch.setattr(serving, "open_run_dataset", lambda folder, data_dir: data)
+    for names in ("customer,shop,bought at", "src,dst,time"):
+        path.write_text(f"{names}\na,b,2024-03-01\n")
+        assert len(serving.read_recorded(path, tmp_path, None).store) == 1
+    path.write_text("x,y,z\na,b,2024-03-01\n")
+    with raises("unknown-column"):
+        serving.read_recorded(path, tmp_path, None)
 
 
 def test_a_signal_stops_the_server_after_what_has_begun(mail, tmp_path):

@@ -7,11 +7,13 @@ from urllib.parse import urlsplit
 
 from dygmamba.api.live import live as open_live
 from dygmamba.core.errors import ConfigError, NotFoundError
-from dygmamba.data.readers import ReadOptions, read_dataset
+from dygmamba.data.readers import ReadOptions, read_more_events
 from dygmamba.data.storage.dataset import Dataset
+from dygmamba.engine.run_directory import RunDirectory
 from dygmamba.live.event_sources import EventSource, GrowingFile, RecordedStream
 from dygmamba.live.kafka_source import KafkaTopic
 from dygmamba.live.live_run import LiveRun
+from dygmamba.runs.opening import open_run_dataset
 from dygmamba.server.runner import run_server
 from dygmamba.server.settings import ServerSettings
 
@@ -49,7 +51,7 @@ def serve_run(
     if replay is not None:
         if not speed > 0:
             raise ConfigError(f"`speed` must be positive; got {speed:g}", code="speed-not-positive")
-        followed.append(RecordedStream(_read_recorded(replay), speed))
+        followed.append(RecordedStream(read_recorded(replay, run.resolve(), data_dir), speed))
 
     def open_run() -> LiveRun:
         return open_live(run.resolve(), state, late=late, on_late=on_late, device=device, data_dir=data_dir)
@@ -70,8 +72,14 @@ def parse_source(text: str) -> EventSource:
     return KafkaTopic(parts.netloc, topic)
 
 
-def _read_recorded(path: Path) -> Dataset:
+def read_recorded(path: Path, run: Path, data_dir: Path | None) -> Dataset:
+    """Read events as the dataset of a run was read; their columns may also be named src, dst and time."""
+    dataset = open_run_dataset(RunDirectory(run), data_dir)
     try:
-        return read_dataset(path, ReadOptions())
-    except NotFoundError as error:
-        raise NotFoundError(f"{error}; rename the columns of {path}", code=error.code) from error
+        return read_more_events(path, ReadOptions(), dataset)
+    except NotFoundError:
+        try:
+            return read_more_events(path, ReadOptions(src="src", dst="dst", time="time"), dataset)
+        except NotFoundError:
+            pass
+        raise  # with the names of the dataset's own columns

@@ -66,15 +66,16 @@ class EventLayout:
 
 @dataclass(slots=True)
 class RawEvents:
-    """Values as the user gave them, a list per column, and the columns by role."""
+    """Values as the user gave them, a list per column, and the names and values of the columns by role."""
 
     source: str
     count: int
     roles: dict[str, str]
     columns: dict[str, Any]
+    by_role: dict[str, Any]
 
     def __getitem__(self, role: str) -> Any:
-        return self.columns[self.roles[role]]
+        return self.by_role[role]
 
 
 @dataclass(slots=True)
@@ -92,8 +93,12 @@ class EventParser:
     """Reads events for the stream of a run: everything that `Run.observe` takes, and lists of dicts."""
 
     def __init__(self, predictor: Predictor, fill: float | None = None) -> None:
-        self.layout, self._fill = EventLayout.of_dataset(predictor.dataset), fill
+        self.layout = EventLayout.of_dataset(predictor.dataset)
         self._options, self._origin = predictor.options, predictor.dataset.origin
+        # missing numbers are filled as they were in the dataset's own file; columns that are absent, only on demand
+        recalled = self._options.recall(self._origin)
+        self._fill, self._fills_absent = recalled.fill if fill is None else fill, fill is not None
+        self._decimal = recalled.decimal
         self._dataset, self._has_integer_ids = predictor.dataset, predictor.dataset.ids.kind == "int"
         time = predictor.dataset.store.time
         is_dated = bool(self._origin.time_origin) or looks_like_epoch_seconds(float(time[0]), float(time[-1]))
@@ -129,15 +134,28 @@ class EventParser:
         wanted = [*self.layout.features, *self.layout.types, ID_COLUMN]
         source, table, roles = read_query_columns(events, self._options, self._origin, wanted)
         columns = {name: table[name].combine_chunks() for name in table.column_names}
-        return self._require_roles(RawEvents(source, table.num_rows, roles, columns))
+        by_role = {role: columns[name] for role, name in roles.items()}
+        return self._require_roles(RawEvents(source, table.num_rows, roles, columns, by_role))
 
     def _read_dicts(self, rows: Sequence[Mapping[str, Any]]) -> RawEvents:
-        names = tuple(dict.fromkeys(name for row in rows for name in row))
-        raw = RawEvents("the list", len(rows), self._find_roles(names), {})
-        needed = [*raw.roles.values(), *self.layout.features, *self.layout.types, ID_COLUMN]
-        for name in needed:
-            if name in names:
-                raw.columns[name] = [row.get(name, ABSENT) for row in rows]
+        # each row by its own names: one may say 'src' and another the column's name in the dataset
+        keys = [tuple(row) for row in rows]
+        roles_of = {names: self._find_roles(names) for names in dict.fromkeys(keys)}
+        roles = {role: name for found in reversed(roles_of.values()) for role, name in found.items()}
+        by_role = {
+            role: [
+                row[roles_of[names][role]] if role in roles_of[names] else ABSENT
+                for names, row in zip(keys, rows, strict=True)
+            ]
+            for role in roles
+        }
+        known = {name for names in roles_of for name in names}
+        columns = {
+            name: [row.get(name, ABSENT) for row in rows]
+            for name in (*self.layout.features, *self.layout.types, ID_COLUMN)
+            if name in known
+        }
+        raw = RawEvents("the list", len(rows), roles, columns, by_role)
         return self._require_roles(raw) if rows else raw
 
     def _read_tuples(self, rows: Sequence[Sequence[Any]]) -> RawEvents:
@@ -149,7 +167,8 @@ class EventParser:
                 code="row-lengths-differ",
             )
         columns = {name: [row[k] if k < len(row) else ABSENT for row in rows] for k, name in enumerate(names)}
-        return RawEvents("the list", len(rows), {role: role for role in ROW_NAMES}, columns)
+        by_role = {role: columns[role] for role in ROW_NAMES}
+        return RawEvents("the list", len(rows), {role: role for role in ROW_NAMES}, columns, by_role)
 
     def _find_roles(self, names: Sequence[str]) -> dict[str, str]:
         roles = {}
@@ -244,7 +263,7 @@ class EventParser:
     def _get_column(self, raw: RawEvents, name: str) -> Any:
         if name in raw.columns:
             return raw.columns[name]
-        if raw.source != "the list" and self._fill is None:  # a table: the column as a whole is missing
+        if raw.source != "the list" and not self._fills_absent:  # a table: the column as a whole is missing
             raise NotFoundError(
                 f"{raw.source} has no column {name!r}, which the events of this run have; add it, or give `fill=VALUE`",
                 code="unknown-column",
@@ -255,13 +274,13 @@ class EventParser:
         location, given = ColumnLocation(raw.source, name, 0), self._get_column(raw, name)
         try:
             column = given if isinstance(given, pa.Array) else _to_array(given)
-            return parse_floats(column, location, self._fill).tolist()
+            return parse_floats(column, location, self._fill, self._decimal).tolist()
         except CONVERSION_ERRORS:
             pass
 
         def parse(value: Any) -> float:
             known = None if value is ABSENT else value
-            return parse_floats(_to_array([known]), location, self._fill).tolist()[0]
+            return parse_floats(_to_array([known]), location, self._fill, self._decimal).tolist()[0]
 
         return _parse_each(_to_values(given), name, parse, problems, 0.0)
 
@@ -269,7 +288,7 @@ class EventParser:
         given = self._get_column(raw, name)
 
         def parse(value: Any) -> str:
-            if value is ABSENT and self._fill is None:
+            if value is ABSENT and not self._fills_absent:
                 raise ValueError("is missing; add it, null for an unknown value, or give `fill=VALUE`")
             known = None if value is ABSENT else value
             if isinstance(known, str) and len(known) > MAX_TEXT:

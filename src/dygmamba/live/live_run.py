@@ -131,7 +131,9 @@ class LiveRun:
                 served = self._find_run(predictor, log, facts, runs)
                 kept = {"late": facts.get("late", 0.0), "on_late": facts.get("on_late", "refuse")}
                 facts |= kept | {key: value for key, value in given.items() if value is not None}
-                self.lateness = Lateness(facts["late"], facts["on_late"])
+                self.lateness = Lateness(
+                    facts["late"], facts["on_late"], bool(predictor.dataset.origin.time_origin)
+                )
                 self._record(log, served, facts, runs)
                 served = load_newest(path, served, reader)
                 served.replay(reader, log.sequence)

@@ -165,10 +165,7 @@ class LogWriter:
         return Acknowledgement(last, len(fresh), verdicts)
 
     def _refuse_late(self, connection: Connection, index: int, event: LogEvent, now: float) -> Verdict:
-        message = (
-            f"its time {event.time:.12g} is more than {self._lateness.seconds:g} before the latest one, "
-            f"{self.latest:.12g}"
-        )
+        message = self._lateness.describe(event.time, self.latest)
         if self._lateness.on_late == "set-aside":
             EventLog.set_aside(connection, event, now, self.latest)
             message += "; it was set aside"

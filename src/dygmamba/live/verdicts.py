@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from dygmamba.core.errors import ConfigError
+from dygmamba.data.events.times import format_duration
+from dygmamba.data.readers.times import format_iso_time
 
 Status = Literal["accepted", "duplicate", "late", "invalid"]
 ON_LATE = ("refuse", "set-aside")
@@ -54,6 +56,7 @@ class Lateness:
 
     seconds: float = 0.0  # or units of a stream whose times are plain numbers
     on_late: str = "refuse"
+    is_dated: bool = False  # times are seconds since 1970
 
     def __post_init__(self) -> None:
         if self.on_late not in ON_LATE:
@@ -64,6 +67,14 @@ class Lateness:
 
     def is_late(self, time: float, latest: float) -> bool:
         return time < latest - self.seconds
+
+    def describe(self, time: float, latest: float) -> str:
+        """Say why an event is late."""
+        shown, last, span = f"{time:.12g}", f"{latest:.12g}", f"{self.seconds:g}"
+        if self.is_dated:
+            shown, last, span = format_iso_time(time), format_iso_time(latest), format_duration(self.seconds)
+        tolerance = f"more than {span} " if self.seconds else ""
+        return f"its time {shown} is {tolerance}before the latest one, {last}"
 
 
 def parse_lateness(given: str | float) -> float:

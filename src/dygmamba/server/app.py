@@ -95,7 +95,7 @@ async def _open(
         on_failure(error)
         return None
     service.follow(sources)
-    log.info("ready", extra={"fields": {"sequence": live.sequence}})
+    log.info("ready", extra={"fields": {"sequence": live.sequence, "log": live.recovery.describe()}})
     return live
 
 

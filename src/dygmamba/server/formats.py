@@ -47,7 +47,14 @@ def read_json(body: bytes) -> list[Event]:
 
 
 def read_json_lines(body: bytes) -> list[Event]:
-    return [_ROW.validate_json(line) for line in body.splitlines() if line.strip()]
+    events = []
+    for number, line in enumerate(body.splitlines(), 1):
+        try:
+            if line.strip():
+                events.append(_ROW.validate_json(line))
+        except ValidationError as error:
+            raise describe_invalid_body(_list_errors(error), number) from None
+    return events
 
 
 def read_cloud_events(body: bytes) -> list[Event]:
@@ -102,7 +109,11 @@ def read_events(body: bytes, content_type: str) -> list[Event]:
     try:
         return READERS[kind](body)
     except ValidationError as error:
-        raise describe_invalid_body(error.errors(include_url=False, include_input=False)) from None
+        raise describe_invalid_body(_list_errors(error)) from None
+
+
+def _list_errors(error: ValidationError) -> list[Any]:
+    return [*error.errors(include_url=False, include_input=False)]
 
 
 def parse_content_type(text: str) -> str:

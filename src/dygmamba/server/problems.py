@@ -115,19 +115,26 @@ def respond_to_invalid_body(request: Request, error: Exception) -> Response:
     return describe_invalid_body(found).to_response(get_request_id(request))
 
 
-def describe_invalid_body(found: Sequence[Any]) -> Problem:
-    """Return the problem for errors as pydantic lists them."""
+def describe_invalid_body(found: Sequence[Any], line: int | None = None) -> Problem:
+    """Return the problem for errors as pydantic lists them; `line` is where they are in a body of JSON lines."""
+    where = "the body" if line is None else f"line {line} of the body"
+    if any(item["type"] == "json_invalid" for item in found):
+        detail = f"{where} is not valid JSON ({_describe_syntax(found[0])})"
+        if line is not None:
+            detail = detail.replace("at line 1 column", "at column")
+        return Problem(400, "malformed-json", detail, errors=[{"pointer": "#/", "detail": detail}])
     errors = [{"pointer": _to_pointer(item["loc"]), "detail": item["msg"]} for item in found]
     first = f" ({errors[0]['pointer']}: {errors[0]['detail']})" if errors else ""
-    is_json = not any(item["type"] == "json_invalid" for item in found)
-    return Problem(
-        422 if is_json else 400,
-        "invalid-request" if is_json else "malformed-json",
-        f"the request does not fit the schema of this route, see /openapi.json{first}"
-        if is_json
-        else "the body is not valid JSON",
-        errors=errors,
-    )
+    what = "the request" if line is None else where
+    detail = f"{what} does not fit the schema of this route, see /openapi.json{first}"
+    return Problem(422, "invalid-request", detail, errors=errors)
+
+
+def _describe_syntax(item: Any) -> str:
+    """Say why a text is not JSON, and where; FastAPI gives the position as a location, pydantic in its message."""
+    position = [part for part in item["loc"] if isinstance(part, int)]
+    reason = str(item.get("ctx", {}).get("error", item["msg"]))
+    return f"{reason} at character {position[0]}" if position else reason
 
 
 def _to_pointer(location: Sequence[Any]) -> str:
@@ -137,7 +144,9 @@ def _to_pointer(location: Sequence[Any]) -> str:
 
 
 def _is_type_name(part: Any) -> bool:
-    return isinstance(part, str) and (part in ("str", "int", "float", "bool", "none") or "[" in part)
+    return isinstance(part, str) and (
+        part in ("str", "int", "float", "bool", "none") or "[" in part or part.startswith("constrained-")
+    )
 
 
 def get_request_id(request: Request) -> str:

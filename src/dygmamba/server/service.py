@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import pyarrow as pa
 
 from dygmamba.core.clock import SYSTEM_CLOCK
-from dygmamba.core.errors import DygError, WriteError
+from dygmamba.core.errors import DygError, FileError, WriteError
+from dygmamba.data.readers.values import BadValueError
 from dygmamba.live.event_sources import EventSource, follow_source
 from dygmamba.server.batching import MicroBatcher, WorkerPool
 from dygmamba.server.formats import Event
@@ -33,6 +34,7 @@ log = logging.getLogger("dygmamba.server")
 
 APPENDING_THREADS = 8  # appends of several threads share a commit
 QUERY_THREADS = 2  # for rankings, classifications and explanations
+LOST = ("invalid", "late", "unreadable")
 POLL_SECONDS = 0.002  # between looks at the sequence that a query waits for
 
 
@@ -96,7 +98,12 @@ class LiveService:
 
         def count(events: Sequence[Event], answer: "Acknowledgement") -> None:
             self.count_verdicts(events, answer)
-            counts.update(verdict.status for verdict in answer.verdicts)
+            found = Counter(verdict.status for verdict in answer.verdicts)
+            found["unreadable"] = getattr(source, "bad_lines", 0) - counts["unreadable"]
+            counts.update(found)
+            lost = {status: found[status] for status in LOST if found[status]}
+            if lost:  # a source is not answered, so that nobody else hears of them
+                log.warning("events of a source were not taken", extra={"fields": lost})
 
         try:
             follow_source(self.live, source, self._stopping, count)
@@ -105,7 +112,7 @@ class LiveService:
             self.status.last_failure = f"a source of events failed ({error.code}); see the log."
         except Problem:  # the server was stopped before the source began
             return
-        log.info("source ended", extra={"fields": dict(counts)})
+        log.info("source ended", extra={"fields": dict(+counts)})
 
     async def stop(self) -> None:
         """Finish what has begun."""
@@ -253,7 +260,13 @@ class LiveService:
         scores: list[float] = [0.0] * len(queries)
         with live.read() as view:
             for rows in group_rows(map(find_table_key, queries)).values():
-                found = view.predictor.score(build_table([queries[row] for row in rows]))
+                try:
+                    found = view.predictor.score(build_table([queries[row] for row in rows]))
+                except BadValueError as error:
+                    # its row is that of the group, and its advice may be an option of files
+                    advice = error.advice.partition(", or give `")[0]
+                    text = f"pair {rows[error.row]}: {error.problem}; {advice}"
+                    raise FileError(text, code=error.code) from error
                 table, unknown = found.table, unknown + len(found.unknown_ids)
                 name = table.column_names[-1]
                 shown, values = table["time"].to_pylist(), table[name].to_pylist()

@@ -31,13 +31,13 @@ NUMERIC_HINT = "leave the column out or turn it into numbers"
 
 
 class BadValueError(FileError):
-    """One value that cannot be read; `problem` and `advice` are the parts of its message."""
+    """One value that cannot be read, its row from 0, and the parts `problem` and `advice` of its message."""
 
     code = "bad-value"
 
-    def __init__(self, message: str, problem: str, advice: str) -> None:
+    def __init__(self, message: str, problem: str, advice: str, row: int) -> None:
         super().__init__(message)
-        self.problem, self.advice = problem, advice
+        self.problem, self.advice, self.row = problem, advice, row
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class ColumnLocation:
         """Build the error for the value in this row of the run."""
         problem = f"column {self.column!r} {problem}"
         message = f"{self.file}: data row {self.first_row + row + 1}, {problem}; {advice}"
-        return BadValueError(message, problem, advice)
+        return BadValueError(message, problem, advice, self.first_row + row)
 
     def bad_column(self, problem: str, advice: str, code: str) -> FileError:
         """Build the error for the column as a whole."""

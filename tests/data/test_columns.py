@@ -35,7 +35,7 @@ REASONS = {
     "memo": "has 40 different values in 40 rows, like text or ids",
     "day": "holds dates",
     "unit": "is constant",
-    "gaps": "has no value",
+    "gaps": "has missing values, which `fill` replaces",
     "label": "may be a label (`label` reads it)",
     "sent": "may be another source, destination or time",
 }

@@ -253,9 +253,18 @@ def _print_explanation(found: "Explanation", top: int) -> None:
             table.add_row(*cells)
         stdout().print(table)
         print_line("")
-    table = plain_table("when", "event", figures=("contribution", "error", "without it", "left"))
+    figures = ["contribution", "error", "without it", "left"]
+    if all(
+        cells[5:] in ((), ("",), ("-",)) for cells in map(tuple, text.events)
+    ):  # only models with a scan have it
+        figures.pop()
+    table = plain_table("when", "event", figures=tuple(figures))
+    # wide enough for a time: rich would cut off its seconds
+    table.columns[0].min_width = max(
+        (len(word) for cells in text.events for word in cells[0].split()), default=0
+    )
     for cells in text.events:
-        table.add_row(*cells)
+        table.add_row(*cells[: len(table.columns)])
     stdout().print(table)
     for line in text.sentences:
         print_line(line)

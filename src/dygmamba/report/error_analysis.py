@@ -163,6 +163,7 @@ def build_calibration_section(
     curves: dict[str, list[ReliabilityBin]],
     intro: str,
     new_node_curves: dict[str, list[ReliabilityBin]] | None = None,
+    error: float | None = None,
 ) -> Section | None:
     """Plot how often predictions with a score were true, and how many predictions got it.
 
@@ -170,6 +171,7 @@ def build_calibration_section(
         curves: Reliability curves by name. The text and the histogram describe the last one.
         intro: Says which predictions these are.
         new_node_curves: Curves of the setting of new nodes, which get a chart of their own.
+        error: Expected calibration error, as in the results; by default that of the bins of the last curve.
     """
     curves = {name: bins for name, bins in curves.items() if bins}
     if not curves:
@@ -190,7 +192,7 @@ def build_calibration_section(
             note="Number of predictions per score.",
         ),
     )
-    error = _compute_error(bins)
+    error = _compute_error(bins) if error is None else error
     text = (
         f"{intro} On average, a score differs from the share that was true by {100 * error:.1f} points (ECE)."
     )

@@ -44,6 +44,7 @@ from dygmamba.report.run_sections import (
 from dygmamba.report.selection_section import build_selection_section
 from dygmamba.runs.calibration import SavedCalibration
 from dygmamba.runs.test_predictions import StoredPredictions
+from dygmamba.tasks.calibration import compute_reliability
 from dygmamba.tasks.metric_names import get_metric_title
 
 REPORT_FILE, REPORT_TEMPLATE = "report.html", "run.html"
@@ -154,6 +155,8 @@ def build_data_sections(
             _bin_scores(predictions, None if calibration is None else scores),
             intro,
             _list_new_node_bins(calibration),
+            # in bins of equal mass, as in the results; the chart has bins of equal width
+            compute_reliability(scores, predictions.label).ece if scores.numel() else None,
         ),
         build_decisions_section(predictions, dataset, scores, costs),
         build_examples_section(examples),

@@ -181,9 +181,7 @@ def assign_roles(path: Path | str, names: Sequence[str], options: ReadOptions) -
             code="columns-not-distinct",
         )
     label = None if options.label is None else require_column(path, names, options.label)
-    src, dst, time = (
-        _find_column(path, names, role, getattr(options, role)) for role in ("src", "dst", "time")
-    )
+    src, dst, time = _find_columns(path, names, options)
     if len({src, dst, time}) < 3:
         raise ConfigError(
             f"source {src!r}, destination {dst!r} and time {time!r} must be three different columns of {path}; "
@@ -209,17 +207,25 @@ def _find_reason_to_skip(name: str) -> str:
     return ""
 
 
-def _find_column(path: Path | str, names: Sequence[str], role: str, chosen: str | None) -> str:
-    if chosen is not None:
-        return require_column(path, names, chosen)
-    column = find_usual_column(names, role)
-    if column is not None:
-        return column
-    raise NotFoundError(
-        f"cannot tell which column of {path} is the {role}; name it with `{role}` "
-        f"(columns: {_format_names(names)})" + _column_hint(names),
-        code="column-not-recognized",
-    )
+def _find_columns(path: Path | str, names: Sequence[str], options: ReadOptions) -> list[str]:
+    """Return the columns of source, destination and time."""
+    columns, missing = [], []
+    for role in USUAL_NAMES:
+        chosen = getattr(options, role)
+        column = find_usual_column(names, role) if chosen is None else require_column(path, names, chosen)
+        if column is None:
+            missing.append(role)
+        else:
+            columns.append(column)
+    if missing:
+        one, named = len(missing) == 1, _join([f"`{role}`" for role in missing])
+        raise NotFoundError(
+            f"cannot tell which {'column' if one else 'columns'} of {path} {'is the' if one else 'are'} "
+            f"{_join(missing)}; name {'it' if one else 'them'} with {named} (columns: {_format_names(names)})"
+            + _column_hint(names),
+            code="column-not-recognized",
+        )
+    return columns
 
 
 def find_usual_column(names: Sequence[str], role: str) -> str | None:
@@ -244,6 +250,10 @@ def require_column(path: Path | str, names: Sequence[str], name: str) -> str:
         f"{path} has no column {name!r}, it has {_format_names(names)}{advice}" + _column_hint(names),
         code="unknown-column",
     )
+
+
+def _join(words: Sequence[str]) -> str:
+    return " and ".join((", ".join(words[:-1]), words[-1])) if len(words) > 1 else words[0]
 
 
 def _column_hint(names: Sequence[str]) -> str:

@@ -21,6 +21,7 @@ from dygmamba.data.readers.header import classify_field
 from dygmamba.data.readers.options import ColumnRoles
 from dygmamba.data.readers.values import (
     MISSING_WORDS,
+    NO_VALUE,
     BadValueError,
     ColumnLocation,
     find_decimal_mark,
@@ -32,6 +33,7 @@ from dygmamba.data.readers.values import (
 MAX_VALUES = 1000  # of a categorical column that was not asked for; more look like text or ids
 MAX_CHOSEN_VALUES = 1 << 20  # of one that was
 FEW_ROWS = 20  # with fewer rows, one repeated value makes a column categorical, and rising numbers are no row numbers
+HAS_GAPS = "has missing values, which `fill` replaces"
 SAMPLE_ROWS = 100  # looked at to recognise dates
 
 
@@ -160,7 +162,8 @@ class OtherColumns:
                     self.ranges[name].add(edge[:, k])
                 except FileError as error:
                     problem = error.problem if isinstance(error, BadValueError) else "is not numeric"
-                    self.reasons[name] = problem.removeprefix(f"column {name!r} ")
+                    reason = problem.removeprefix(f"column {name!r} ")
+                    self.reasons[name] = HAS_GAPS if reason == NO_VALUE else reason
         for k, words in enumerate(self.vocabularies):
             if words.name not in self.reasons:
                 absent = pa.nulls(batch.num_rows, pa.string())

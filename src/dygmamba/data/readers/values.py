@@ -30,6 +30,9 @@ GROUPED_HINT = "say which mark its decimals have: `decimal=','` or `decimal='.'`
 NUMERIC_HINT = "leave the column out or turn it into numbers"
 
 
+NO_VALUE = "has no value"
+
+
 class BadValueError(FileError):
     """One value that cannot be read, its row from 0, and the parts `problem` and `advice` of its message."""
 
@@ -78,7 +81,7 @@ def parse_floats(
     if missing.any():
         if fill is None:
             row = int(missing.argmax())
-            raise location.bad_value(row, "has no value", "fill it in, or give `fill=VALUE`")
+            raise location.bad_value(row, NO_VALUE, "fill it in, or give `fill=VALUE`")
         wide = np.where(missing, fill, wide)
     with np.errstate(over="ignore"):  # overflow becomes infinite and is reported below
         narrow = wide.astype(np.float32)

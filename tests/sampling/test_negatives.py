@@ -3,6 +3,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dygmamba.core.choices import NEGATIVES
 from dygmamba.core.errors import ConfigError, FileError
 from dygmamba.sampling.negatives import NegativeRequest, load_or_sample_negatives, sample_negatives
 from raising import raises
@@ -10,12 +11,12 @@ from strategies import event_streams
 
 
 @st.composite
-def requests(draw):
-    """A stream, a suffix of positives, and a request."""
+def requests(draw, strategies=NEGATIVES):
+    """A stream, a suffix of positives, and a request with one of the strategies."""
     store = draw(event_streams(min_events=2))
     first = draw(st.integers(1, len(store) - 1))
     events = torch.arange(first, len(store))
-    strategy = draw(st.sampled_from(["random", "historical", "inductive"]))
+    strategy = draw(st.sampled_from(strategies))
     until = float(store.time[first - 1])
     size = draw(st.integers(1, 9))
     return store, NegativeRequest(
@@ -33,7 +34,10 @@ def has_free_pair(store, request):
     return all(len(pairs_of(store, part)) < cells for part in request.events.split(request.batch_size))
 
 
-@given(case=requests())
+POOLED = ("historical", "inductive")
+
+
+@given(case=requests(POOLED))
 def test_a_pool_negative_is_a_past_pair_absent_from_the_window(case):
     """Historical and inductive negatives: first the random fallback, then pairs of the pool.
 
@@ -41,7 +45,7 @@ def test_a_pool_negative_is_a_past_pair_absent_from_the_window(case):
     inductive strategy first seen after `observed_until`; if it is large enough, all come from it, distinct.
     """
     store, request = case
-    if request.strategy == "random" or not has_free_pair(store, request):
+    if not has_free_pair(store, request):
         return
     negatives = sample_negatives(store, request)
     start = 0
@@ -62,39 +66,34 @@ def test_a_pool_negative_is_a_past_pair_absent_from_the_window(case):
 
 @given(case=requests())
 def test_the_same_request_samples_the_same_pairs(case):
-    """Samples are a function of stream and request; the global generators are not used."""
+    """For all samplers: one pair per positive, a function of stream and request; global generators are not used."""
     store, request = case
     if not has_free_pair(store, request):
         return
     np.random.seed(3)
     before = np.random.get_state()[1].copy()
     first, second = sample_negatives(store, request), sample_negatives(store, request)
+    assert len(first) == len(request.events)
     assert torch.equal(first.src, second.src)
     assert torch.equal(first.dst, second.dst)
     assert np.array_equal(before, np.random.get_state()[1])
 
 
-@given(case=requests())
+@given(case=requests(("random",)))
 def test_random_negatives_keep_the_source_and_sample_known_destinations(case):
     """Random: source of the positive, any destination of the sampler's events."""
     store, request = case
-    if request.strategy != "random":
-        return
     negatives = sample_negatives(store, request)
     assert torch.equal(negatives.src, store.src[request.events])
     assert set(negatives.dst.tolist()) <= set(store.dst.tolist())
 
 
-@given(case=requests(), extra=st.integers(1, 3))
+@given(case=requests(POOLED), extra=st.integers(1, 3))
 def test_later_events_never_change_a_historical_negative(case, extra):
     """Events after the last positive change no historical negative from the pool."""
     store, request = case
     keep = len(store) - min(extra, len(request.events) - 1)
-    if (
-        request.strategy == "random"
-        or keep <= int(request.events[0])
-        or store.time[keep - 1] == store.time[min(keep, len(store) - 1)]
-    ):
+    if keep <= int(request.events[0]) or store.time[keep - 1] == store.time[min(keep, len(store) - 1)]:
         return
     events = torch.arange(int(request.events[0]), keep)
     small = NegativeRequest(

@@ -14,9 +14,7 @@ TrainNegativesName = Literal["random", "historical", "mixed", "mixed-odds", "pop
 BestMetric = Literal["ap", "mrr"]  # of the validation, which chooses the best epoch
 
 PUBLISHED_NEGATIVES = ("random", "historical", "inductive")  # of the published protocol and its studies
-NEGATIVES = (
-    PUBLISHED_NEGATIVES  # all samplers of `sampling/negatives.py`; what options and tables accept and show
-)
+NEGATIVES = PUBLISHED_NEGATIVES  # all samplers; options accept and tables show them
 SPLITS = ("val", "test")
 SETTINGS = ("transductive", "inductive")
 LAWS = ("exponential", "power", "stretched", "never")  # of forgetting, in generated streams

@@ -59,7 +59,7 @@ def add_training_column(
     label: Callable[[ResultRecord], str],
     describe: Callable[[Iterable[ResultRecord]], str] = describe_short_trainings,
 ) -> ReportTable:
-    """Return the table with a column that labels short trainings; unchanged if there are none.
+    """Return the table with a last column that labels short trainings; unchanged if there are none.
 
     Args:
         table: Its first column has the labels.
@@ -71,10 +71,10 @@ def add_training_column(
     for record in records:
         groups.setdefault(str(label(record)), []).append(record)
     texts = {name: describe(group) for name, group in groups.items()}
-    rows = tuple((row[0], Cell(texts.get(row[0].text, ""), "words"), *row[1:]) for row in table.rows)
-    if not any(row[1].text for row in rows):
+    rows = tuple((*row, Cell(texts.get(row[0].text, ""), "words")) for row in table.rows)
+    if not any(row[-1].text for row in rows):
         return table
-    return replace(table, columns=(table.columns[0], COLUMN, *table.columns[1:]), rows=rows)
+    return replace(table, columns=(*table.columns, COLUMN), rows=rows)
 
 
 def describe_by_model(records: Iterable[ResultRecord]) -> str:

@@ -8,7 +8,15 @@ from typing import TYPE_CHECKING
 from dygmamba.core.errors import ConfigError, FileError
 from dygmamba.core.files.untrusted import require_regular_file
 from dygmamba.data.catalogue.leaderboard_folders import LEADERBOARD_FORMATS, detect_folder_format
-from dygmamba.data.readers import columnar, databases, delimited, jodie_dyglib, json_lines, numpy_files, tgb
+from dygmamba.data.readers import (
+    columnar,
+    databases,
+    delimited,
+    jodie_dyglib,
+    json_lines,
+    numpy_files,
+    tgb,
+)
 from dygmamba.data.readers.header import read_header
 from dygmamba.data.readers.options import FORMATS, TABLE_FORMAT, ReadOptions
 from dygmamba.data.readers.text import ZIP_MAGIC, is_zipped_text
@@ -33,6 +41,14 @@ READERS: dict[str, Callable[[Path, ReadOptions], "Dataset"]] = {
 }
 
 TABLE_FORMATS = ("csv", "jsonl", "parquet", "arrow", TABLE_FORMAT)  # their columns have names
+# formats that are recognised by the first bytes of a file, and by its suffix
+MAGIC_FORMATS = {b"PAR1": "parquet", columnar.ARROW_MAGIC: "arrow", databases.SQLITE_MAGIC: "sqlite"}
+SUFFIX_FORMATS = {
+    ".parquet": "parquet",
+    ".pq": "parquet",
+    ".arrow": "arrow",
+    ".feather": "arrow",
+}
 UNSUPPORTED_FILES = {b"\x89HDF": "HDF5 file", b"%PDF": "PDF document"}
 
 __all__ = ["FORMATS", "READERS", "ReadOptions", "detect_format", "read_dataset", "read_more_events"]
@@ -106,20 +122,19 @@ def detect_format(path: Path, options: ReadOptions | None = None) -> str:
 
 
 def _detect_binary_format(path: Path, start: bytes) -> str | None:
-    """Detect a binary format by the first bytes or the suffix; None for text."""
+    """Detect a format by the first bytes or the suffix; None for text, whose columns decide."""
     if path.suffix == DATASET_SUFFIX:
         raise FileError(
             f"{path} is already a dataset file; move it into the data folder instead of importing it",
             code="already-imported",
         )
-    if start.startswith(b"PAR1") or path.suffix in {".parquet", ".pq"}:
-        return "parquet"
-    if start.startswith(columnar.ARROW_MAGIC) or path.suffix in {".arrow", ".feather"}:
-        return "arrow"
-    if start.startswith(databases.SQLITE_MAGIC):
-        return "sqlite"
+    for magic, format in MAGIC_FORMATS.items():
+        if start.startswith(magic):
+            return format
     if start[databases.DUCKDB_MAGIC_AT :].startswith(databases.DUCKDB_MAGIC):
         return "duckdb"
+    if path.suffix in SUFFIX_FORMATS:
+        return SUFFIX_FORMATS[path.suffix]
     if path.suffix in {".xlsx", ".xls", ".ods"}:
         raise FileError(f"{path} is a spreadsheet; save it as CSV first", code="unsupported-file")
     for magic, kind in UNSUPPORTED_FILES.items():

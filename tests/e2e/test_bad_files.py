@@ -304,7 +304,7 @@ BAD = {  # name: file content, options, code of the error, what the message show
     "a database": (b"SQLite format 3\x00" + b"x" * 50, "", "file-damaged", "SQLite"),
     "a document": (b"%PDF-1.7 rubbish", "", "unsupported-file", "PDF"),
     "quote as delimiter": (b"src,dst,time\n1,2,1\n", '--delimiter "', "bad-delimiter", "'\"'"),
-    "header of numbers": (b"5,6,7\n1,2,3\n", "--header", "column-not-recognized", "--src .*'5', '6', '7'"),
+    "header of numbers": (b"5,6,7\n1,2,3\n", "--header", "column-not-recognized", "--src.*'5', '6', '7'"),
     "truncated gzip": (b"\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\x03\x01", "", "file-unreadable", ""),
 }
 

@@ -40,7 +40,7 @@ RETRY = "make the backup again, or give another one"
 
 @dataclass(frozen=True, slots=True)
 class FolderCheck:
-    """What a check of a state folder found; a damaged log is an error instead."""
+    """Result of checking a state folder; a damaged log is an error instead."""
 
     sequence: int
     latest: float | None

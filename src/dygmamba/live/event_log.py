@@ -87,7 +87,7 @@ class RunRecord(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Recovery:
-    """What opening found: whether the last process closed the log, and what SQLite recovered of its journal."""
+    """Recovery of a log when it is opened: whether it had been closed, and what SQLite recovered of its journal."""
 
     was_closed: bool
     recovered_frames: int = 0

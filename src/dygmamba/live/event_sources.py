@@ -1,4 +1,4 @@
-"""Where events come from, other than calls of `append`: a file that grows, a recorded stream, a topic of Kafka.
+"""Sources of events beside calls of `append`: a file that grows, a recorded stream, a topic of Kafka.
 
 A source yields batches of events, each with the offset to go on from. The offset is written to the log in the same
 transaction as the events, so that after a crash no event is lost or taken twice.

@@ -284,7 +284,7 @@ class LiveRun:
         min_sequence: int | None = None,
         timeout: float = TIMEOUT,
     ) -> pa.Table:
-        """Return the probability that each node is in state 1 as `Run.classify` does."""
+        """Predict the label of each node as `Run.classify` does."""
         with self.read(min_sequence, timeout) as view:
             return view.classify(nodes, at, k)
 
@@ -340,7 +340,7 @@ class LiveRun:
 
     @property
     def offsets(self) -> dict[str, Any]:
-        """How far each source was read, as given to `append`."""
+        """Last offset of each source, as given to `append`."""
         with LogReader(self.path) as log:
             return log.read_offsets()
 

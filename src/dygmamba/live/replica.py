@@ -22,7 +22,7 @@ from dygmamba.sampling.live_index import LiveIndex
 
 @dataclass(frozen=True, slots=True)
 class SavedState:
-    """What is saved beside the arrays of a replica."""
+    """Counters, ids and categories of a replica, saved beside its arrays."""
 
     integers: Mapping[str, int]
     applied: int

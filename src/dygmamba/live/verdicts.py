@@ -1,4 +1,4 @@
-"""What became of each event of a call, and how late an event may be."""
+"""Verdict on each appended event, and the rule for late events."""
 
 import re
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ SECONDS_PER_UNIT = {"s": 1, "m": 60, "min": 60, "h": 3600, "d": 86_400, "w": 604
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What became of one event.
+    """Verdict on one event.
 
     Attributes:
         index: Its position in the call.
@@ -52,7 +52,7 @@ class Acknowledgement:
 
 @dataclass(frozen=True, slots=True)
 class Lateness:
-    """How much earlier than the latest event an event may be, and what happens to one that is earlier still."""
+    """Rule for late events: the tolerated delay behind the latest event, and what happens beyond it."""
 
     seconds: float = 0.0  # or units of a stream whose times are plain numbers
     on_late: str = "refuse"

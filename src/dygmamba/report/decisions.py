@@ -23,7 +23,7 @@ CURVE_THRESHOLDS = tuple(step / 50 for step in range(1, 50))
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What happens on the test period if every pair with at least this score is an alert."""
+    """Precision, recall and alerts on the test period if every pair with at least this score is an alert."""
 
     threshold: float
     precision: float | None  # None without an alert

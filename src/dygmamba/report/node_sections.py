@@ -1,4 +1,4 @@
-"""What the reports of node tasks show: two states, classes or numbers."""
+"""Report sections of node tasks: two states, classes or numbers."""
 
 from dataclasses import replace
 from typing import Any

@@ -82,7 +82,7 @@ def list_periods(store: EventStore, start: float, every: float) -> list[Period]:
 
 @dataclass(frozen=True, slots=True)
 class TrainingSpan:
-    """What is known at an origin: the first row, and the times at which validation and the period begin."""
+    """Known events at an origin: the first row, and the times at which validation and the period begin."""
 
     first: int
     validation: float

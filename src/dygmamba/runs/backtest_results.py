@@ -132,7 +132,7 @@ class Backtest:
 
     @property
     def sentences(self) -> list[str]:
-        """What the differences say: from when on the frozen model falls behind, and whether a warm start suffices."""
+        """Conclusions from the differences: when the frozen model falls behind, and whether a warm start suffices."""
         return [self._describe(difference) for difference in self.differences if difference.gaps]
 
     def _describe(self, difference: Difference) -> str:

@@ -74,7 +74,7 @@ class Program:
 
     @property
     def about(self) -> dict[str, Any]:
-        """What the file says of the program: version, model, data, inputs, outputs, calibration."""
+        """Metadata in the file: version, model, data, inputs, outputs, calibration."""
         return self.exported.about
 
     def __call__(self, inputs: Inputs) -> Tensor:

@@ -1,4 +1,4 @@
-"""What an exported program says of itself: model and data, inputs and outputs, and how to get probabilities.
+"""Metadata of an exported program: model and data, inputs and outputs, and how to get probabilities.
 
 It is stored in the file as JSON under `dygmamba.json`: in an extra file of a .pt2, in the metadata of an ONNX graph.
 The page docs/how-to/interoperate.md documents the keys.

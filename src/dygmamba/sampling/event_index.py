@@ -1,4 +1,4 @@
-"""What every index of events offers: sequences by any strategy over any number of hops, and features of pairs.
+"""Base class of indices of events: sequences by any strategy over any number of hops, and features of pairs.
 
 `NeighborIndex` lists a fixed set of events; `LiveIndex` is one that events are appended to.
 

@@ -1,4 +1,4 @@
-"""How good the scores of a live run are: drift against validation and calibration, from the events that arrive.
+"""Quality of the scores of a live run: drift against validation and calibration, from the events that arrive.
 
 Some of the accepted events are scored as queries at their own times, which see strictly earlier events only, each
 beside a random destination of the same source and time. A score is the probability that a pair is an event and not

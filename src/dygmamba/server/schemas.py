@@ -116,7 +116,7 @@ class ExplainRequest(Body):
 
 
 class Verdict(BaseModel):
-    """What became of an event: accepted, duplicate, late or invalid."""
+    """Verdict on an event: accepted, duplicate, late or invalid."""
 
     index: int
     status: str

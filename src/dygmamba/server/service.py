@@ -1,4 +1,4 @@
-"""What the routes do: a live run behind queues, batches, time limits and metrics."""
+"""Service behind the routes: a live run with queues, batches, time limits and metrics."""
 
 import asyncio
 import logging

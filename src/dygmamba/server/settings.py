@@ -11,7 +11,7 @@ MIN_TOKEN = 16  # characters; a shorter token can be guessed
 
 @dataclass(frozen=True, slots=True)
 class ServerSettings:
-    """Where the server listens, who may use it, and how much it accepts at once."""
+    """Address, access control and limits of a server."""
 
     host: str = "127.0.0.1"
     port: int = 8000

@@ -1,4 +1,4 @@
-"""What the page and the metrics show: facts, rates, quality over time, alerts."""
+"""Status for the page and the metrics: facts, rates, quality over time, alerts."""
 
 from collections import deque
 from collections.abc import Sequence

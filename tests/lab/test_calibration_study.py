@@ -15,6 +15,7 @@ from dygmamba.data.storage.dataset import save_dataset
 from dygmamba.lab import calibration_study
 from dygmamba.lab.calibration_study import (
     ScoredPairs,
+    ScoredRun,
     add_records,
     build_table,
     fit_single_curve,
@@ -131,13 +132,41 @@ def test_a_run_is_trained_once_and_measured_like_its_rows(tmp_path, monkeypatch)
         assert measured[setting]["fitted"] == pytest.approx(row["ece"], abs=1e-6)
     monkeypatch.setattr(calibration_study.subprocess, "run", None)  # another training would fail
     main_options = Namespace(
-        runs=tmp_path / "runs", data=tmp_path / "data", device="cpu", threads=1, epochs=None
+        runs=tmp_path / "runs",
+        data=tmp_path / "data",
+        device="cpu",
+        threads=1,
+        epochs=None,
+        first=1,
+        logits=tmp_path / "logits",
     )
+    assert measure_job("people", "trees", 0, main_options).rows == record.rows
+    main_options.runs = main_options.data = None  # from now on the stored logits are read
     assert measure_job("people", "trees", 0, main_options).rows == record.rows
 
 
+def test_a_run_of_the_first_events_reads_no_later_ones(tmp_path):
+    """With --first 0.7, other events after 70 % of the stream change no logit; the record names the share."""
+    made = dm.generate(nodes=40, events=900, communities=4).store
+    columns = list(zip(made.src.tolist(), made.dst.tolist(), made.time.tolist(), strict=True))
+    later = [(dst, src, time) for src, dst, time in columns[630:]]
+    options = Namespace(runs=tmp_path, data=tmp_path, device="cpu", threads=1, epochs=1, first=0.7)
+    options.logits = tmp_path / "logits"
+    for name, events in (("one", columns), ("other", [*columns[:630], *later])):
+        save_dataset(dm.read(events, name=name), tmp_path)
+        assert measure_job(name, "trees", 0, options).about == {"first": 0.7}
+    one, other = (
+        ScoredRun.load(options.logits / f"{name}-trees-0-first-0.7.npz") for name in ("one", "other")
+    )
+    assert one.sets.keys() == other.sets.keys()
+    for key, pairs in one.sets.items():
+        torch.testing.assert_close(pairs.logit, other.sets[key].logit, rtol=0, atol=0)
+
+
 def test_a_failed_training_is_named(tmp_path):
-    options = Namespace(runs=tmp_path, data=tmp_path, device="cpu", threads=1, epochs=None)
+    options = Namespace(
+        runs=tmp_path, data=tmp_path, device="cpu", threads=1, epochs=None, first=1, logits=None
+    )
     with raises("missing-run", FileError) as caught:
         measure_job("nothing", "trees", 0, options)
     assert "trees on nothing" in str(caught.value)

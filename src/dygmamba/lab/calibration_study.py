@@ -7,35 +7,50 @@ already. Its logits of the validation period are fitted, and the expected calibr
 measured. The command adds its records to calibration.json in `--out`, so that parts of the study can be run one after
 another, and `--jobs` runs several at the same time. `make results` copies the table to docs/research/calibration.md.
 
+`--first 0.7` compares ways to fit without any test period: a run of the first 70 % of the events has a validation and a
+test period of its own, all before the validation period of the whole stream. `--logits DIR` stores the logits of every
+run and reads them again instead of training, so that another way to fit can be measured in seconds.
+
 Legend: p pairs.
 """
 
+import json
 import os
 import subprocess
 import sys
 from argparse import Namespace
 from collections.abc import Iterable
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from itertools import product
 from math import sqrt
 from multiprocessing import get_context
 from pathlib import Path
 from statistics import mean
+from typing import Any
 
+import numpy as np
 import torch
 from jaxtyping import Bool, Float64, Int64
 from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from dygmamba.core.errors import FileError
+from dygmamba.core.files.writing import make_folder
+from dygmamba.data.storage.dataset import Dataset
+from dygmamba.data.storage.leaderboard import get_default_split
+from dygmamba.data.storage.library import open_dataset
 from dygmamba.engine.evaluation import score_evaluation_set
 from dygmamba.engine.run_directory import RunDirectory
+from dygmamba.engine.stream import Stream
+from dygmamba.engine.visibility import VisibilityRule
 from dygmamba.lab.study_command import format_study_command, make_study_parser, merge_records
+from dygmamba.models.base import Scorer
 from dygmamba.report.result_records import ResultRecord, StudyResults
 from dygmamba.runs.calibration import count_training_negatives
+from dygmamba.runs.link_training import start_link_run
 from dygmamba.runs.opening import choose_device, open_run
-from dygmamba.runs.provenance import describe_environment
+from dygmamba.runs.provenance import StartOptions, describe_environment
 from dygmamba.tasks.calibration import (
     Calibration,
     NewNodes,
@@ -152,20 +167,53 @@ def _next_block_losses(
     return torch.cat(losses)
 
 
-def score_run(path: Path, device: str, data_dir: Path | None) -> tuple[ScoredSets, int]:
-    """Score the validation and test pairs of both settings with the best weights of a run.
+@dataclass(frozen=True, slots=True)
+class ScoredRun:
+    """The scored pairs of a run, the number of negatives per event it was trained with, its settings and device."""
 
-    Also returns the number of negatives per event that it was trained with.
-    """
-    run = open_run(RunDirectory(path), choose_device(device), data_dir)
-    store, split = run.stream.store, run.stream.split
+    sets: ScoredSets
+    negatives: int
+    config: dict[str, Any]
+    device: str
+
+    def save(self, path: Path) -> None:
+        """Write the run to an npz file, with its settings as JSON."""
+        columns = {
+            f"{split}/{setting}/{field.name}": getattr(pairs, field.name).numpy()
+            for (split, setting), pairs in self.sets.items()
+            for field in fields(ScoredPairs)
+        }
+        about = {"negatives": self.negatives, "config": self.config, "device": self.device}
+        make_folder(path.parent)
+        np.savez_compressed(path, about=json.dumps(about), **columns)
+
+    @staticmethod
+    def load(path: Path) -> "ScoredRun":
+        """Read a run that `save` wrote."""
+        with np.load(path, allow_pickle=False) as stored:
+            keys = dict.fromkeys(tuple(name.split("/")[:2]) for name in stored.files if "/" in name)
+            sets = {
+                (split, setting): ScoredPairs(
+                    *(
+                        torch.from_numpy(stored[f"{split}/{setting}/{field.name}"])
+                        for field in fields(ScoredPairs)
+                    )
+                )
+                for split, setting in keys
+            }
+            return ScoredRun(sets, **json.loads(str(stored["about"])))
+
+
+def score_stream(scorer: Scorer, stream: Stream, rule: VisibilityRule, seed: int) -> ScoredSets:
+    """Score the validation and test pairs of both settings."""
+    store, split = stream.store, stream.split
     new_nodes = NewNodes.from_events(store, split.train)
     sets: ScoredSets = {}
     for name, setting in product(("val", "test"), SETTINGS):
         if has_events(store, split, name, setting):
             evaluation_set = build_link_set(store, split, name, setting)
             pairs = evaluation_set.pairs
-            score = score_evaluation_set(run.scorer, run.stream, evaluation_set, run.rule, run.seed)
+            score = score_evaluation_set(scorer, stream, evaluation_set, rule, seed)
             sets[name, setting] = ScoredPairs(
                 score.cpu().double(),
                 pairs.label.double(),
@@ -173,12 +221,11 @@ def score_run(path: Path, device: str, data_dir: Path | None) -> tuple[ScoredSet
                 evaluation_set.event_index,
                 new_nodes.find(pairs.src, pairs.dst, pairs.time),
             )
-    return sets, count_training_negatives(run.scorer)
+    return sets
 
 
-def measure_job(stream: str, model: str, seed: int, options: Namespace) -> ResultRecord:
-    """Train one run unless its directory exists, and measure its calibration errors."""
-    torch.set_num_threads(options.threads)
+def score_whole_stream(stream: str, model: str, seed: int, options: Namespace) -> ScoredRun:
+    """Train a run with the command line unless its directory exists, and score it with its best weights."""
     folder = options.runs / f"{stream}-{model}-{seed}"
     if not (runs := _list_finished_runs(folder)):
         command = [sys.executable, "-m", "dygmamba", "train", stream, "--model", model, "--seeds", str(seed)]
@@ -192,12 +239,46 @@ def measure_job(stream: str, model: str, seed: int, options: Namespace) -> Resul
             raise FileError(
                 f"training {model} on {stream} failed: {done.stderr.strip()[-400:]}", code="missing-run"
             )
-    config = RunDirectory(runs[-1]).config()
-    about = {"visible": config["train"]["visible"], "batch": config["train"]["batch"], "negatives": "random"}
-    rows = [row | about for row in measure_errors(*score_run(runs[-1], options.device, options.data))]
-    device = str(describe_environment(choose_device(options.device))["device"])
-    settings = config["train"] | config["model"]
-    return ResultRecord("calibration", stream, model, seed, {}, rows, settings, device=device)
+    device = choose_device(options.device)
+    run = open_run(RunDirectory(runs[-1]), device, options.data)
+    sets = score_stream(run.scorer, run.stream, run.rule, run.seed)
+    name = str(describe_environment(device)["device"])
+    return ScoredRun(sets, count_training_negatives(run.scorer), run.folder.config(), name)
+
+
+def score_first_events(stream: str, model: str, seed: int, options: Namespace) -> ScoredRun:
+    """Train a run on the first share of a stream's events, and score it with its best weights."""
+    whole, device = open_dataset(stream, options.data), choose_device(options.device)
+    events = whole.store[: int(options.first * len(whole))]
+    dataset = Dataset.from_events(whole.name, events, whole.ids, whole.origin)
+    settings = {} if options.epochs is None else {"epochs": options.epochs}
+    start = StartOptions(split=get_default_split(dataset, "benchmark"))
+    fit = start_link_run(dataset, model, seed, settings, device, options.runs, start)
+    fit()
+    assert isinstance(fit.scorer, Scorer)
+    sets = score_stream(fit.scorer, fit.stream, fit.config.rule, seed)
+    name = str(describe_environment(device)["device"])
+    return ScoredRun(sets, count_training_negatives(fit.scorer), fit.run.config(), name)
+
+
+def measure_job(stream: str, model: str, seed: int, options: Namespace) -> ResultRecord:
+    """Train and score one run, unless its logits are stored, and measure its calibration errors."""
+    torch.set_num_threads(options.threads)
+    name = f"{stream}-{model}-{seed}" + ("" if options.first == 1 else f"-first-{options.first:g}")
+    path = None if options.logits is None else options.logits / f"{name}.npz"
+    if path is not None and path.exists():
+        run = ScoredRun.load(path)
+    else:
+        score = score_whole_stream if options.first == 1 else score_first_events
+        run = score(stream, model, seed, options)
+        if path is not None:
+            run.save(path)
+    training = run.config["train"]
+    about = {"visible": training["visible"], "batch": training["batch"], "negatives": "random"}
+    rows = [row | about for row in measure_errors(run.sets, run.negatives)]
+    labels = {} if options.first == 1 else {"first": options.first}
+    settings = training | run.config["model"]
+    return ResultRecord("calibration", stream, model, seed, labels, rows, settings, device=run.device)
 
 
 def _list_finished_runs(folder: Path) -> list[Path]:
@@ -206,13 +287,18 @@ def _list_finished_runs(folder: Path) -> list[Path]:
 
 
 def add_records(folder: Path, command: str, records: Iterable[ResultRecord]) -> None:
-    """Add records to calibration.json in a folder; one of the same stream, model and seed is replaced."""
-    merge_records(folder / f"{FILE}.json", command, records, lambda one: (one.data, one.model, one.seed))
+    """Add records to calibration.json in a folder; one of the same stream, model, seed and share is replaced."""
+
+    def key(record: ResultRecord) -> tuple[Any, ...]:
+        return record.data, record.model, record.seed, record.about.get("first", 1.0)
+
+    merge_records(folder / f"{FILE}.json", command, records, key)
 
 
 def build_table(folder: Path) -> str:
     """Build the table of ECEs in percent: means over the seeds, a line per stream and model."""
-    records = StudyResults.read(folder / f"{FILE}.json").records
+    stored = StudyResults.read(folder / f"{FILE}.json").records
+    records = [record for record in stored if "first" not in record.about]
     titles = ("all nodes", "new nodes", "pairs with a new end")
     head = [f"{title}: {method}" for title in titles for method in ("raw", "0.1", "now", "hindsight")]
     lines = ["| stream | model | " + " | ".join(head) + " |", "|---" * 2 + "|---:" * len(head) + "|"]
@@ -237,6 +323,12 @@ def build_table(folder: Path) -> str:
 
 def _parse_options(arguments: list[str]) -> Namespace:
     parser = make_study_parser(COMMAND, "Measure calibration errors of trained runs.", FILE, None)
+    parser.add_argument(
+        "--first", type=float, default=1.0, help="Use this share of a stream's events, the first."
+    )
+    parser.add_argument(
+        "--logits", type=Path, help="Store logits in this folder, and read them if they are there."
+    )
     return parser.parse_args(arguments)
 
 

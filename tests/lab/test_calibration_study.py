@@ -1,16 +1,12 @@
 """Study of calibration errors: what it fits and measures, how records are merged, and its table."""
 
-import sys
 from argparse import Namespace
 from concurrent.futures import Future
-from types import SimpleNamespace
 
 import pytest
 import torch
 
 import dygmamba as dm
-from dygmamba.cli import app
-from dygmamba.core.errors import FileError
 from dygmamba.data.storage.dataset import save_dataset
 from dygmamba.lab import calibration_study
 from dygmamba.lab.calibration_study import (
@@ -24,7 +20,6 @@ from dygmamba.lab.calibration_study import (
     measure_job,
 )
 from dygmamba.report.result_records import ResultRecord, StudyResults
-from raising import raises
 
 PROVENANCE = ("visible", "batch", "negatives", "setting")
 STUDY = ["--streams", "people", "--models", "trees", "--device", "cpu", "--epochs", "1"]
@@ -48,13 +43,6 @@ class RunHere:
         return future
 
 
-def train_here(command, **how):
-    """Run the training command in this process, which has imported torch already."""
-    assert command[:4] == [sys.executable, "-m", "dygmamba", "train"]
-    app(command[3:], standalone_mode=False)
-    return SimpleNamespace(returncode=0, stderr="")
-
-
 def draw_pairs(pairs, seed, shift=0.0, new_shift=0.0):
     """Pairs whose logits are too high by `shift`, and by `new_shift` more if their destination is new."""
     rng = torch.Generator().manual_seed(seed)
@@ -62,7 +50,7 @@ def draw_pairs(pairs, seed, shift=0.0, new_shift=0.0):
     label = (torch.rand(pairs, generator=rng) < logit.sigmoid()).double()
     new_ends = torch.rand(pairs, 2, generator=rng) < torch.tensor([0.0, 0.3])
     order = torch.arange(pairs)
-    return ScoredPairs(logit + shift + new_shift * new_ends[:, 1], label, order.double(), order, new_ends)
+    return ScoredPairs(logit + shift + new_shift * new_ends[:, 1], label, order, new_ends)
 
 
 def test_errors_are_those_of_the_test_sets():
@@ -87,9 +75,7 @@ def test_the_single_curve_follows_the_last_blocks():
     pairs = draw_pairs(16_000, 3)
     assert fit_single_curve(pairs).stretch == 1
     drift = 3.0 * (pairs.order * 8 // len(pairs.order)) / 8
-    found = fit_single_curve(
-        ScoredPairs(pairs.logit - drift, pairs.label, pairs.time, pairs.order, pairs.new_ends)
-    )
+    found = fit_single_curve(ScoredPairs(pairs.logit - drift, pairs.label, pairs.order, pairs.new_ends))
     assert found.stretch == 1 / 8
 
 
@@ -110,18 +96,20 @@ def test_records_are_merged_and_shown(tmp_path):
     assert means.startswith("| **mean** | | 3.0 |")
 
 
-def test_a_run_is_trained_once_and_measured_like_its_rows(tmp_path, monkeypatch):
-    """The command trains, stores and reuses the run; its errors are those of the run's own result rows."""
+def test_a_finished_run_is_measured_like_its_rows(tmp_path, monkeypatch):
+    """The errors of a finished run are those of its own result rows, also from stored logits; else one is trained."""
     made = dm.generate(nodes=40, events=900, communities=4).store
     columns = zip(made.src.tolist(), made.dst.tolist(), (made.time - made.time[0]).tolist(), strict=True)
-    save_dataset(dm.read(list(columns), name="people"), tmp_path / "data")
+    data = dm.read(list(columns), name="people")
+    save_dataset(data, tmp_path / "data")
+    folder = tmp_path / "runs" / "people-trees-0"
+    (run,) = dm.train(data, "trees", seeds=0, protocol="benchmark", out=folder, device="cpu", epochs=1)
     options = ["--data", str(tmp_path / "data"), "--runs", str(tmp_path / "runs"), "--out", str(tmp_path)]
-    monkeypatch.setattr(calibration_study.subprocess, "run", train_here)
+    options += ["--logits", str(tmp_path / "logits")]
     monkeypatch.setattr(calibration_study, "ProcessPoolExecutor", RunHere)
-    main([*STUDY, *options])
-    (record,) = StudyResults.read(tmp_path / "calibration.json").records
-    (path,) = (tmp_path / "runs").rglob("config.toml")
-    rows = {row["setting"]: row for row in dm.open(path.parent).results.to_pylist() if row["split"] == "test"}
+    main([*STUDY, *options, "--seeds", "0,1"])
+    record, trained = StudyResults.read(tmp_path / "calibration.json").records
+    rows = {row["setting"]: row for row in run.results.to_pylist() if row["split"] == "test"}
     measured = {row["population"]: row for row in record.rows}
     assert record.settings["trees"] > 0
     for setting, row in rows.items():
@@ -130,19 +118,10 @@ def test_a_run_is_trained_once_and_measured_like_its_rows(tmp_path, monkeypatch)
         }
         assert measured[setting]["raw"] == pytest.approx(row["ece_raw"], abs=1e-6)
         assert measured[setting]["fitted"] == pytest.approx(row["ece"], abs=1e-6)
-    monkeypatch.setattr(calibration_study.subprocess, "run", None)  # another training would fail
-    main_options = Namespace(
-        runs=tmp_path / "runs",
-        data=tmp_path / "data",
-        device="cpu",
-        threads=1,
-        epochs=None,
-        first=1,
-        logits=tmp_path / "logits",
-    )
-    assert measure_job("people", "trees", 0, main_options).rows == record.rows
-    main_options.runs = main_options.data = None  # from now on the stored logits are read
-    assert measure_job("people", "trees", 0, main_options).rows == record.rows
+    assert (trained.seed, trained.settings) == (1, record.settings)
+    monkeypatch.setattr(calibration_study, "score_run", None)  # from now on logits are read
+    main([*STUDY, *options])
+    assert StudyResults.read(tmp_path / "calibration.json").records[0].rows == record.rows
 
 
 def test_a_run_of_the_first_events_reads_no_later_ones(tmp_path):
@@ -161,12 +140,3 @@ def test_a_run_of_the_first_events_reads_no_later_ones(tmp_path):
     assert one.sets.keys() == other.sets.keys()
     for key, pairs in one.sets.items():
         torch.testing.assert_close(pairs.logit, other.sets[key].logit, rtol=0, atol=0)
-
-
-def test_a_failed_training_is_named(tmp_path):
-    options = Namespace(
-        runs=tmp_path, data=tmp_path, device="cpu", threads=1, epochs=None, first=1, logits=None
-    )
-    with raises("missing-run", FileError) as caught:
-        measure_job("nothing", "trees", 0, options)
-    assert "trees on nothing" in str(caught.value)

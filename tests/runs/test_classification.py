@@ -73,9 +73,7 @@ def test_the_prior_is_that_of_the_validation_period(run):
     """Fitted on its labels; the diagrams and the errors in the rows are those of the test period."""
     fit, kept = open_node_run(run.path, torch.device("cpu")), load_saved_calibration(run._folder)
     evaluation_set = fit.task.evaluation_set("val")
-    assert kept.calibration == fit_calibration(
-        fit.score(evaluation_set), evaluation_set.pairs.label, evaluation_set.pairs.time
-    )
+    assert kept.calibration == fit_calibration(fit.score(evaluation_set), evaluation_set.pairs.label)
     assert kept.calibration.prior == pytest.approx(float(evaluation_set.pairs.label.mean()))
     (test,) = [row for row in run.results.to_pylist() if row["split"] == "test"]
     assert sum(kept.after.count) == test["n"]

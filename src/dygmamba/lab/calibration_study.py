@@ -2,10 +2,11 @@
 
     python -m dygmamba.lab.calibration_study --data DIR --streams uci,enron --models trees,dyg-mamba --seeds 0 --jobs 4
 
-A run is trained for every stream, model and seed with the benchmark protocol (nodes held out), unless `--runs` has it
-already. Its logits of the validation period are fitted, and the expected calibration error (ECE) of the test period is
-measured. The command adds its records to calibration.json in `--out`, so that parts of the study can be run one after
-another, and `--jobs` runs several at the same time. `make results` copies the table to docs/research/calibration.md.
+A run is trained for every stream, model and seed with the benchmark protocol (nodes held out), unless `--runs` has a
+finished one in the folder STREAM-MODEL-SEED. Its logits of the validation period are fitted, and the expected
+calibration error (ECE) of the test period is measured. The command adds its records to calibration.json in `--out`, so
+that parts of the study can be run one after another, and `--jobs` runs several at the same time. `make results` copies
+the tables to docs/research/calibration.md.
 
 `--first 0.7` compares ways to fit without any test period: a run of the first 70 % of the events has a validation and a
 test period of its own, all before the validation period of the whole stream. `--logits DIR` stores the logits of every
@@ -15,8 +16,6 @@ Legend: p pairs.
 """
 
 import json
-import os
-import subprocess
 import sys
 from argparse import Namespace
 from collections.abc import Iterable
@@ -35,7 +34,6 @@ from jaxtyping import Bool, Float64, Int64
 from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits
 
-from dygmamba.core.errors import FileError
 from dygmamba.core.files.writing import make_folder
 from dygmamba.data.storage.dataset import Dataset
 from dygmamba.data.storage.leaderboard import get_default_split
@@ -77,7 +75,6 @@ class ScoredPairs:
 
     logit: Float64[Tensor, "p"]
     label: Float64[Tensor, "p"]
-    time: Float64[Tensor, "p"]
     order: Int64[Tensor, "p"]
     new_ends: Bool[Tensor, "p 2"]
 
@@ -92,7 +89,7 @@ def measure_errors(sets: ScoredSets, negatives: int) -> list[dict[str, object]]:
     """
     single = fit_single_curve(sets["val", "transductive"])
     fitted = {
-        key: fit_calibration(pairs.logit, pairs.label, pairs.time, pairs.new_ends, negatives)
+        key: fit_calibration(pairs.logit, pairs.label, pairs.new_ends, negatives)
         for key, pairs in sets.items()
     }
     rows = []
@@ -217,48 +214,35 @@ def score_stream(scorer: Scorer, stream: Stream, rule: VisibilityRule, seed: int
             sets[name, setting] = ScoredPairs(
                 score.cpu().double(),
                 pairs.label.double(),
-                pairs.time.double(),
                 evaluation_set.event_index,
                 new_nodes.find(pairs.src, pairs.dst, pairs.time),
             )
     return sets
 
 
-def score_whole_stream(stream: str, model: str, seed: int, options: Namespace) -> ScoredRun:
-    """Train a run with the command line unless its directory exists, and score it with its best weights."""
-    folder = options.runs / f"{stream}-{model}-{seed}"
-    if not (runs := _list_finished_runs(folder)):
-        command = [sys.executable, "-m", "dygmamba", "train", stream, "--model", model, "--seeds", str(seed)]
-        command += ["--protocol", "benchmark", "--out", str(folder), "--device", options.device]
-        command += [] if options.data is None else ["--data-dir", str(options.data)]
-        command += [] if options.epochs is None else ["--epochs", str(options.epochs)]
-        environment = os.environ | {"OMP_NUM_THREADS": str(options.threads)}
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-        runs = _list_finished_runs(folder)
-        if done.returncode or not runs:
-            raise FileError(
-                f"training {model} on {stream} failed: {done.stderr.strip()[-400:]}", code="missing-run"
-            )
+def score_run(stream: str, model: str, seed: int, options: Namespace) -> ScoredRun:
+    """Score a run with its best weights; train it unless a finished run of the whole stream exists."""
     device = choose_device(options.device)
-    run = open_run(RunDirectory(runs[-1]), device, options.data)
-    sets = score_stream(run.scorer, run.stream, run.rule, run.seed)
     name = str(describe_environment(device)["device"])
-    return ScoredRun(sets, count_training_negatives(run.scorer), run.folder.config(), name)
-
-
-def score_first_events(stream: str, model: str, seed: int, options: Namespace) -> ScoredRun:
-    """Train a run on the first share of a stream's events, and score it with its best weights."""
-    whole, device = open_dataset(stream, options.data), choose_device(options.device)
-    events = whole.store[: int(options.first * len(whole))]
-    dataset = Dataset.from_events(whole.name, events, whole.ids, whole.origin)
+    folder = options.runs / f"{stream}-{model}-{seed}"
+    if options.first == 1 and (runs := _list_finished_runs(folder)):
+        run = open_run(RunDirectory(runs[-1]), device, options.data)
+        sets = score_stream(run.scorer, run.stream, run.rule, run.seed)
+        return ScoredRun(sets, count_training_negatives(run.scorer), run.folder.config(), name)
+    dataset = take_first_share(open_dataset(stream, options.data), options.first)
     settings = {} if options.epochs is None else {"epochs": options.epochs}
     start = StartOptions(split=get_default_split(dataset, "benchmark"))
-    fit = start_link_run(dataset, model, seed, settings, device, options.runs, start)
+    fit = start_link_run(dataset, model, seed, settings, device, folder, start)
     fit()
     assert isinstance(fit.scorer, Scorer)
     sets = score_stream(fit.scorer, fit.stream, fit.config.rule, seed)
-    name = str(describe_environment(device)["device"])
     return ScoredRun(sets, count_training_negatives(fit.scorer), fit.run.config(), name)
+
+
+def take_first_share(dataset: Dataset, share: float) -> Dataset:
+    """Return a dataset of the first events, that share of them."""
+    events = dataset.store[: round(share * len(dataset))]
+    return Dataset.from_events(dataset.name, events, dataset.ids, dataset.origin)
 
 
 def measure_job(stream: str, model: str, seed: int, options: Namespace) -> ResultRecord:
@@ -269,8 +253,7 @@ def measure_job(stream: str, model: str, seed: int, options: Namespace) -> Resul
     if path is not None and path.exists():
         run = ScoredRun.load(path)
     else:
-        score = score_whole_stream if options.first == 1 else score_first_events
-        run = score(stream, model, seed, options)
+        run = score_run(stream, model, seed, options)
         if path is not None:
             run.save(path)
     training = run.config["train"]

@@ -81,7 +81,7 @@ def fit_link_calibration(fit: Trainer, progress: Progress) -> tuple[LinkCalibrat
         with progress.stage("calibration", len(pairs)) as stage:
             score = fit.score(evaluation_set, stage.advance)
         new_ends = new_nodes.find(pairs.src, pairs.dst, pairs.time)
-        fitted[setting] = fit_calibration(score, pairs.label, pairs.time, new_ends, negatives)
+        fitted[setting] = fit_calibration(score, pairs.label, new_ends, negatives)
         scored["random", "val", setting] = (evaluation_set, score)
     return LinkCalibration(**fitted, new_nodes=new_nodes), scored
 

@@ -169,7 +169,7 @@ def run_final_node_evaluation(fit: Trainer, progress: Progress, on_scores: Score
             on_scores(evaluation_set, scores[name])
     if not is_binary:
         return [build_node_row(fit, one, scores[name], None) for name, one in sets.items()]
-    calibration = fit_calibration(scores["val"], sets["val"].pairs.label, sets["val"].pairs.time)
+    calibration = fit_calibration(scores["val"], sets["val"].pairs.label)
     recorder = ReliabilityRecorder(fit.run, calibration)
     if len(sets["test"].events):
         recorder.record(sets["test"], scores["test"], calibration.probability(scores["test"]))

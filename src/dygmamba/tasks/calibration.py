@@ -6,10 +6,8 @@ shrunk towards the line, made monotone (isotonic regression) and interpolated li
 source or a new destination are added to the log-odds, because a model is often more or less certain about nodes that it
 was not trained with than it should be. For given offsets the map is strictly increasing in the logit.
 
-A calibration can do harm: the raw logits may be right already, or what was fitted does not last. So one is first fitted
-to the earlier half of the pairs and tested on the later half. Unless its log loss is significantly lower than that of
-the raw logits, they are kept. A model that is trained with k negatives for each event has logits that are too low by
-log k, which needs no fit: they are raised by it first.
+A model that is trained with k negatives for each event has logits that are too low by log k. That needs no fit: with
+too few pairs to fit anything, the logits are raised by it.
 
 Legend: p pairs, c columns, n nodes, k events.
 """
@@ -21,7 +19,6 @@ import numpy as np
 import torch
 from jaxtyping import Bool, Float, Float64, Int64
 from torch import Tensor
-from torch.nn.functional import binary_cross_entropy_with_logits
 
 from dygmamba.core.errors import ScoreError
 from dygmamba.data.events.event_store import EventStore
@@ -29,9 +26,7 @@ from dygmamba.nn.logistic import fit_logistic
 from dygmamba.tasks.base import EvaluationSet
 
 BINS = 10  # of equal mass
-BLOCKS = 8  # consecutive blocks of the later half, whose gains are compared
-MIN_STANDARD_ERRORS = 2.0  # by how many standard errors a calibration must be better than the raw logits
-MIN_HALF_PAIRS = 10  # with fewer pairs of either class in a half, nothing is fitted
+MIN_PAIRS = 20  # with fewer pairs of either class nothing is fitted
 MIN_SLOPE = 1e-3  # a model that ranks worse than chance keeps its order, almost flat
 KNOTS = 10
 MIN_KNOT_PAIRS = 20  # with fewer pairs of either class per knot there are no knots
@@ -212,16 +207,14 @@ def compute_reliability(
 def fit_calibration(
     logit: Float[Tensor, "p"],
     label: Float[Tensor, "p"],
-    time: Float[Tensor, "p"] | Int64[Tensor, "p"],
     new_ends: Bool[Tensor, "p 2"] | None = None,
     negatives: int = 1,
 ) -> Calibration:
-    """Fit a calibration to logits of known labels, or keep the raw logits if they do not show that one helps.
+    """Fit a calibration to logits of known labels, or keep the raw logits if there are too few pairs.
 
     Args:
         logit: Logits of the pairs.
         label: 1 for events, 0 for negatives.
-        time: Query times; pairs of the same time are in random order.
         new_ends: Whether the source and the destination of each pair are new. Without it there are no offsets.
         negatives: Negatives per event that the model was trained with.
     """
@@ -230,54 +223,12 @@ def fit_calibration(
             "a calibration needs finite scores of at least one pair; remove or replace the others",
             code="not-finite",
         )
-    order = _sort_by_time(time.cpu())
-    z, y = logit.detach().cpu().double()[order], label.detach().cpu().double()[order]
-    context = None if new_ends is None else new_ends.cpu()[order]
-    raw = Calibration.from_training(negatives, float(y.mean()), len(z))
-    if not _predicts_later_half(raw, z, y, context):
-        return raw
-    return _fit_all(z, y, context)
-
-
-def _sort_by_time(time: Tensor) -> Int64[Tensor, "p"]:
-    # In a stream of snapshots thousands of pairs share a time, and their file order is often by node. A random order
-    # makes the halves and blocks comparable. The seed is fixed so that the same pairs always give the same calibration.
-    mixed = torch.randperm(len(time), generator=torch.Generator().manual_seed(0))
-    return mixed[torch.argsort(time[mixed], stable=True)]
-
-
-def _fit_all(
-    z: Float64[Tensor, "p"], y: Float64[Tensor, "p"], new_ends: Bool[Tensor, "p 2"] | None
-) -> Calibration:
-    """Fit the curve and then the offsets."""
+    z, y = logit.detach().cpu().double(), label.detach().cpu().double()
+    if min(float(y.sum()), float((1 - y).sum())) < MIN_PAIRS:
+        return Calibration.from_training(negatives, float(y.mean()), len(z))
     line = fit_line(z, y)
     curve = Calibration(*line, float(y.mean()), len(z), 1.0, fit_knots(z, y, line))
-    return curve if new_ends is None else fit_offsets(curve, z, y, new_ends)
-
-
-def _predicts_later_half(
-    raw: Calibration,
-    z: Float64[Tensor, "p"],
-    y: Float64[Tensor, "p"],
-    new_ends: Bool[Tensor, "p 2"] | None,
-) -> bool:
-    """Return whether a fit to the earlier half has a significantly lower log loss on the later half than `raw`."""
-    half = len(z) // 2
-    if min(_count_rarer_class(y[:half]), _count_rarer_class(y[half:])) < MIN_HALF_PAIRS:
-        return False
-    earlier, later = (None, None) if new_ends is None else (new_ends[:half], new_ends[half:])
-    odds = _fit_all(z[:half], y[:half], earlier).log_odds(z[half:], later)
-    without, fitted = (
-        binary_cross_entropy_with_logits(x, y[half:], reduction="none")
-        for x in (raw.log_odds(z[half:]), odds)
-    )
-    # blocks, because pairs close in time are not independent
-    gains = torch.stack([block.mean() for block in (without - fitted).tensor_split(BLOCKS)])
-    return float(gains.mean()) > MIN_STANDARD_ERRORS * float(gains.std()) / sqrt(BLOCKS)
-
-
-def _count_rarer_class(y: Float64[Tensor, "p"]) -> int:
-    return int(min(y.sum(), (1 - y).sum()))
+    return curve if new_ends is None else fit_offsets(curve, z, y, new_ends.cpu())
 
 
 def fit_line(z: Float64[Tensor, "p"], y: Float64[Tensor, "p"]) -> tuple[float, float]:

@@ -65,6 +65,9 @@ COMMAND = "python -m dygmamba.lab.calibration_study"
 METHODS = ("raw", "single", "fitted", "hindsight")
 # pairs with a new end among the pairs of all nodes: new nodes as predictions meet them
 POPULATIONS = (*SETTINGS, "new_ends")
+POPULATION_TITLES = ("all nodes", "new nodes", "pairs with a new end")
+SUMMARY_TITLES = ("raw", "0.1", "now", "hindsight")
+ERROR_BOUNDS = {"transductive": 3, "inductive": 5, "new_ends": 5}  # ECE in percent that a fit should reach
 BLOCKS = 8
 MIN_BLOCK_PAIRS = 100
 
@@ -282,8 +285,7 @@ def build_table(folder: Path) -> str:
     """Build the table of ECEs in percent: means over the seeds, a line per stream and model."""
     stored = StudyResults.read(folder / f"{FILE}.json").records
     records = [record for record in stored if "first" not in record.about]
-    titles = ("all nodes", "new nodes", "pairs with a new end")
-    head = [f"{title}: {method}" for title in titles for method in ("raw", "0.1", "now", "hindsight")]
+    head = [f"{title}: {method}" for title in POPULATION_TITLES for method in SUMMARY_TITLES]
     lines = ["| stream | model | " + " | ".join(head) + " |", "|---" * 2 + "|---:" * len(head) + "|"]
     columns: list[list[float]] = [[] for _ in head]
     for stream, model in dict.fromkeys((record.data, record.model) for record in records):
@@ -302,6 +304,33 @@ def build_table(folder: Path) -> str:
         lines.append(f"| {stream} | {model} | " + " | ".join(cells) + " |")
     means = [f"{100 * mean(column):.1f}" if column else "-" for column in columns]
     return "\n".join([*lines, "| **mean** | | " + " | ".join(means) + " |"])
+
+
+def build_summary_table(folder: Path) -> str:
+    """Build the table of means: runs of the first events, by their share, and of whole streams."""
+    records = StudyResults.read(folder / f"{FILE}.json").records
+    head = ["events", "nodes", "cases", "ECE", *SUMMARY_TITLES]
+    lines = ["| " + " | ".join(head) + " |", "|---" * 2 + "|---:|---" + "|---:" * len(SUMMARY_TITLES) + "|"]
+    for share in sorted({record.about.get("first", 1.0) for record in records}):
+        own = [record for record in records if record.about.get("first", 1.0) == share]
+        for population, title in zip(POPULATIONS, POPULATION_TITLES, strict=True):
+            rows = [row for record in own for row in record.rows if row["population"] == population]
+            bound = ERROR_BOUNDS[population]
+            cells = {
+                "mean": [f"{100 * mean(row[method] for row in rows):.1f}" for method in METHODS],
+                f"at most {bound}": [
+                    str(sum(100 * row[method] <= bound for row in rows)) for method in METHODS
+                ],
+                "above raw by 0.5": [
+                    str(sum(100 * (row[method] - row["raw"]) > 0.5 for row in rows)) for method in METHODS
+                ],
+            }
+            for number, (what, values) in enumerate(cells.items()):
+                first = (f"first {share:.0%}" if share < 1 else "all", title, str(len(rows)))
+                lines.append(
+                    "| " + " | ".join([*(first if not number else ("", "", "")), what, *values]) + " |"
+                )
+    return "\n".join(lines)
 
 
 def _parse_options(arguments: list[str]) -> Namespace:

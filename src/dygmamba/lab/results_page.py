@@ -133,6 +133,7 @@ BLOCKS: dict[str, Callable[[Path], str]] = {
     "blends": stored_runs.build_blend_table,
     "nodes": stored_runs.build_node_table,
     "calibration": calibration_study.build_table,
+    "calibration_summary": calibration_study.build_summary_table,
     **ceilings_page.BLOCKS,
 }
 

@@ -23,7 +23,14 @@ from pathlib import Path
 
 from dygmamba.core.errors import FileError
 from dygmamba.core.files.writing import write_text
-from dygmamba.lab import calibration_study, ceilings_page, known_odds, ranking_study, stored_runs
+from dygmamba.lab import (
+    calibration_study,
+    ceilings_page,
+    known_odds,
+    query_type_results,
+    ranking_study,
+    stored_runs,
+)
 from dygmamba.lab.result_tables import (
     build_ablation_table,
     build_best_published_table,
@@ -133,6 +140,7 @@ BLOCKS: dict[str, Callable[[Path], str]] = {
     "blends": stored_runs.build_blend_table,
     "nodes": stored_runs.build_node_table,
     "calibration": calibration_study.build_table,
+    "query_types": query_type_results.build_query_type_table,
     "calibration_summary": calibration_study.build_summary_table,
     **ceilings_page.BLOCKS,
 }

@@ -7,7 +7,8 @@ measured by `python -m dygmamba.lab.leak_channels DATA_DIR`. What was not examin
 """
 
 import json
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cache
 from importlib.resources import files
@@ -61,10 +62,21 @@ class LeakLabel(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """Properties of a published program that can leak; None means not known."""
+    """Properties of a published program that can leak; None means not known.
 
-    reads_padding: bool | None  # pads each call to its longest history and does not mask the padding
-    has_memory: bool | None  # a state that is updated after each batch
+    Attributes:
+        reads_padding: It pads each call to its longest history and does not mask the padding.
+        has_memory: It has a state that is updated after each batch.
+        lengths: Length of the histories by dataset; None for those in the tables of the paper and in its release.
+        batches: Batch size with random negatives by dataset, where it is not the usual one.
+        other_batch: Batch size with historical and inductive negatives.
+    """
+
+    reads_padding: bool | None
+    has_memory: bool | None
+    lengths: Mapping[str, int] | None = None
+    batches: Mapping[str, int] = field(default_factory=dict)
+    other_batch: int = PUBLISHED_BATCH
 
 
 STATELESS, MEMORY = Program(False, False), Program(False, True)
@@ -81,8 +93,8 @@ PROGRAMS = {
     "GraphMixer": STATELESS,
     "TCL": STATELESS,
     "FreeDyG": STATELESS,
-    "DyGFormer": Program(True, False),
-    "DyG-Mamba": Program(True, False),
+    "DyGFormer": Program(True, False, DYGFORMER_LENGTHS),
+    "DyG-Mamba": Program(True, False, None, RELEASED_BATCHES, RELEASED_EVALUATION_BATCH),
 }
 
 
@@ -202,8 +214,9 @@ def _list_lengths(model: str, dataset: str, evaluation: tuple[str, str] | None =
     The paper's table of AP by length repeats its main values, for random negatives and all nodes, beside their length.
     """
     name = normalize_name(dataset)
-    if model == "DyGFormer":
-        return [DYGFORMER_LENGTHS[name]] if name in DYGFORMER_LENGTHS else []
+    lengths = PROGRAMS[model].lengths
+    if lengths is not None:
+        return [lengths[name]] if name in lengths else []
     main = published_values(dataset, "transductive", "random").get(model)
     printed = {
         row["sequence_length"]
@@ -213,18 +226,17 @@ def _list_lengths(model: str, dataset: str, evaluation: tuple[str, str] | None =
     if printed and evaluation == ("transductive", "random"):
         return sorted(printed)
     settings = load_table("sequence_length_settings").rows
-    lengths = {row["sequence_length"] for row in settings if normalize_name(row["dataset"]) == name}
+    listed = {row["sequence_length"] for row in settings if normalize_name(row["dataset"]) == name}
     released = {RELEASED_LENGTHS[name]} if name in RELEASED_LENGTHS else set()
-    return sorted(printed | lengths | released)
+    return sorted(printed | listed | released)
 
 
 def _get_batch(model: str, dataset: str, negatives: str) -> int:
     """Return the batch size in which a program scored and averaged its test AP."""
-    if model != "DyG-Mamba":
-        return PUBLISHED_BATCH
+    program = PROGRAMS.get(model, STATELESS)
     if negatives != "random":
-        return RELEASED_EVALUATION_BATCH
-    return RELEASED_BATCHES.get(normalize_name(dataset), PUBLISHED_BATCH)
+        return program.other_batch
+    return program.batches.get(normalize_name(dataset), PUBLISHED_BATCH)
 
 
 @cache

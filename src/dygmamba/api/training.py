@@ -1,4 +1,4 @@
-"""Train, resume, refit and blend runs: one run directory per seed, and a summary over the seeds; the demo."""
+"""Train, resume, refit and blend runs: one run directory per seed, and a summary over the seeds."""
 
 import warnings
 from collections.abc import Mapping, Sequence
@@ -8,7 +8,6 @@ from statistics import mean, stdev
 from typing import Any, overload
 
 import pyarrow as pa
-import torch
 
 from dygmamba.api.argument_types import check_arguments
 from dygmamba.api.datasets import Source, resolve_data
@@ -23,7 +22,6 @@ from dygmamba.api.pipeline import (
     train_node_run,
 )
 from dygmamba.api.processes import process_group, run_in_processes
-from dygmamba.api.reports import write_run_page
 from dygmamba.api.run import SHOWN_RESULTS, Run
 from dygmamba.api.selection import (
     count_spent_seconds,
@@ -33,7 +31,6 @@ from dygmamba.api.selection import (
 )
 from dygmamba.api.trusted_code import import_if_trusted
 from dygmamba.api.validation import (
-    DEFAULT_NETWORK,
     Names,
     check_budget,
     check_one_seed,
@@ -48,22 +45,20 @@ from dygmamba.core.deadline import Deadline
 from dygmamba.core.errors import DygWarning
 from dygmamba.core.notebook_html import format_facts, format_table
 from dygmamba.core.process_settings import enable_determinism
-from dygmamba.core.progress import SILENT, EpochFunction, Progress, as_progress
+from dygmamba.core.progress import EpochFunction, Progress, as_progress
 from dygmamba.data.events.split_spec import AUTO_PROTOCOL
 from dygmamba.data.storage.alignment import align_dataset
 from dygmamba.data.storage.dataset import Dataset
-from dygmamba.data.storage.library import generate_default_dataset, open_dataset
+from dygmamba.data.storage.library import open_dataset
 from dygmamba.engine.run_directory import RunDirectory
-from dygmamba.explain.forgetting import Forgetting, find_known_law, measure_forgetting, save_forgetting
 from dygmamba.models.aliases import current_model_name
 from dygmamba.runs.blending import blend_runs
-from dygmamba.runs.opening import SplitSpec, choose_device, open_run, store_run_dataset
+from dygmamba.runs.opening import SplitSpec, choose_device, store_run_dataset
 from dygmamba.runs.provenance import is_deterministic
 from dygmamba.runs.run_names import find_run
 from dygmamba.runs.trusted_code import require_known_models
 from dygmamba.runs.warm_start import WarmStart, open_warm_start
 from dygmamba.sampling.negatives import SAMPLERS
-from dygmamba.tasks.link import SETTINGS
 from dygmamba.tasks.metric_names import SETTING_LABELS, get_metric_scale, get_metric_title
 
 GROUP_KEYS = ("split", "setting", "negatives")
@@ -456,52 +451,6 @@ def collect_results(runs: Sequence[Run]) -> CollectedResults:
         [verdict for folder in folders if (verdict := folder.verdict())],
         [selection for folder in folders if (selection := folder.selection())],
     )
-
-
-# a small model that learns the stream in about a minute on two cores; its channels are those the stream fills
-DEMO_SETTINGS: dict[str, Any] = {
-    "length": 24,
-    "channels": ["time", "cooccurrence"],
-    "width": 16,
-    "time_dim": 32,
-    "blocks": 1,
-    "states": 4,
-    "out": 32,
-    "dropout": 0.0,
-    "lr": 0.005,
-    "epochs": 14,
-}
-DEMO_HEURISTICS = ("edgebank", "recency", "pair-recency")
-
-
-@dataclass(frozen=True, slots=True)
-class DemoResult:
-    """Results of the demo."""
-
-    run: Path
-    page: Path
-    rows: list[dict[str, Any]]
-    forgetting: Forgetting
-    heuristics: tuple[str, ...] = DEMO_HEURISTICS
-
-
-def run_demo(out: Path, seed: int, epochs: int, progress: Progress = SILENT) -> DemoResult:
-    """Train DyG-Mamba on the CPU and compare it with heuristics on the same events and negatives.
-
-    The protocol is that of benchmarks: every node of the stream occurs in the training period, so without nodes held
-    out of training there would be no new nodes to show.
-    """
-    dataset = generate_default_dataset()
-    plan = TrainingPlan(DEMO_SETTINGS | {"epochs": epochs}, torch.device("cpu"), out, protocol="benchmark")
-    folder = train_link_run(dataset, plan, seed, progress).run
-    test = [row for row in (*folder.rules(), *folder.results()) if row["split"] == "test"]
-    found = {(row["model"], row["setting"]): row for row in test}
-    rows = [found[model, kind] for model in (*DEMO_HEURISTICS, DEFAULT_NETWORK) for kind in SETTINGS]
-    folder.write_results(rows)
-    run = open_run(folder.path, torch.device("cpu"), dataset=dataset)
-    found = measure_forgetting(run.scorer, run.stream, find_known_law(dataset))
-    save_forgetting(folder, found)
-    return DemoResult(folder.path, write_run_page(run), rows, found)
 
 
 def _path(given: Path | str | None) -> Path | None:

@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 
     from rich.table import Table
 
+    from dygmamba.api.demo import DemoResult
     from dygmamba.api.run import Run
-    from dygmamba.api.training import DemoResult
     from dygmamba.api.tuning import Tuning
 
 # Options that cannot be changed with --resume. Settings (--set, --epochs ...) are checked against the run later.
@@ -399,7 +399,7 @@ def demo(
     as_json: Json = False,
 ) -> None:
     """Train DyG-Mamba on a generated stream on the CPU and show what it learned, within two minutes."""
-    from dygmamba.api.training import run_demo
+    from dygmamba.api.demo import run_demo
 
     with show_progress(save_on_interrupt=True) as progress:
         found = run_demo(out, seed, epochs, progress)

@@ -293,6 +293,7 @@ def choose_model(
     budget = "`budget='10m'` tries several models" if task == "link" else ""
     if device.type != "cpu":
         reason = f"model {network}, because there is a GPU; {trees} needs none and finishes sooner"
+        reason += "; `model='dyg-mamba-counts'` is more accurate on most streams" if task == "link" else ""
         reason += f", {budget}" if budget else ""
         return ModelChoice(network, size, reason)
     setting = _find_network_setting(settings, task) or ("finetune" if finetune else None)

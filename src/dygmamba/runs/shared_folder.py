@@ -29,7 +29,8 @@ LOCK_FILE = ".push.lock"
 NEW_NAME = re.compile(r"\.[0-9a-f]{64}\..*\.new")
 MAX_ATTEMPTS = 5  # of a reader, while other runs are pushed into the folder
 
-Manifest, Result = TypeVar("Manifest"), TypeVar("Result")
+Manifest = TypeVar("Manifest")
+Result = TypeVar("Result")
 Entries = Mapping[str, Mapping[str, Any]]  # size and SHA-256 by name
 
 

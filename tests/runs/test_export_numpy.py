@@ -224,6 +224,27 @@ def test_a_damaged_model_is_refused(exported, tmp_path):
         Scorer.load(tmp_path / "cut.zip")
 
 
+def test_later_events_with_new_nodes_count_as_for_the_run(tmp_path):
+    """For events that came after training, with ids that training did not see: the scores of `run.observe`."""
+    (run,) = dm.train(messages(), "trees", out=tmp_path, device="cpu", **SMALL)
+    rows = {name.removeprefix("event."): column for name, column in list_rows(messages(), "event").items()}
+    scorer = Scorer.load(run.export(tmp_path / "scorer.zip"))
+    scorer.observe(rows["src"], rows["dst"], rows["time"])
+    later = [
+        ("zoe", "person 1", 700.0),
+        ("adam", "zoe", 700.0),
+        ("zoe", "adam", 700.0),
+        ("adam", "person 2", 701.5),
+    ]
+    for row in later:
+        scorer.observe(*([value] for value in row))
+    ends = ["zoe", "adam", "person 1", "person 2", "nobody"]
+    pairs = [(a, b) for a in ends for b in ends]
+    expected = run.observe(later).score(pairs)["score"].to_numpy()
+    src, dst = zip(*pairs, strict=True)
+    np.testing.assert_allclose(scorer.score(src, dst), expected, rtol=0, atol=CLOSE)
+
+
 def test_wrong_events_are_refused(exported):
     """Events before those observed, times that are none and missing columns each raise ValueError."""
     _, program = exported
@@ -236,6 +257,8 @@ def test_wrong_events_are_refused(exported):
         scorer.observe(*events, columns)
     with pytest.raises(ValueError, match="not finite"):
         scorer.score(*events[:2], np.full(len(events[0]), np.nan))
+    with pytest.raises(ValueError, match="as many of each"):
+        scorer.score(events[0], events[1][:-1], events[2])
     with pytest.raises(ValueError, match="give `columns`"):
         Scorer.load(program).observe(*events)
 

@@ -105,6 +105,7 @@ class Scorer:
             columns: The columns that the model reads (`about["columns"]`), by name.
         """
         time = as_time(time)
+        require_lengths(len(time), {**(columns or {}), "src": src, "dst": dst})
         order = np.argsort(time, kind="stable")
         if len(order) and time[order[0]] < self.newest:
             raise ValueError(
@@ -159,6 +160,7 @@ class Scorer:
     def logit(self, src, dst, time=None, columns=None):
         """Return the sum of the trees for each pair; the arguments are those of `score`."""
         time = self._fill_time(time, src)
+        require_lengths(len(time), {**(columns or {}), "src": src, "dst": dst})
         ends = [self.nodes.find(ids, side) for side, ids in enumerate((src, dst))]
         wanted = self.about["query_columns"]
         columns = {name: np.asarray(self._column(columns, name)) for name in wanted}
@@ -202,6 +204,15 @@ def compute_digest(arrays):
         sha.update(f"{name} {array.dtype.str} {array.shape} ".encode())
         sha.update(array.tobytes())
     return sha.hexdigest()
+
+
+def require_lengths(count, columns):
+    """Raise ValueError unless every column has this many rows."""
+    for name, column in columns.items():
+        if len(column) != count:
+            raise ValueError(
+                f"there are {count:,} times and {len(column):,} rows of {name!r}; give as many of each"
+            )
 
 
 def as_time(time):

@@ -3,8 +3,10 @@
 import os
 import random
 import re
+import shlex
 import socket
 import subprocess
+import sys
 import threading
 import time
 import tomllib
@@ -65,7 +67,9 @@ def typed(place, monkeypatch, capsys):
         known, said = dict(os.environ), ""
         for line in "".join(blocks(page, "bash")).splitlines():
             line = ELSEWHERE.get(line, line).replace("8000", str(port))
-            if found := re.fullmatch(r"(\w+)=(\$\(.*\))", line):
+            if line.startswith("python "):
+                said += bash(line.replace("python", shlex.quote(sys.executable), 1), known)
+            elif found := re.fullmatch(r"(\w+)=(\$\(.*\))", line):
                 known[found[1]] = bash(f'echo "{found[2]}"', known).strip()
             else:
                 program, *words = bash(f"printf '%s\\n' {line}", known).splitlines()
@@ -185,6 +189,7 @@ def test_the_commands_of_interoperate_run(place, typed):
     assert parquet.read_table(place / "scores.parquet").num_rows == 2
     assert (place / "best.jsonl").read_text().count("\n") == 6
     assert (place / "trees.onnx").stat().st_size > 1000
+    assert (place / "scores.csv").read_text().count("\n") == 3
     assert list(place.glob("elsewhere/mail/trees/*/checkpoint/best.safetensors"))
 
 

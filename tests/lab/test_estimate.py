@@ -2,13 +2,17 @@
 
 import json
 from itertools import pairwise
+from time import process_time
 
 import pytest
 
+import dygmamba as dm
 from commands import invoke
-from dygmamba.lab.job import Job
+from dygmamba.lab import reproduction
+from dygmamba.lab.job import Job, ResultCache
+from dygmamba.lab.job_runners import JOB_RUNNERS, JobContext
 from dygmamba.lab.reproduction import estimate_cost
-from dygmamba.lab.studies import list_trained_models
+from dygmamba.lab.studies import StudyRequest, list_trained_models, plan_jobs
 
 SIZE = {"events": 10_000, "length": 32, "patch": 1, "epochs": 5}
 
@@ -27,11 +31,13 @@ def test_every_model_has_an_estimate_on_cpu_and_gpu(model, device):
 
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 @pytest.mark.parametrize("model", list_trained_models())
-def test_time_is_proportional_to_events_and_epochs(model, device):
-    """Up to the number of epochs after which the measured trainings stopped by themselves."""
+def test_time_is_proportional_to_events_and_grows_with_epochs(model, device):
+    """Up to the number of epochs after which the measured trainings stopped by themselves; the evaluation is once."""
     once = estimate_cost(job(model), device).seconds
     assert estimate_cost(job(model, events=20_000), device).seconds == pytest.approx(2 * once)
-    assert estimate_cost(job(model, epochs=10), device).seconds == pytest.approx(2 * once)
+    three, six, nine = (estimate_cost(job(model, epochs=epochs), device).seconds for epochs in (3, 6, 9))
+    assert nine - six == pytest.approx(six - three)
+    assert three < nine < 3.001 * three
     assert estimate_cost(job(model, epochs=10**6), device).seconds < 200 * once
 
 
@@ -42,6 +48,32 @@ def test_a_longer_history_takes_longer(device):
         estimate_cost(job(length=length), device) for length in (8, 32, 64, 128, 256, 512, 1024, 2048, 4096)
     ]
     assert all(longer.seconds > shorter.seconds for shorter, longer in pairwise(found))
+
+
+def test_a_slower_machine_takes_longer(monkeypatch):
+    """For trees, which were measured in processor time: twice as slow, twice as long."""
+    monkeypatch.setattr(reproduction, "measure_slowness", lambda: 1.0)
+    once = estimate_cost(job("trees"), "cpu").seconds
+    monkeypatch.setattr(reproduction, "measure_slowness", lambda: 2.0)
+    assert estimate_cost(job("trees"), "cpu").seconds == pytest.approx(2 * once)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("model", ["trees", "walk-trees"])
+def test_an_estimate_is_within_a_factor_of_two(model, tmp_path):
+    """For a stream that was not measured: training and evaluation, in processor time, so that load hardly matters."""
+    seconds, expected = {}, {}
+    for events in (1_000, 12_000):  # the first one loads the kernels
+        dm.save(
+            dm.generate(nodes=300, events=events, communities=6, name=f"stream{events}"), data_dir=tmp_path
+        )
+        (planned,) = plan_jobs("link", StudyRequest([f"stream{events}"], [model], data_dir=tmp_path))
+        expected[events] = estimate_cost(planned, "cpu").seconds
+        start = process_time()
+        JOB_RUNNERS["link"](planned, JobContext(ResultCache(tmp_path / "results"), "cpu", tmp_path))
+        seconds[events] = process_time() - start
+    ratio = seconds[12_000] / expected[12_000]
+    assert 0.5 < ratio < 2, f"{seconds[12_000]:.2f} s instead of {expected[12_000]:.2f} s"
 
 
 def test_a_model_without_measurements_has_no_estimate():

@@ -31,6 +31,7 @@ def make_record(
         (make_record(epochs=12, patience=4), "12 epochs, published 100; patience 4, published 20"),
         (make_record("trees", epochs=2, patience=8), "2 epochs, preset 200"),
         (make_record("trees", work="node", epochs=2), "2 epochs, published 100"),
+        (make_record("my-model", epochs=2), "2 epochs, default 100"),
         (make_record(data="uci@12345678", epochs=1), LABEL),
         (make_record("recency", work="heuristic"), ""),
         (make_record(work="cost", epochs=1), ""),

@@ -7,7 +7,7 @@ import torch
 
 import dygmamba as dm
 from commands import invoke
-from dygmamba.cli.tables import make_result_tables
+from dygmamba.cli.tables import make_result_tables, make_score_table
 from dygmamba.engine.run_directory import RunDirectory
 from dygmamba.report.comparison import compare_runs
 from dygmamba.runs.final_evaluation import HEURISTICS, compare_with_heuristic
@@ -121,3 +121,13 @@ def test_a_short_test_period_has_no_verdict():
     found = compare_with_heuristic(torch.rand(60), torch.rand(60), build_set(30), 0.2, "recency")
     assert (found["stands"], found["spread"]) == ("unknown", None)
     assert "too few" in found["sentence"]
+
+
+def test_a_row_of_ranks_is_one_run_whatever_negatives_it_was_evaluated_against():
+    """For all numbers of kinds of negatives: the ranks of one run have its standard error, no spread over the kinds."""
+    row = {"split": "test", "setting": "transductive", "mrr": 0.5, "mrr_se": 0.02, "ranked": 300, "n": 300}
+    rows = [row | {"candidates": 100, "negatives": kind} for kind in ("random", "historical")]
+    one, both = (make_score_table(own) for own in (rows[:1], rows))
+    assert both.title == one.title
+    assert [list(column.cells) for column in both.columns] == [list(column.cells) for column in one.columns]
+    assert "50.0 ± 2.0" in both.columns[2].cells

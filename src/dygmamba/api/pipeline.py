@@ -140,9 +140,11 @@ class TimeEstimate:
         if left * epoch < SHORT_SECONDS:
             return None
         device = "CPU" if self.fit.stream.device.type == "cpu" else "GPU"
-        most = f"at most {left} more epochs of {format_rough_duration(epoch)}" if left > 1 else "one epoch"
         total = format_rough_duration(left * epoch)
-        text = f"about {total} on this {device} ({most}, fewer if validation stops improving)"
+        text = f"about {total} on this {device} (one epoch)"
+        if left > 1:
+            rest = f"{left} more epochs of {format_rough_duration(epoch)}"
+            text = f"at most {total} on this {device} ({rest}; fewer if validation stops improving)"
         return text + self._suggest_faster(left * epoch)
 
     def _suggest_faster(self, seconds: float) -> str:
@@ -465,7 +467,7 @@ def _describe_table(fit: Trainer, seconds: float | None = None) -> str:
     if not isinstance(fit.scorer, FeatureReader) or not fit.executor.pending_queries:
         return ""
     size = TableSize(fit.executor.pending_queries, len(fit.scorer.names))
-    time_needed = "" if seconds is None else f", about {format_rough_duration(seconds)} on two cores"
+    time_needed = "" if seconds is None else f", about {format_rough_duration(seconds)} on this CPU"
     return f"training table: {size}; about {format_bytes(size.peak_bytes)} of memory{time_needed}"
 
 

@@ -74,7 +74,7 @@ BENCHMARKS = (
     "scaling",
     "serve",
 )
-MODEL_FILE_SUFFIXES = (".pt2", ".onnx")
+MODEL_FILE_SUFFIXES = (".pt2", ".onnx", ".zip")
 PICTURE_SUFFIXES = (".html", ".htm", ".svg")
 
 
@@ -414,7 +414,7 @@ def check_export_model(run: Path, to: Path) -> None:
     """Check the arguments of a model export."""
     if to.suffix not in MODEL_FILE_SUFFIXES:
         raise ConfigError(
-            f"{to} does not name a format; let it end in {' or '.join(MODEL_FILE_SUFFIXES)}",
+            f"{to} does not name a format; let it end in one of {', '.join(MODEL_FILE_SUFFIXES)}",
             code="unknown-model-format",
         )
     require_writable(to, "to")

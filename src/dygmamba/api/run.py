@@ -292,13 +292,17 @@ class Run:
 
     @check_arguments
     def export(self, to: Path | str) -> Path:
-        """Export the scorer as a torch program, NAME.pt2, or as an ONNX graph, NAME.onnx; returns the path.
+        """Export the scorer as a torch program, NAME.pt2, an ONNX graph, NAME.onnx, or for numpy, NAME.zip.
 
         The export is loaded and its scores are compared with this run's before the file is put in place. It takes what
         `inputs` returns, for any number of pairs, and returns logits: `torch.export.load(to).module()`, or
         onnxruntime's `InferenceSession`, which also has the calibrated `probability`. `dygmamba.load_program` has it
         for both, and checks the digest, NAME.sha256. The file describes its inputs and its calibration. Networks that
-        read sequences can be exported, and trees as ONNX, which needs the extra `onnx`.
+        read sequences can be exported, and trees as ONNX, which needs the extra `onnx`. NAME.zip holds trees and
+        scorer.py, which computes their features from a table of events with numpy alone.
+
+        Returns:
+            The path.
         """
         return export_run(self.path, Path(to), self.data_dir)
 

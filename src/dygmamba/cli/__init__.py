@@ -101,7 +101,7 @@ COMMANDS = {
     "export": CommandEntry(
         "runs",
         "export_model",
-        "Export the scorer of a run with torch.export or as ONNX, checked against the run itself.",
+        "Export the scorer of a run with torch.export, as ONNX or for numpy, checked against the run itself.",
     ),
     "push": CommandEntry(
         "runs",

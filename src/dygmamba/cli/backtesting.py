@@ -25,20 +25,18 @@ def backtest(
         str, typer.Option(help="Retrain and evaluate after this time: 7d, 2w, 12h, or a number in its unit.")
     ],
     window: Annotated[
-        str | None, typer.Option(help="Train on the events of this time only, e.g. 90d; default all.")
+        str | None, typer.Option(help="Train on the events of this time only, e.g. 90d.")
     ] = None,
     start: Annotated[
         str, typer.Option(help="Begin at this time (a date), or after this share of the events.")
     ] = "0.5",
-    frozen: Annotated[
-        bool, typer.Option("--frozen", help="Only this and others that are given: trained once.")
-    ] = False,
+    frozen: Annotated[bool, typer.Option("--frozen", help="Evaluate a model that is trained once.")] = False,
     warm: Annotated[
         bool,
-        typer.Option("--warm", help="Only this and others that are given: started from its last weights."),
+        typer.Option("--warm", help="Evaluate one that continues with its last weights each time."),
     ] = False,
     refit: Annotated[
-        bool, typer.Option("--refit", help="Only this and others that are given: trained anew each time.")
+        bool, typer.Option("--refit", help="Evaluate one that is trained anew each time.")
     ] = False,
     model: Annotated[str | None, typer.Option(help="Train this model (see `dygmamba models`).")] = None,
     preset: Annotated[
@@ -50,9 +48,7 @@ def backtest(
     ] = None,
     overrides: Overrides = None,
     device: Device = "auto",
-    out: Annotated[
-        Path | None, typer.Option(help="Write results into this folder; default backtests/DATA-MODEL.")
-    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Write results into this folder.")] = None,
     data_dir: DataDir = None,
     as_json: Json = False,
 ) -> None:

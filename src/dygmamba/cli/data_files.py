@@ -190,8 +190,10 @@ def _print_import(result: "ImportResult", data_dir: Path | None) -> None:
     for title, text in _describe_origin(dataset).items():
         print_line(f"  {title:<9}{text}")
     if result.duplicates:
-        done = "were left out" if result.dropped else "repeat another in every column (--drop-duplicates)"
-        print_line(f"  {'repeats':<9}{result.duplicates:,} duplicate events {done}")
+        is_one = result.duplicates == 1
+        left_out, repeat = ("was left out", "repeats") if is_one else ("were left out", "repeat")
+        done = left_out if result.dropped else f"{repeat} another in every column (--drop-duplicates)"
+        print_line(f"  {'repeats':<9}{result.duplicates:,} duplicate event{'s' * (not is_one)} {done}")
     for anomaly in result.anomalies:
         print_line(f"  warning: {translate_message(anomaly.message)}")
     if not result.anomalies:

@@ -39,7 +39,7 @@ Fill = Annotated[float | None, typer.Option(help="Replace missing features and l
 
 Decimal = Annotated[
     str | None,
-    typer.Option(help='Read feature values with this decimal mark, "." or "," (default: detected).'),
+    typer.Option(help='Read feature values with this decimal mark, "." or ",".'),
 ]
 
 SkipBad = Annotated[bool, typer.Option("--skip-bad", help="Leave out rows that cannot be read.")]

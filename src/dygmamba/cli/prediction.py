@@ -75,9 +75,7 @@ def predict(
     only_new: Annotated[
         bool, typer.Option("--only-new", help="Rank only destinations that the source never met; with --top.")
     ] = False,
-    at: Annotated[
-        str | None, typer.Option(help="Predict for this time (default: just after the last event).")
-    ] = None,
+    at: Annotated[str | None, typer.Option(help="Predict for this time, a date or a number.")] = None,
     *,
     reading: dict[str, Any],
     device: Device = "auto",

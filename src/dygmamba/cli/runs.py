@@ -13,7 +13,11 @@ from dygmamba.cli.options import DataDir, Json, RunsOut, TrustCode, run_argument
 from dygmamba.cli.progress import print_message, show_progress
 from dygmamba.cli.tables import print_document
 
-LOADING_CODE = {".pt2": "torch.export.load({!r}).module()", ".onnx": "onnxruntime.InferenceSession({!r})"}
+LOADING_CODE = {
+    ".pt2": "torch.export.load({!r}).module()",
+    ".onnx": "onnxruntime.InferenceSession({!r})",
+    ".zip": "python {} events.csv pairs.csv > scores.csv",
+}
 
 
 def list_runs(
@@ -53,13 +57,17 @@ def export_model(
         run_argument("Export the model of this link run."),
     ],
     to: Annotated[
-        Path, typer.Option(help="Write to this file, .pt2 (torch.export) or .onnx.", show_default=False)
+        Path,
+        typer.Option(
+            help="Write to this file: .pt2 (torch.export), .onnx, or .zip (trees for numpy).",
+            show_default=False,
+        ),
     ],
     data_dir: DataDir = None,
     trust_code: TrustCode = False,
     as_json: Json = False,
 ) -> None:
-    """Export the scorer of a run with torch.export or as ONNX, checked against the run itself."""
+    """Export the scorer of a run with torch.export, as ONNX or for numpy, checked against the run itself."""
     precheck.check_export_model(run, to)
     import_if_trusted(trust_code, run)
 

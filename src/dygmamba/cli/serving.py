@@ -37,7 +37,7 @@ def serve(
         str | None, typer.Option(help="Accept events this much earlier than the latest one, e.g. 10m or 7d.")
     ] = None,
     on_late: Annotated[
-        str | None, typer.Option(help="Do this with later events: refuse or set-aside.")
+        str | None, typer.Option(help="Do this with events that are earlier still: refuse or set-aside.")
     ] = None,
     source: Annotated[
         list[str] | None,

@@ -122,22 +122,29 @@ def make_score_table(rows: Rows) -> "Table":
     for row in rows:
         groups.setdefault((row["split"], row["setting"]), []).append(row)
     among = next((row["candidates"] for row in rows if row.get("candidates")), None)
-    spread = "" if max(map(len, groups.values())) > 1 else " (± standard error)"
-    ranking = "" if among is None else f"ranks among {among} random destinations{spread}, "
     keys = [key for key in SCORE_TITLES if any(row.get(key) is not None for row in rows)]
+    known = {about: {key: _select_one_kind(own, key) for key in keys} for about, own in groups.items()}
+    is_one_run = all(len(own) < 2 for by_key in known.values() for own in by_key.values())
+    spread = " (± standard error)" if is_one_run else ""
+    ranking = "" if among is None else f"ranks among {among} random destinations{spread}, "
     figures = (*(SCORE_TITLES[key] for key in keys), *(() if among is None else ("ranked events",)))
     title = f"{ranking}calibration error (ECE) against random pairs"
     table = plain_table("split", "nodes", title=title, figures=figures)
     for (split, setting), own in groups.items():
-        known = {key: [row for row in own if row.get(key) is not None] for key in keys}
         cells = [
             format_with_error([row[key] for row in rows], [row.get(f"{key}_se") for row in rows])
-            for key, rows in known.items()
+            for key, rows in known[split, setting].items()
         ]
         ranked = [f"{row['ranked']:,} of {row['n']:,}" for row in own if row.get("ranked")]
         count = [] if among is None else [ranked[0] if ranked else "-"]
         table.add_row(split, SETTING_LABELS[setting], *cells, *count)
     return table
+
+
+def _select_one_kind(rows: Rows, key: str) -> Rows:
+    """Return the rows with a value, of one kind of negatives: ranks do not depend on it, and each kind repeats them."""
+    known = [row for row in rows if row.get(key) is not None]
+    return [row for row in known if row.get("negatives") == known[0].get("negatives")]
 
 
 def make_rank_table(rows: Rows) -> "Table":

@@ -2,7 +2,8 @@
 
 Costs are estimated from the measurements in `measured.json`: seconds per epoch, epochs and memory of trainings on an
 NVIDIA H200 alone or on two cores of a server (docs/research/log.md). Time is taken to be proportional to the number of
-events and is interpolated between the measured lengths. A model without measurements has no estimate.
+events and is interpolated between the measured lengths. Entries with `evaluation_seconds` are processor time of one
+core; they are scaled by the speed of this machine. A model without measurements has no estimate.
 """
 
 import json
@@ -19,6 +20,7 @@ from dygmamba.core.errors import ConfigError
 from dygmamba.data.storage.leaderboard import get_default_split
 from dygmamba.data.storage.library import open_dataset
 from dygmamba.lab.job import Job, ResultCache
+from dygmamba.lab.machine_speed import measure_slowness
 from dygmamba.lab.oracles import EventsByTime, compute_ceiling
 from dygmamba.lab.pool import JobEvent, Pool, choose_worker_count
 from dygmamba.lab.studies import GeneratedDataset, StudyRequest, find_study, plan_jobs
@@ -61,6 +63,7 @@ class TrainingCost:
     epoch_seconds: float
     epochs: float  # that were trained until validation stopped improving
     megabytes: float
+    evaluation_seconds: float = 0.0  # of the evaluation on the test split, where it was measured apart
 
 
 def estimate_training(model: str, data: str, device: str, size: dict[str, float]) -> TrainingCost | None:
@@ -91,9 +94,23 @@ def estimate_training(model: str, data: str, device: str, size: dict[str, float]
         [(entry.get("length", 1), entry["epoch_seconds"] / entry["events"]) for entry in measurements],
     )
     events = size.get("events", float(measurements[0]["events"]))
-    # Early stopping ends most trainings before the maximum, so the measured epochs are an upper bound.
-    measured_epochs = float(max(entry["epochs"] for entry in measurements))
-    return TrainingCost(seconds_per_event * events, measured_epochs, memory)
+    # When early stopping ends a training depends on the stream: of several measured ones the geometric mean.
+    measured_epochs = _geometric_mean([entry["epochs"] for entry in measurements])
+    evaluations = [
+        entry["evaluation_seconds"] / entry["events"] for entry in measurements if _is_processor_time(entry)
+    ]
+    slowness, evaluation = 1.0, 0.0
+    if len(evaluations) == len(measurements):
+        slowness, evaluation = measure_slowness(), _geometric_mean(evaluations) * events
+    return TrainingCost(seconds_per_event * events * slowness, measured_epochs, memory, evaluation * slowness)
+
+
+def _geometric_mean(values: list[float]) -> float:
+    return float(np.exp(np.log(values).mean()))
+
+
+def _is_processor_time(measurement: dict[str, Any]) -> bool:
+    return "evaluation_seconds" in measurement
 
 
 def estimate_cost(job: Job, device: str) -> CostEstimate:
@@ -106,7 +123,8 @@ def estimate_cost(job: Job, device: str) -> CostEstimate:
     if job.work == "cost":
         return CostEstimate(COST_JOB_SECONDS, cost.megabytes)
     epochs = EPOCHS_BY_WORK.get(job.work, min(cost.epochs, job.size.get("epochs", cost.epochs)))
-    return CostEstimate(cost.epoch_seconds * epochs, cost.megabytes)
+    evaluation = cost.evaluation_seconds if job.work == "link" else 0.0
+    return CostEstimate(cost.epoch_seconds * epochs + evaluation, cost.megabytes)
 
 
 def _interpolate_cost(length: float, points: Iterable[tuple[float, float]]) -> float:

@@ -10,6 +10,7 @@ from dataclasses import replace
 from dygmamba.config import find_preset
 from dygmamba.data.storage.dataset import VERSION_SEPARATOR
 from dygmamba.engine.fit_config import FitConfig
+from dygmamba.models import MODELS
 from dygmamba.report.document import Cell, ReportTable
 from dygmamba.report.result_records import ResultRecord
 
@@ -31,7 +32,8 @@ def describe_short_training(record: ResultRecord) -> str:
         usual = preset.get(name, getattr(FitConfig(), name))
         if isinstance(allowed, int) and allowed < usual:
             number = f"{allowed} epoch{'s' * (allowed != 1)}" if name == "epochs" else f"{name} {allowed}"
-            texts.append(f"{number}, {'preset' if name in preset else 'published'} {usual}")
+            origin = "preset" if name in preset else "published" if record.model in MODELS else "default"
+            texts.append(f"{number}, {origin} {usual}")
     return "; ".join(texts)
 
 

@@ -1,4 +1,4 @@
-"""Export of a run's scorer as a program that needs no dygmamba: torch.export (.pt2) or ONNX (.onnx).
+"""Export of a run's scorer as a program that needs no dygmamba: torch.export (.pt2), ONNX (.onnx) or numpy (.zip).
 
 Before the file gets its name, the program is loaded again and compared with the run. Its SHA-256 is written beside it.
 """
@@ -22,6 +22,7 @@ from dygmamba.runs.export_metadata import (
     describe_program,
     read_stored_calibration,
 )
+from dygmamba.runs.export_numpy import export_numpy_scorer, score_last_events
 from dygmamba.runs.export_onnx import (
     EXPORTABLE_NETWORKS,
     export_onnx_network,
@@ -41,7 +42,7 @@ from dygmamba.sampling.draws import Draws
 from dygmamba.sampling.view import NeighborRequest, PairBatch, PairView, Request
 from dygmamba.tasks.calibration import Calibration
 
-TORCH_SUFFIX, ONNX_SUFFIX = ".pt2", ".onnx"
+TORCH_SUFFIX, ONNX_SUFFIX, NUMPY_SUFFIX = ".pt2", ".onnx", ".zip"
 EXPORTABLE = f"{', '.join(EXPORTABLE_NETWORKS)}, or as {ONNX_SUFFIX} trees and walk-trees"
 TOLERANCE = 1e-5  # relative difference between the logits of the program and of the run
 PROBABILITY_TOLERANCE = 1e-9  # difference between probabilities of the same logits
@@ -121,9 +122,9 @@ def export_inputs(scorer: Any, view: PairView, new_ends: Tensor) -> Inputs:
 
 def check_export_path(to: Path) -> None:
     """Raise ConfigError for an unknown suffix, or if the packages that the format needs are missing."""
-    if to.suffix not in (TORCH_SUFFIX, ONNX_SUFFIX):
+    if to.suffix not in (TORCH_SUFFIX, ONNX_SUFFIX, NUMPY_SUFFIX):
         raise ConfigError(
-            f"the suffix of {to} chooses the format; use {TORCH_SUFFIX} or {ONNX_SUFFIX}",
+            f"the suffix of {to} chooses the format; use {TORCH_SUFFIX}, {ONNX_SUFFIX} or {NUMPY_SUFFIX}",
             code="unknown-model-format",
         )
     if to.suffix == ONNX_SUFFIX:
@@ -135,7 +136,10 @@ def export_run(path: Path, to: Path, data_dir: Path | None = None) -> Path:
     check_export_path(to)
     run = open_run(path, torch.device("cpu"), data_dir)
     require_exportable(run.scorer, run.about["model"])
-    content = _verify_program(run, _build_program(run, to.suffix))
+    if to.suffix == NUMPY_SUFFIX:
+        content = _verify_numpy_scorer(run, export_numpy_scorer(run))
+    else:
+        content = _verify_program(run, _build_program(run, to.suffix))
     write_file(to, [content])
     write_text(_digest_path(to), f"{hashlib.sha256(content).hexdigest()}  {to.name}\n")
     return to
@@ -148,6 +152,11 @@ def load_program(path: Path) -> Program:
         FileError: The file or its digest is missing, or they differ. A damaged ONNX graph often loads all the same.
     """
     check_export_path(path)
+    if path.suffix == NUMPY_SUFFIX:
+        raise ConfigError(
+            f"{path} computes its features itself; load it with `Scorer.load({str(path)!r})` of its scorer.py",
+            code="numpy-program",
+        )
     try:
         content, line = path.read_bytes(), _digest_path(path).read_text("utf-8", "replace")
     except OSError as error:
@@ -199,6 +208,16 @@ def _verify_program(run: OpenRun, program: ExportedScorer) -> bytes:
                 difference = (actual - calibration.probability(logit, new_ends)).abs()
                 _require_small("probabilities", difference, PROBABILITY_TOLERANCE)
     return program.content
+
+
+def _verify_numpy_scorer(run: OpenRun, content: bytes) -> bytes:
+    """Compare the numpy program with the run on the last events; return the content of the file."""
+    count = CHECK_PAIRS[-1]
+    with torch.no_grad():
+        expected = run.scorer(_recent_view(run, count))
+    logit = torch.from_numpy(score_last_events(run, content, count))
+    _require_small("logits", (logit - expected).abs() / expected.abs().max().clamp(min=1), TOLERANCE)
+    return content
 
 
 def _require_small(what: str, difference: Tensor, tolerance: float) -> None:

@@ -20,14 +20,11 @@ from dygmamba.core.files.untrusted import (
     format_markdown_code,
     is_valid_folder_name,
     read_regular_file,
-    read_verified_file,
 )
 from dygmamba.core.files.writing import (
     create_temporary_folder,
     make_folder,
     publish_path,
-    write_file,
-    write_files,
     write_text,
 )
 from dygmamba.data.storage.dataset import Dataset, load_dataset, save_dataset
@@ -36,6 +33,12 @@ from dygmamba.engine.run_directory import RunDirectory
 from dygmamba.models import find_model
 from dygmamba.runs.calibration import load_saved_calibration, save_calibration
 from dygmamba.runs.opening import read_split, require_complete_config, store_run_dataset
+from dygmamba.runs.shared_folder import (
+    copy_shared_file,
+    is_empty_or_unfinished,
+    read_unchanged,
+    replace_shared_files,
+)
 from dygmamba.runs.trusted_code import list_run_models
 
 FORMAT = "dygmamba-run-1"
@@ -85,7 +88,8 @@ def pack_run(run: Path, target: Path, dataset: Dataset | None = None, address: s
     """
     if target.exists() and not target.is_dir():
         raise FileError(f"{target} is a file; give a folder to push into", code="not-a-folder")
-    if target.is_dir() and any(target.iterdir()) and not (target / MANIFEST_FILE).is_file():
+    is_share = (target / MANIFEST_FILE).is_file()
+    if target.is_dir() and not is_share and not is_empty_or_unfinished(target):
         raise FileError(
             f"{target} is not empty and is not a shared run; give a new folder, or empty it",
             code="folder-not-empty",
@@ -103,27 +107,28 @@ def pack_run(run: Path, target: Path, dataset: Dataset | None = None, address: s
         make_folder(target)
         entries = {name: describe_file(path) for name, path in files.items()}
         manifest = json.dumps(_build_manifest(copy, entries), indent=1) + "\n"
-        # an earlier share stays as it is until every new file is on the disk; the manifest gets its name last
-        contents = {
-            target / name: read_verified_file(path, entries[name]["bytes"], entries[name]["sha256"])
-            for name, path in files.items()
-        }
-        write_files({**contents, target / MANIFEST_FILE: [manifest.encode()]})
-        for stale in set(SHARED_FILES) - set(entries):
-            (target / stale).unlink(missing_ok=True)
+        replace_shared_files(target, files, entries, (MANIFEST_FILE, manifest.encode()), SHARED_FILES)
     return target
 
 
 def unpack_run(source: Path, root: Path, data_dir: Path | None = None) -> RunDirectory:
-    """Copy a shared run into a run directory below `root`, after checking every file."""
-    manifest = read_manifest(source)
+    """Copy a shared run into a run directory below `root`, after checking every file.
+
+    If another run is pushed meanwhile, the copy is the earlier one or the later one.
+    """
+    return read_unchanged(
+        lambda: read_manifest(source), lambda manifest: _unpack_files(source, manifest, root, data_dir)
+    )
+
+
+def _unpack_files(source: Path, manifest: Manifest, root: Path, data_dir: Path | None) -> RunDirectory:
     parent = root / manifest.data["name"] / manifest.model
     with create_temporary_folder(parent) as scratch:
         copy = RunDirectory(scratch / manifest.name)
         make_folder(copy.path / "checkpoint")
         for name, entry in manifest.files.items():
             inside = SHARED_FILES[name][0] or name
-            write_file(copy.path / inside, read_verified_file(source / name, entry["bytes"], entry["sha256"]))
+            copy_shared_file(source, name, entry, copy.path / inside)
         _check_shared_run(copy, manifest)
         if DATA_FILE in manifest.files:
             dataset = load_dataset(copy.path / DATA_FILE)
@@ -161,7 +166,7 @@ def read_manifest(source: Path) -> Manifest:
         has_valid_files = all(
             type(entry["bytes"]) is int
             and 0 <= entry["bytes"] <= SHARED_FILES[name][1]
-            and isinstance(entry["sha256"], str)
+            and re.fullmatch("[0-9a-f]{64}", entry["sha256"]) is not None
             for name, entry in manifest.files.items()
         )
         has_valid_names = all(

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from dygmamba.config import build_config
 from dygmamba.core.errors import DygError
+from dygmamba.data.events.categories import Category
 from dygmamba.data.events.event_store import EventStore, FeatureTable
 from dygmamba.data.events.splits import Split
 from dygmamba.engine.scoring import Ranker
@@ -25,6 +26,7 @@ from dygmamba.sampling.draws import Draws
 from dygmamba.sampling.view import NeighborSequence, PairBatch, PairView
 
 EVENTS, NODES, PAIRS = 60, 7, 12
+EVENT_TYPES = ("", "call", "mail", "visit")  # the first is a missing value
 TOLERANCE = 1e-5  # relative difference of scores that must be equal up to rounding
 
 
@@ -125,7 +127,12 @@ def sample_stream() -> EventStore:
     src, dst = (torch.randint(NODES - 1, (EVENTS,), generator=rng) for _ in range(2))
     # near 2004: large enough that float32 times would lose seconds
     time = 1.08e9 + torch.randint(0, 3, (EVENTS,), generator=rng).cumsum(0).double()
-    features = FeatureTable(torch.randn(NODES, 3, generator=rng), torch.randn(EVENTS, 2, generator=rng))
+    features = FeatureTable(
+        torch.randn(NODES, 3, generator=rng),
+        torch.randn(EVENTS, 2, generator=rng),
+        torch.randint(len(EVENT_TYPES), (EVENTS, 1), generator=rng, dtype=torch.int32),
+        categories=(Category("type", EVENT_TYPES),),
+    )
     return EventStore.from_columns(src, dst, time, num_nodes=NODES, features=features)
 
 
@@ -161,19 +168,22 @@ def _check_finite(case: CheckCase) -> CheckResult:
 
 
 def _check_causal(case: CheckCase) -> CheckResult:
-    """Compare with a stream that ends before the query; in the other one, later edge features are far off."""
+    """Compare with a stream that ends before the query; in the other one, later columns are far off."""
     store, pairs = case.store, case.pairs
     time = store.time[len(store) // 2]
     now = PairBatch.from_pairs(pairs.src, pairs.dst, time.expand(len(pairs)).contiguous())
     past = store[: int(torch.searchsorted(store.time, time))]
-    features = FeatureTable(store.features.node, _perturb_later_features(store, len(past)))
-    other = replace(store, features=features)
+    other = replace(store, features=_perturb_later_features(store.features, len(past)))
     return _compare_scores(case.score(now, other), case.score(now, past), "an event at its time or later")
 
 
-def _perturb_later_features(store: EventStore, known: int) -> Tensor:
-    is_later = torch.arange(len(store))[:, None] >= known
-    return torch.where(is_later, 1e3, store.features.edge)
+def _perturb_later_features(features: FeatureTable, known: int) -> FeatureTable:
+    is_later = torch.arange(len(features.edge))[:, None] >= known
+    codes = features.codes
+    if codes is not None:  # every value becomes the next one
+        counts = torch.tensor([len(category.values) for category in features.categories])
+        codes = torch.where(is_later, ((codes + 1) % counts).int(), codes)
+    return replace(features, edge=torch.where(is_later, 1e3, features.edge), codes=codes)
 
 
 def _check_batch(case: CheckCase) -> CheckResult:

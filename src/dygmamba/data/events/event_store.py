@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import torch
-from jaxtyping import Float32, Float64, Int32, Int64
+from jaxtyping import Float32, Float64, Int32, Int64, Shaped
 from torch import Tensor
 
 from dygmamba.core.errors import EventError
@@ -17,7 +17,7 @@ from dygmamba.data.events.categories import Category
 from dygmamba.data.storage.mapped_columns import iterate_slices, release_pages
 from dygmamba.data.storage.mapped_file import MappedFile
 
-MAX_GPU_SHARE = 0.5  # of a GPU's free memory that edge features may take
+MAX_GPU_SHARE = 0.5  # of a GPU's free memory that edge features, and then codes, may take
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,16 +58,22 @@ class FeatureTable:
         return replace(self, edge=self.edge[rows], codes=None if self.codes is None else self.codes[rows])
 
     def to(self, device: torch.device | str) -> "FeatureTable":
-        """Move the features to a device; edge features too large for a GPU stay in pinned host memory.
+        """Move the features to a device; columns of events too large for a GPU stay in pinned host memory.
 
-        `ops.gather_rows` reads single rows of them from there. Codes stay on the host, where they are read.
+        `ops.gather_rows` reads single rows of them from there.
         """
         target = torch.device(device)
-        if target.type == "cuda" and self.edge.device.type == "cpu":
-            free, _ = torch.cuda.mem_get_info(target)
-            if self.edge.numel() * self.edge.element_size() > MAX_GPU_SHARE * free:
-                return replace(self, node=self.node.to(target), edge=self.edge.pin_memory())
-        return replace(self, node=self.node.to(target), edge=self.edge.to(target))
+        node, edge = self.node.to(target), _move_rows(self.edge, target)
+        codes = None if self.codes is None else _move_rows(self.codes, target)
+        return replace(self, node=node, edge=edge, codes=codes)
+
+
+def _move_rows(table: Shaped[Tensor, "e c"], target: torch.device) -> Shaped[Tensor, "e c"]:
+    if target.type == "cuda" and table.device.type == "cpu":
+        free, _ = torch.cuda.mem_get_info(target)
+        if table.numel() * table.element_size() > MAX_GPU_SHARE * free:
+            return table.pin_memory()
+    return table.to(target)
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from dygmamba.config import build_config, find_preset, load_presets
 from dygmamba.data.events.categories import Category
 from dygmamba.data.events.event_store import EventStore, FeatureTable
+from dygmamba.data.events.node_rows import STATIC_TIME, NodeRows
 from dygmamba.engine.evaluation import score_evaluation_set
 from dygmamba.engine.scoring import Ranker
 from dygmamba.engine.visibility import VisibilityRule
@@ -141,8 +142,22 @@ def sample_store(events=60, nodes=7, seed=0, edge_dim=2, node_dim=3) -> EventSto
     time = 1.08e9 + torch.randint(0, 3, (events,), generator=rng).cumsum(0).double()
     node, edge = torch.randn(nodes, node_dim, generator=rng), torch.randn(events, edge_dim, generator=rng)
     codes = torch.randint(len(KINDS), (events, 1), generator=rng, dtype=torch.int32)
-    features = FeatureTable(node, edge, codes, categories=(Category("kind", KINDS),))
+    rows = sample_node_rows(nodes, time, rng)
+    features = FeatureTable(node, edge, codes, categories=(Category("kind", KINDS),), node_rows=rows)
     return EventStore.from_columns(src, dst, time, num_nodes=nodes, features=features)
+
+
+def sample_node_rows(nodes: int, time: Tensor, rng: torch.Generator, count: int = 24) -> NodeRows:
+    """Node features that change at the times of events; some nodes have none."""
+    node, at = (
+        torch.randint(nodes, (count,), generator=rng),
+        torch.randint(len(time), (count,), generator=rng),
+    )
+    since = torch.where(torch.arange(count) < 4, STATIC_TIME, time[at])
+    value, known = torch.randn(count, 1, generator=rng), torch.rand(count, 1, generator=rng) < 0.8
+    codes = torch.randint(len(KINDS), (count, 1), generator=rng, dtype=torch.int32)
+    columns = (node, since, value * known, known, codes)
+    return NodeRows.from_unsorted(*columns, names=("level",), categories=(Category("city", KINDS),))
 
 
 CELL = 7

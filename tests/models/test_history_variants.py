@@ -174,6 +174,6 @@ def test_a_bank_of_trees_holds_the_features_of_each_decay():
 
 def build_trees(decays, walks=3):
     settings = TINY["walk-trees"] | {"walks": walks, "walk_decays": decays, "walk_dim": 9}
-    settings |= {"transitions": 0, "numeric_columns": 0, "event_types": 0}
+    settings |= {"transitions": 0, "numeric_columns": 0, "event_types": 0, "node_columns": 0}
     spec = MODELS["walk-trees"]
     return spec.build(build_config(spec.config, settings), DatasetFacts.of(STORE))

@@ -371,6 +371,9 @@ class TreesConfig(Settings):
     event_types: Annotated[int, Bounds(0, 64)] = (
         8  # most frequent values of a categorical column that are counted apart; 0: none
     )
+    node_columns: Annotated[int, Bounds(0, 32)] = (
+        8  # most numeric node features that are read; 0: none at all
+    )
     query_columns: bool = False  # whether a query carries the columns of its event, such as its amount
 
 

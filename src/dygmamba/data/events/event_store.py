@@ -14,6 +14,7 @@ from torch import Tensor
 
 from dygmamba.core.errors import EventError
 from dygmamba.data.events.categories import Category
+from dygmamba.data.events.node_rows import NodeRows
 from dygmamba.data.storage.mapped_columns import iterate_slices, release_pages
 from dygmamba.data.storage.mapped_file import MappedFile
 
@@ -30,6 +31,7 @@ class FeatureTable:
         codes: Codes of the categorical columns; None if there are none.
         names: Names of the edge features; empty if they are unknown.
         categories: Names and values of the categorical columns.
+        node_rows: Named node features, which may change over time; None if there are none.
     """
 
     node: Float32[Tensor, "n dn"]
@@ -37,6 +39,7 @@ class FeatureTable:
     codes: Int32[Tensor, "e dc"] | None = None
     names: tuple[str, ...] = ()
     categories: tuple[Category, ...] = ()
+    node_rows: NodeRows | None = None
 
     @staticmethod
     def empty(num_nodes: int, num_events: int) -> "FeatureTable":
@@ -143,6 +146,12 @@ class EventStore:
                 f"node features have {self.features.node.shape[0]} rows for {self.num_nodes} nodes; "
                 "give one row per node",
                 code="node-feature-rows",
+            )
+        rows = self.features.node_rows
+        if rows is not None and len(rows) and int(rows.node[-1]) >= self.num_nodes:
+            raise EventError(
+                f"node features are of node {int(rows.node[-1])}, but there are {self.num_nodes} nodes; remove them",
+                code="node-out-of-range",
             )
         if e:
             self.check_unchanged()._check_values()

@@ -50,6 +50,12 @@ def test_explanations_name_them(run):
     assert any("level of the source minus" in name for name in names)
 
 
+def test_the_report_names_them(run, tmp_path):
+    page = run.report(tmp_path / "report.html").read_text("utf-8")
+    assert "level, region; " in page
+    assert "each row counts for strictly later events" in page
+
+
 def test_an_audit_finds_a_look_up_that_sees_the_query_time(run, folder, monkeypatch):
     """`dygmamba audit` passes the run, and fails it if rows at exactly the query time were visible."""
     sound = {check.name: check for check in dm.audit("generated", run=run.path, data_dir=folder).checks}

@@ -14,7 +14,9 @@ import torch
 from torch import Tensor, nn
 
 from dygmamba.config import build_config, find_preset, load_presets
+from dygmamba.data.events.categories import Category
 from dygmamba.data.events.event_store import EventStore, FeatureTable
+from dygmamba.data.events.node_rows import STATIC_TIME, NodeRows
 from dygmamba.engine.evaluation import score_evaluation_set
 from dygmamba.engine.scoring import Ranker
 from dygmamba.engine.visibility import VisibilityRule
@@ -79,6 +81,8 @@ BLENDED: Case = (
         "weights": [0.2, 0.5, 0.3],
     },
 )
+# the paper's model with categorical columns, which it does not read by default
+TYPED: Case = ("dyg-mamba", {"channels": ["node", "edge", "time", "cooccurrence", "event-types"]})
 TRAINABLE = [name for name, spec in MODELS.items() if spec.trainable]
 
 
@@ -128,13 +132,32 @@ def schooled(scorer: Any, lessons: EventStore | None = None) -> None:
         scorer.learn(lesson)
 
 
+KINDS = ("", "call", "mail", "visit")  # the first is a missing value
+
+
 def sample_store(events=60, nodes=7, seed=0, edge_dim=2, node_dim=3) -> EventStore:
     """A stream with features, ties and repeated pairs; the last node never occurs."""
     rng = torch.Generator().manual_seed(seed)
     src, dst = (torch.randint(nodes - 1, (events,), generator=rng) for _ in range(2))
     time = 1.08e9 + torch.randint(0, 3, (events,), generator=rng).cumsum(0).double()
     node, edge = torch.randn(nodes, node_dim, generator=rng), torch.randn(events, edge_dim, generator=rng)
-    return EventStore.from_columns(src, dst, time, num_nodes=nodes, features=FeatureTable(node, edge))
+    codes = torch.randint(len(KINDS), (events, 1), generator=rng, dtype=torch.int32)
+    rows = sample_node_rows(nodes, time, rng)
+    features = FeatureTable(node, edge, codes, categories=(Category("kind", KINDS),), node_rows=rows)
+    return EventStore.from_columns(src, dst, time, num_nodes=nodes, features=features)
+
+
+def sample_node_rows(nodes: int, time: Tensor, rng: torch.Generator, count: int = 24) -> NodeRows:
+    """Node features that change at the times of events; some nodes have none."""
+    node, at = (
+        torch.randint(nodes, (count,), generator=rng),
+        torch.randint(len(time), (count,), generator=rng),
+    )
+    since = torch.where(torch.arange(count) < 4, STATIC_TIME, time[at])
+    value, known = torch.randn(count, 1, generator=rng), torch.rand(count, 1, generator=rng) < 0.8
+    codes = torch.randint(len(KINDS), (count, 1), generator=rng, dtype=torch.int32)
+    columns = (node, since, value * known, known, codes)
+    return NodeRows.from_unsorted(*columns, names=("level",), categories=(Category("city", KINDS),))
 
 
 CELL = 7
@@ -149,14 +172,16 @@ def snapshots(sizes: Sequence[int] = SIZES, gap: float = 40.0, seed: int = 0) ->
 
 
 def told_otherwise(store: EventStore, begin: int, stop: int | None = None, seed: int = 7) -> EventStore:
-    """The same stream but for the ends and features of the events from `begin` on, up to `stop`."""
+    """The same stream but for the ends and columns of the events from `begin` on, up to `stop`."""
     rng, row = torch.Generator().manual_seed(seed), torch.arange(len(store))
     here = (row >= begin) & (row < (len(store) if stop is None else stop))
     src, dst = (torch.randint(store.num_nodes, (len(store),), generator=rng) for _ in range(2))
     edge = torch.where(
         here[:, None], 3 * torch.randn(store.features.edge.shape, generator=rng), store.features.edge
     )
-    features = FeatureTable(store.features.node, edge)
+    kinds = torch.randint(len(KINDS), (len(store), 1), generator=rng, dtype=torch.int32)
+    codes = torch.where(here[:, None], kinds, store.features.codes)
+    features = replace(store.features, edge=edge, codes=codes)
     return replace(
         store,
         src=torch.where(here, src, store.src),
@@ -177,7 +202,7 @@ def other_futures(store: EventStore, begin: int) -> list[EventStore]:
 
 def selected(store: EventStore, rows: Tensor) -> EventStore:
     """These events, brought into the order of time, ties as given."""
-    features = FeatureTable(store.features.node, store.features.edge[rows])
+    features = store.features.select_events(rows)
     return EventStore.from_unsorted(
         store.src[rows], store.dst[rows], store.time[rows], features=features, num_nodes=store.num_nodes
     )
@@ -187,7 +212,8 @@ def joined(*parts: EventStore) -> EventStore:
     """Streams one after the other."""
     src, dst, time = (torch.cat([getattr(part, name) for part in parts]) for name in ("src", "dst", "time"))
     edge = torch.cat([part.features.edge for part in parts])
-    features = FeatureTable(parts[0].features.node, edge)
+    codes = torch.cat([part.features.codes for part in parts])
+    features = replace(parts[0].features, edge=edge, codes=codes)
     return EventStore.from_columns(src, dst, time, features=features, num_nodes=parts[0].num_nodes)
 
 
@@ -245,7 +271,7 @@ WAYS: dict[str, Way] = {
     "prediction": by_prediction,
     "batch": by_rule("batch"),
 }
-CASES: list[Case] = [*((name, {}) for name in TRAINABLE), BLENDED, *DRAWN, *UNTRAINED]
+CASES: list[Case] = [*((name, {}) for name in TRAINABLE), BLENDED, TYPED, *DRAWN, *UNTRAINED]
 STATEFUL = [case for case in CASES if build(case, sample_store()).stateful]
 TABLED = [
     case
@@ -258,8 +284,8 @@ KEPT = [(case, way) for case in CASES for way in WAYS if way != "batch" or case 
 
 def label_of(value: Any) -> str | None:
     """A case in a test's name."""
-    if value == BLENDED:
-        return value[0]
+    if value in (BLENDED, TYPED):
+        return "blend" if value == BLENDED else "event-types"
     if isinstance(value, tuple) and isinstance(value[0], str):
         return "-".join([value[0], *map(str, value[1].values())])
     return None

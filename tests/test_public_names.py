@@ -66,7 +66,8 @@ FUNCTIONS = {
     "bipartite: bool | None = None, time_unit: str = auto, time_format: str | None = None, fill: float | None = None, "
     "format: str = auto, header: bool | None = None, delimiter: str | None = None, encoding: str = utf-8, query: str | "
     "None = None, skip_bad: bool = False, memory: float = 1.0, scratch: Path | str | None = None, "
-    "decimal: str | None = None, drop_duplicates: bool = False) -> Dataset",
+    "decimal: str | None = None, drop_duplicates: bool = False, node_features: Source | None = None, node_time: str | "
+    "None = None) -> Dataset",
     "refit": "(folder: Path | str, *, device: str = auto, data_dir: Path | str | None = None, progress: Progress | "
     "Callable[[dict[str, Any]], None] | None = None, processes: int = 1, trust: bool = False) -> Run",
     "register": "(name: str, config: type, build: Callable[[Any, DatasetFacts], Encoder | Scorer], *, title: str "

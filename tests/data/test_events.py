@@ -98,3 +98,20 @@ def test_pinned_edge_features_give_the_rows_of_moved_ones(monkeypatch):
     pinned = table.to("cuda").edge
     assert pinned.device.type == "cpu"
     assert torch.equal(gather_rows(pinned, index), moved)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_pinned_codes_give_the_rows_of_moved_ones(monkeypatch):
+    """The same of the codes of categorical columns, which are integers."""
+    codes = torch.randint(9, (40, 2), dtype=torch.int32)
+    table, index = (
+        FeatureTable(torch.zeros(3, 0), torch.zeros(40, 0), codes),
+        torch.randint(40, (6, 7)).cuda(),
+    )
+    moved = gather_rows(table.to("cuda").codes, index)
+    monkeypatch.setattr(event_store, "MAX_GPU_SHARE", 0.0)
+    pinned = table.to("cuda").codes
+    assert pinned.device.type == "cpu"
+    assert torch.equal(gather_rows(pinned, index), moved)
+    assert torch.equal(moved.cpu(), codes[index.cpu()])

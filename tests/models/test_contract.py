@@ -10,10 +10,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from contract_cases import BLENDED, DRAWN, TRAINABLE, sample_store
+from contract_cases import BLENDED, DRAWN, TRAINABLE, TYPED, sample_store
 from contract_cases import build as fresh
 from dygmamba.config import load_ablations
-from dygmamba.data.events.event_store import EventStore, FeatureTable
+from dygmamba.data.events.event_store import EventStore
 from dygmamba.models.base import RoundLearner
 from dygmamba.sampling.draws import Draws
 from dygmamba.sampling.index import NeighborIndex, gather_view
@@ -21,9 +21,15 @@ from dygmamba.sampling.view import PairBatch
 from padding_cases import widen_hops
 from strategies import event_streams
 
-VARIANTS = [*((name, {}) for name in TRAINABLE), BLENDED, *DRAWN]
+VARIANTS = [*((name, {}) for name in TRAINABLE), BLENDED, TYPED, *DRAWN]
 VARIANTS += [("dyg-mamba", variant) for variant in load_ablations().values()]
-NAMES = [*TRAINABLE, "blend", *(f"{name}-{more['sampling']}" for name, more in DRAWN), *load_ablations()]
+NAMES = [
+    *TRAINABLE,
+    "blend",
+    "event-types",
+    *(f"{name}-{more['sampling']}" for name, more in DRAWN),
+    *load_ablations(),
+]
 DRAWS = Draws.from_seed(5)
 
 
@@ -132,13 +138,17 @@ def test_an_elastic_model_may_be_asked_for_less(variant):
 
 
 def test_features_of_unseen_events_do_not_leak(variant):
-    """NaN in the features of all events and of all nodes but its own never reaches the score of a node without past."""
+    """NaN in the features of all events and of all other nodes, and unknown types, never reach a node without past."""
     store = sample_store()
     model = build(variant, store)
     first = PairBatch.from_pairs(torch.tensor([6]), torch.tensor([6]), store.time[:1])
     node = store.features.node.clone()
     node[:6] = torch.nan
-    poisoned = replace(store, features=FeatureTable(node, torch.full_like(store.features.edge, torch.nan)))
+    edge, codes = (
+        torch.full_like(store.features.edge, torch.nan),
+        torch.full_like(store.features.codes, 10**6),
+    )
+    poisoned = replace(store, features=replace(store.features, node=node, edge=edge, codes=codes))
     torch.testing.assert_close(score(model, poisoned, first), score(model, store, first))
 
 

@@ -23,7 +23,6 @@ from contract_cases import (
     snapshots,
     told_otherwise,
 )
-from dygmamba.data.events.event_store import FeatureTable
 from dygmamba.data.events.splits import Split
 from dygmamba.engine.evaluation import score_evaluation_set
 from dygmamba.engine.fit import Trainer
@@ -140,9 +139,7 @@ def losses(case, store, base, folder, **fit):
 
 def with_other_features(store, begin):
     """The same events, those from `begin` on with other features."""
-    edge = store.features.edge.clone()
-    edge[begin:] = told_otherwise(store, begin).features.edge[begin:]
-    return replace(store, features=FeatureTable(store.features.node, edge))
+    return replace(store, features=told_otherwise(store, begin).features)
 
 
 @every_trained_memory

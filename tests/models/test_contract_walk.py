@@ -29,7 +29,6 @@ from contract_cases import (
     snapshots,
     told_otherwise,
 )
-from dygmamba.data.events.event_store import FeatureTable
 from dygmamba.engine.evaluation import score_evaluation_set
 from dygmamba.engine.scoring import Ranker, score_view
 from dygmamba.engine.visibility import VisibilityRule
@@ -157,9 +156,11 @@ def test_features_outside_a_pairs_past_reach_no_score(case, way):
         node, event = past_of(store, asked)
         assert 0 < int(event.sum()) < begin
         assert 0 < int(node.sum()) < store.num_nodes
-        features = FeatureTable(
-            store.features.node.masked_fill(~node[:, None], torch.nan),
-            store.features.edge.masked_fill(~event[:, None], torch.nan),
+        features = replace(
+            store.features,
+            node=store.features.node.masked_fill(~node[:, None], torch.nan),
+            edge=store.features.edge.masked_fill(~event[:, None], torch.nan),
+            codes=store.features.codes.masked_fill(~event[:, None], 10**6),
         )
         poisoned = WAYS[way](scorer, replace(store, features=features), asked)
         assert_same(poisoned, WAYS[way](scorer, store, asked))

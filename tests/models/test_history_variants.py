@@ -72,7 +72,7 @@ def test_added_tables_leave_the_width_of_the_stack():
     """Four channels of the paper, however many tables; concatenated tables widen it."""
     width = SMALL["width"]
     assert build().encoder.out.in_features == 4 * width
-    assert build(tables="concat").encoder.out.in_features == 8 * width
+    assert build(tables="concat").encoder.out.in_features == 9 * width
     assert build(channels=("node", "time"), tables="add").encoder.out.in_features == 2 * width
     assert build(channels=("node", "walks"), tables="add").encoder.out.in_features == width
 
@@ -174,6 +174,6 @@ def test_a_bank_of_trees_holds_the_features_of_each_decay():
 
 def build_trees(decays, walks=3):
     settings = TINY["walk-trees"] | {"walks": walks, "walk_decays": decays, "walk_dim": 9}
-    settings |= {"transitions": 0, "numeric_columns": 0}
+    settings |= {"transitions": 0, "numeric_columns": 0, "event_types": 0, "node_columns": 0}
     spec = MODELS["walk-trees"]
     return spec.build(build_config(spec.config, settings), DatasetFacts.of(STORE))

@@ -302,6 +302,25 @@ def test_a_program_with_other_logits_is_not_written(made, tmp_path, monkeypatch)
     assert not (tmp_path / "x.pt2").exists()
 
 
+def test_a_program_reads_the_event_types(tmp_path):
+    """The codes of categorical columns are an input, on which the logits of both formats depend."""
+    data = dm.generate(kind="purchases", customers=20, shops=30, events=300, categories=4)
+    settings = TINY | {"length": 6, "channels": ["time", "event-types"]}
+    fit = start_link_run(data, "dyg-mamba", 0, settings, torch.device("cpu"), tmp_path)
+    fit.checkpoints.save(fit.state, better=True)
+    fit.run.write_results([])
+    dm.save(data, data_dir=tmp_path)
+    run = dm.Run(fit.run.path, "cpu", tmp_path)
+    pairs = [(k, 20 + k) for k in range(20)]
+    inputs = run.inputs(pairs)
+    for suffix in (".pt2", ".onnx"):
+        program = dm.load_program(run.export(tmp_path / f"x{suffix}"))
+        assert program.about["inputs"]["event_codes"]["dtype"] == "int32"
+        logit = program(inputs)
+        other = program(inputs | {"event_codes": (inputs["event_codes"] + 1) % 4})
+        assert not torch.allclose(other, logit)
+
+
 @pytest.mark.parametrize(
     ("model", "settings", "reason"),
     [

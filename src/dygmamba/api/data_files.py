@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from dygmamba.data.events.statistics import Quantiles as Quantiles
     from dygmamba.data.events.statistics import Statistics
     from dygmamba.data.generate.config import GeneratorConfig, PurchaseConfig
+    from dygmamba.data.readers.node_tables import NodeTableResult
     from dygmamba.data.storage.dataset import Dataset as Dataset
     from dygmamba.data.storage.export import ExportResult
     from dygmamba.data.storage.library import SaveResult
@@ -50,6 +51,16 @@ def describe_columns(dataset: "Dataset", most: int = 8) -> str:
     features = dataset.store.features
     shown = [*features.edge_names[:most], *(["..."] if features.edge.shape[1] > most else [])]
     return ", ".join([*shown, *describe_categories(dataset)]) or "none"
+
+
+def describe_node_columns(dataset: "Dataset") -> str:
+    """Return the named node features, and whether they change; empty if there are none."""
+    rows = dataset.store.features.node_rows
+    if rows is None:
+        return ""
+    types = [f"{category.name} ({len(category.values):,} values)" for category in rows.categories]
+    kind = "that never change" if rows.is_static else "that change over time"
+    return f"{', '.join([*rows.names, *types])} ({len(rows):,} rows {kind})"
 
 
 def is_dated(dataset: "Dataset") -> bool:
@@ -89,6 +100,14 @@ class DatasetDescription:
             "numeric": list(features.edge_names),
             "categorical": {category.name: list(category.values) for category in features.categories},
         }
+        rows = features.node_rows
+        if rows is not None:
+            head["node_columns"] = {
+                "numeric": list(rows.names),
+                "categorical": {category.name: list(category.values) for category in rows.categories},
+                "rows": len(rows),
+                "static": rows.is_static,
+            }
         counts = {} if self.counts is None else asdict(self.counts)
         split = {"split_by": self.split.description, "protocol": self.split.protocol, **counts}
         return head | asdict(self.statistics) | {"split": split}
@@ -122,6 +141,7 @@ class ImportResult:
     anomalies: "list[Anomaly]"
     duplicates: int | None  # events that repeat another in every column; None for streams too large to count
     dropped: bool  # whether they were left out
+    node_table: "NodeTableResult | None" = None  # what was not used of the table of node features
 
 
 def import_file(
@@ -132,6 +152,8 @@ def import_file(
     memory: float,
     append: str | None = None,
     drop_duplicates: bool = False,
+    node_features: Path | None = None,
+    node_time: str | None = None,
     data_dir: Path | None = None,
     progress: Progress = SILENT,
     **options: Any,
@@ -145,11 +167,14 @@ def import_file(
         memory: GB that rows may take; more are sorted on disk.
         append: Add the events to this dataset, as a new version of it; files are read as its own was.
         drop_duplicates: Leave out events that repeat another one in every column.
+        node_features: A table of node features.
+        node_time: Its column of times.
         data_dir: The data folder.
         progress: Observer.
         **options: Other fields of `ReadOptions`.
     """
     from dygmamba.data.readers import ReadOptions
+    from dygmamba.data.readers.node_tables import add_node_features, require_node_table
     from dygmamba.data.readers.several_files import append_file, read_files
 
     folder, files = data_folder(data_dir), [file] if isinstance(file, Path) else list(file)
@@ -181,10 +206,15 @@ def import_file(
     repeated = find_duplicates(dataset) if is_counted else None
     if repeated is not None and drop_duplicates:
         dataset = drop_events(dataset, repeated)
+    nodes = None
+    if node_features is None:
+        require_node_table(node_time)
+    else:
+        nodes = add_node_features(dataset, node_features, node_time, read_options)
+        dataset = nodes.dataset
     anomalies, saved = find_anomalies(dataset), save_dataset_version(dataset, folder)
-    return ImportResult(
-        dataset, saved, anomalies, None if repeated is None else int(repeated.sum()), drop_duplicates
-    )
+    duplicates = None if repeated is None else int(repeated.sum())
+    return ImportResult(dataset, saved, anomalies, duplicates, drop_duplicates, nodes)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from dygmamba.core.memory_budget import DEFAULT_BUDGET, parse_gigabytes
 from dygmamba.data.generate.config import find_generator_config
 from dygmamba.data.readers import ReadOptions
 from dygmamba.data.readers.in_memory import read_in_memory
+from dygmamba.data.readers.node_tables import add_node_features, require_node_table
 from dygmamba.data.readers.several_files import read_files
 from dygmamba.data.storage.dataset import VERSION_SEPARATOR, Dataset
 from dygmamba.data.storage.extension import drop_events, find_duplicates
@@ -78,6 +79,8 @@ def read(
     scratch: Path | str | None = None,
     decimal: str | None = None,
     drop_duplicates: bool = False,
+    node_features: "Source | None" = None,
+    node_time: str | None = None,
 ) -> Dataset:
     """Read events from a file, a data frame, an Arrow table, a dict of columns, a TemporalData, a graph or rows.
 
@@ -109,6 +112,9 @@ def read(
         scratch: Folder for sorting on disk; by default the system's temporary folder.
         decimal: Decimal mark of features that are text, "." or ","; by default detected.
         drop_duplicates: Leave out events that repeat another one in every column.
+        node_features: A file or table of node features: a column of nodes, one of times if they change, and others.
+            For a query, the last row of a node strictly before the query time counts.
+        node_time: Column of times of the node features; by default one with a usual name, such as time.
 
     >>> import dygmamba as dm
     >>> dm.read([("ann", "bob", "2024-05-01"), ("bob", "cid", "2024-05-02")], name="mail")
@@ -141,7 +147,11 @@ def read(
     else:
         dataset = read_in_memory(source, options, bipartite)
         dataset = dataset if name is None else replace(dataset, name=check_dataset_name(name))
-    return drop_events(dataset, find_duplicates(dataset)) if drop_duplicates else dataset
+    dataset = drop_events(dataset, find_duplicates(dataset)) if drop_duplicates else dataset
+    if node_features is None:
+        require_node_table(node_time)
+        return dataset
+    return add_node_features(dataset, node_features, node_time, options).dataset
 
 
 def _list_files(source: "Source") -> list[Path]:
@@ -183,8 +193,9 @@ def generate(
 ) -> Dataset:
     """Generate a dataset whose decay law is known, or with kind="purchases" one whose amounts and types matter.
 
-    The documentation of the generated stream explains the settings. A dataset that is too large for memory is written
-    to `scratch`, by default the system's temporary folder.
+    With kind="residents" the features of nodes matter, and change over time. The documentation of the generated stream
+    explains the settings. A dataset that is too large for memory is written to `scratch`, by default the system's
+    temporary folder.
 
     >>> import dygmamba as dm
     >>> dm.generate(nodes=30, events=200, communities=3, law="power").describe().events

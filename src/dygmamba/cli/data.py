@@ -53,7 +53,12 @@ def describe(
 def _make_facts_table(found: "DatasetDescription") -> "Table":
     from rich.table import Table
 
-    from dygmamba.api.data_files import describe_columns, describe_nodes, describe_period
+    from dygmamba.api.data_files import (
+        describe_columns,
+        describe_node_columns,
+        describe_nodes,
+        describe_period,
+    )
 
     def share(value: float | None, meaning: str) -> str:
         return "-" if value is None else f"{100 * value:.2f} % {meaning}"
@@ -76,6 +81,8 @@ def _make_facts_table(found: "DatasetDescription") -> "Table":
         "new nodes": "-" if counts is None else counts.describe_new_nodes(),
         "digest": dataset.digest[:16],
     }
+    if node_columns := describe_node_columns(dataset):
+        rows["node features"] = node_columns
     for name, value in rows.items():
         table.add_row(name, value)
     return table
@@ -132,7 +139,11 @@ def fetch(
 def generate(
     out: Annotated[str, typer.Option(help="Name the new dataset.")],
     kind: Annotated[
-        str, typer.Option(help="Generate returning pairs (forgetting), or amounts and types (purchases).")
+        str,
+        typer.Option(
+            help="Generate returning pairs (forgetting), amounts and types (purchases), or changing node features "
+            "(residents)."
+        ),
     ] = "forgetting",
     nodes: Annotated[int | None, typer.Option(help="Generate this many nodes.")] = None,
     events: Annotated[int | None, typer.Option(help="Generate this many events.")] = None,

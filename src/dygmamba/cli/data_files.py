@@ -83,6 +83,16 @@ def import_dataset(
     append: Annotated[
         str | None, typer.Option(help="Add the events to this dataset, as a new version of it.")
     ] = None,
+    node_features: Annotated[
+        Path | None,
+        typer.Option(
+            help="Read node features from this table: a column of nodes, one of times if they change, and others."
+        ),
+    ] = None,
+    node_time: Annotated[
+        str | None,
+        typer.Option(help="Read the times of node features from this column; a row counts for later events."),
+    ] = None,
     drop_duplicates: Annotated[
         bool, typer.Option("--drop-duplicates", help="Leave out events that repeat another in every column.")
     ] = False,
@@ -121,9 +131,10 @@ def import_dataset(
             columns=not no_columns, label=label, bipartite=bipartite, time_unit=time_unit,
             time_format=time_format, fill=fill, skip_bad=skip_bad, header=header,
             delimiter=parse_delimiter(delimiter), encoding=encoding, decimal=decimal, append=append,
-            drop_duplicates=drop_duplicates, query=query,
+            drop_duplicates=drop_duplicates, query=query, node_features=node_features, node_time=node_time,
         )  # fmt: skip
     _print_import_notes(result.dataset)
+    _print_node_notes(result)
     if json:
         _print_import_json(result)
     else:
@@ -150,6 +161,18 @@ def _print_import_notes(dataset: "Dataset") -> None:
         print_note(f"note: {_describe_unused(origin.unused_columns, origin.unused_reasons)}")
 
 
+def _print_node_notes(result: "ImportResult") -> None:
+    """Print on stderr what was not used of the table of node features."""
+    table = result.node_table
+    if table is not None and table.unknown:
+        print_note(f"note: {table.unknown:,} rows of node features were left out: their nodes have no event")
+    if table is not None and table.unused:
+        shown = ", ".join(
+            f"{column} ({translate_message(reason)})" for column, reason in table.unused.items()
+        )
+        print_note(f"note: unused columns of node features: {shown}")
+
+
 def _describe_unused(columns: tuple[str, ...], reasons: tuple[str, ...], most: int = 12) -> str:
     """Name the columns that were not read with the reasons, and the options that add them."""
     more = f" and {len(columns) - most:,} more" if len(columns) > most else ""
@@ -174,6 +197,8 @@ def _print_import_json(result: "ImportResult") -> None:
     facts |= {"bipartite": store.bipartite, "labels": store.label is not None}
     facts |= {"features": store.features.edge.shape[1], "out_of_order": origin.out_of_order}
     facts |= {"types": {category.name: len(category.values) for category in store.features.categories}}
+    if store.features.node_rows is not None:
+        facts |= {"node_features": list(store.features.node_rows.column_names)}
     facts |= {"duplicates": result.duplicates, "dropped_duplicates": result.dropped}
     facts |= {"digest": dataset.digest, "understood": asdict(origin)}
     odd = [{"kind": anomaly.kind, "said": translate_message(anomaly.message)} for anomaly in result.anomalies]
@@ -207,7 +232,7 @@ def _print_import(result: "ImportResult", data_dir: Path | None) -> None:
 
 def _describe_origin(dataset: "Dataset") -> dict[str, str]:
     """Describe how the file was read."""
-    from dygmamba.api.data_files import describe_categories
+    from dygmamba.api.data_files import describe_categories, describe_node_columns
 
     origin, store = dataset.origin, dataset.store
     number = "" if origin.header else "number "
@@ -228,6 +253,8 @@ def _describe_origin(dataset: "Dataset") -> dict[str, str]:
     lines["features"] = ", ".join(origin.features[:SHOWN_FEATURES]) + more or "none"
     if store.features.categories:
         lines["types"] = ", ".join(describe_categories(dataset))
+    if store.features.node_rows is not None:
+        lines["of nodes"] = describe_node_columns(dataset)
     lines["labels"] = origin.label or "none"
     return lines
 

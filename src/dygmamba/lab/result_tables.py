@@ -78,6 +78,8 @@ TIMESPAN_FILES = {
 DETECTED, FOUND_IN_80_PERCENT = 2.776, 3.76
 MEMORY_MODELS = ("jodie", "dyrep", "tgn")
 NOT_SHIPPED = "†"
+# Settings and channels of inputs that no stored stream has, categories of events and node tables: without effect on it.
+ABSENT_INPUTS = ("event_types", "node_columns", "event-types")
 
 
 def build_headline_table(folder: Path, setting: str = "transductive", only_shipped: bool = True) -> str:
@@ -437,9 +439,16 @@ def _describe_changed_settings(records: list[ResultRecord]) -> str:
     changed = {
         name: value
         for name, value in update_stored_settings(first.model, first.settings).items()
-        if name in shipped and name not in NEUTRAL_SETTINGS and json.dumps(shipped[name]) != json.dumps(value)
+        if name in shipped
+        and name not in (*NEUTRAL_SETTINGS, *ABSENT_INPUTS)
+        and _drop_absent(shipped[name]) != _drop_absent(value)
     }
     return ", ".join(f"{name} = {_format_setting(value)}" for name, value in sorted(changed.items()))
+
+
+def _drop_absent(value: Any) -> str:
+    kept = [one for one in value if one not in ABSENT_INPUTS] if isinstance(value, list | tuple) else value
+    return json.dumps(kept)
 
 
 def _format_setting(value: Any) -> str:

@@ -22,6 +22,7 @@ FIRST_TREES: dict[str, Any] = {
     "max_rows": 1_000_000_000,
     "numeric_columns": 0,
     "event_types": 0,
+    "node_columns": 0,
 }
 # Settings of models whose defaults are not how the model worked before the setting existed.
 STORED_DEFAULTS: dict[str, dict[str, Any]] = {

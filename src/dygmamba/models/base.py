@@ -15,6 +15,7 @@ from dygmamba.core.choices import TargetKind
 from dygmamba.core.errors import ConfigError
 from dygmamba.data.events.columns import ColumnFacts, rank_columns
 from dygmamba.data.events.event_store import EventBatch, EventStore
+from dygmamba.data.events.node_rows import rank_node_columns
 from dygmamba.data.events.statistics import compute_median_gap
 from dygmamba.data.events.stream_prefix import StreamPrefix
 from dygmamba.models.spec import ModelSpec as ModelSpec
@@ -65,6 +66,7 @@ class DatasetFacts:
     node_gap: float = 1.0  # median time gap between two events of a node, without ties
     period: float = 1.0  # time from the first event to the last
     columns: ColumnFacts = field(default_factory=ColumnFacts)  # of events, the best first
+    node_columns: ColumnFacts = field(default_factory=ColumnFacts)  # named node features, the best first
 
     def scales(self, count: int) -> tuple[float, ...]:
         """Return `count` time scales, log-spaced from the median time gap of a node to the training period."""
@@ -105,6 +107,9 @@ class DatasetFacts:
             node_gap=compute_median_gap(torch.cat([store.src[chosen], store.dst[chosen]]), time.repeat(2)),
             period=period if period > 0 else 1.0,
             columns=rank_columns(store, events),
+            node_columns=rank_node_columns(
+                store.features.node_rows, float(time[-1]) if len(time) else -math.inf
+            ),
         )
 
 

@@ -25,6 +25,7 @@ from dygmamba.models.configs import BlendConfig
 from dygmamba.sampling.columns import ColumnRequest
 from dygmamba.sampling.counts import CountRequest
 from dygmamba.sampling.decayed_counts import DecayedCountRequest
+from dygmamba.sampling.node_features import NodeFeatureRequest
 from dygmamba.sampling.transition_counts import TransitionCountRequest
 from dygmamba.sampling.transitions import TransitionRequest
 from dygmamba.sampling.view import PairView, Request
@@ -37,6 +38,7 @@ VIEW_FIELDS: dict[type, str] = {
     TransitionRequest: "transitions",
     TransitionCountRequest: "transition_counts",
     ColumnRequest: "column_features",
+    NodeFeatureRequest: "node_features",
 }
 NEIGHBORS = "neighbors"  # field of a view with the results of all other requests
 

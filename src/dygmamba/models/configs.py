@@ -21,6 +21,7 @@ CHANNELS = (
     "decayed-counts",
     "walks",
     "transitions",
+    "event-types",
 )
 STACK_CHANNELS = (
     "node",
@@ -79,6 +80,9 @@ class DyGMambaConfig(Settings):
     walk_decays: Bank = 1  # decays of walks; several: spaced from the typical time gap to 4 training periods
     walk_seed: WalkSeed = 0  # seed of the random vectors, if walks are used; 0: the seed of the run
     transitions: Annotated[int, Bounds(1, 7)] = 3  # lags of transitions, if they are used
+    event_types: Annotated[int, Bounds(1, 32)] = (
+        32  # frequent values of a categorical column with an embedding of their own, if event-types is used
+    )
     relation: Literal["separate", "shared"] = (
         "separate"  # perceptrons on walks of tokens and pair: two or one
     )
@@ -135,6 +139,7 @@ class MambaConfig(DyGMambaConfig):
 class DyGMambaCountsConfig(DyGMambaConfig):
     """The same encoder with decayed counts, walks and transitions over the whole history of each token and pair.
 
+    It also reads the categorical columns of the events, if a dataset has some.
     Stored runs that lack the newer settings open with their former values (`aliases.STORED_DEFAULTS`).
     """
 
@@ -365,6 +370,9 @@ class TreesConfig(Settings):
     )
     event_types: Annotated[int, Bounds(0, 64)] = (
         8  # most frequent values of a categorical column that are counted apart; 0: none
+    )
+    node_columns: Annotated[int, Bounds(0, 32)] = (
+        8  # most numeric node features that are read; 0: none at all
     )
     query_columns: bool = False  # whether a query carries the columns of its event, such as its amount
 

@@ -11,9 +11,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from dygmamba.core.errors import ConfigError
+from dygmamba.data.events.columns import MAX_CODE_COLUMNS
 from dygmamba.models.base import DatasetFacts, Encoder
 from dygmamba.models.configs import STACK_CHANNELS, DyGMambaConfig
-from dygmamba.nn.encodings import PAIR_CHANNELS, ChannelConfig, Channels
+from dygmamba.nn.encodings import CHANNELS, PAIR_CHANNELS, ChannelConfig, Channels, count_columns
 from dygmamba.nn.history_features import (
     HISTORY_CHANNELS,
     PAIR_FEATURES,
@@ -29,6 +31,9 @@ from dygmamba.sampling.decayed_counts import DecayedCountRequest
 from dygmamba.sampling.transition_counts import TransitionCountRequest
 from dygmamba.sampling.view import NeighborRequest, PairView
 from dygmamba.sampling.walks import WalkRequest
+
+# Values of a categorical column that are looked at: as many as a run that is trained further stores.
+MAX_TYPE_VALUES = 64
 
 
 class SharedStack(nn.Module):
@@ -131,12 +136,21 @@ class DyGMamba(Encoder):
             width=config.width,
             trainable_time=config.time == "trainable",
             scales=facts.scales(config.scales),
+            types=facts.columns.first(0, MAX_CODE_COLUMNS, MAX_TYPE_VALUES).types,
+            type_values=config.event_types,
         )
         self.channels = Channels(channels)
         self.added = nn.ModuleList(PAIR_CHANNELS[name](channels) for name in added if name in PAIR_CHANNELS)
-        more = config.width * (len(self.added) + len(self.tables))
+        self.added_alone = nn.ModuleList(CHANNELS[name](channels) for name in added if name in CHANNELS)
+        more = count_columns(self.added, self.added_alone) + config.width * len(self.tables)
         self.join = TABLES[config.tables](self.channels.out_dim, more)
         width = self.join.out_dim
+        if not width:
+            raise ConfigError(
+                f"channels={','.join(config.channels)} needs a dataset with categorical columns of events, which this "
+                "one has not; add another channel, such as time",
+                code="no-event-types",
+            )
         ssm = SSMConfig(
             width=width,
             blocks=config.blocks,
@@ -171,6 +185,7 @@ class DyGMamba(Encoder):
         tokens = make_tokens(recent[both], self.query, self.span)  # [r l]
         x = self.channels(tokens, view.features)
         more = [channel(tokens) for channel in self.added]
+        more += [channel(tokens, view.features) for channel in self.added_alone]
         if self.tables:
             sequences = SequencePairs.from_view(view)
             more += [table(tokens, sequences) for table in self.tables]

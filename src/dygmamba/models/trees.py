@@ -4,8 +4,9 @@ Each pair is a row of features (`sampling/counts.py`): decayed counts of both no
 on nine time scales, counts of one node with the other's neighbors, and the ages of the last events. The time scales are
 log-spaced from the median time gap of a node to the training period. Further features say how often the destination
 followed the source's last destinations, of any source (`sampling/transitions.py`), and summarise the columns of earlier
-events, such as amounts and types (`sampling/columns.py`). There is no memory: a score is a function of the pair, the
-time and strictly earlier events, and with `query_columns` of the columns that the query carries. The trees are stored
+events, such as amounts and types (`sampling/columns.py`), and the named node features of both ends
+(`sampling/node_features.py`). There is no memory: a score is a function of the pair, the time, strictly earlier events
+and node features, and with `query_columns` of the columns that the query carries. The trees are stored
 in buffers, so a checkpoint contains numbers and no code (decision 025). The buffers grow with the trees, so that it is
 no larger than they are.
 
@@ -41,10 +42,12 @@ from dygmamba.ops.trees import (
 )
 from dygmamba.sampling.columns import ColumnRequest
 from dygmamba.sampling.counts import CountRequest
+from dygmamba.sampling.node_features import NodeFeatureRequest
 from dygmamba.sampling.transitions import TransitionRequest
 from dygmamba.sampling.view import PairBatch, PairView
 from dygmamba.sampling.walks import WalkRequest
 
+NODE_VALUES = 8  # frequent values of a categorical node feature that are told apart
 COLUMN_SCALES = 2  # time scales of columns: the training period, and one towards the time gap of a node
 
 
@@ -149,6 +152,12 @@ class BoostedTrees(nn.Module):
             values = ColumnRequest(columns, facts.scales(COLUMN_SCALES + 1)[1:], config.query_columns)
             self.requests = (*self.requests, values)
             self.names = [*self.names, *values.names]
+        if config.node_columns:
+            own = facts.node_columns.first(config.node_columns, MAX_CODE_COLUMNS, NODE_VALUES)
+            if own:
+                request = NodeFeatureRequest(own)
+                self.requests = (*self.requests, request)
+                self.names = [*self.names, *request.names]
         kinds = {
             "feature": torch.int32, "threshold": torch.float32, "left": torch.int32, "right": torch.int32,
             "value": torch.float64, "cover": torch.float64,
@@ -234,7 +243,8 @@ class BoostedTrees(nn.Module):
             self.overlaps.to(view.pairs.node.device),
         )
         walked = [pair_overlaps(walks, *ends)[:, chosen] for walks in view.walks]
-        return self._join([*view.counts, *walked, *view.transitions, *view.column_features])
+        parts = [*view.counts, *walked, *view.transitions, *view.column_features, *view.node_features]
+        return self._join(parts)
 
     def _join(self, parts: list[Tensor]) -> Float32[Tensor, "p f"]:
         """Put feature tables side by side; tables that are used again, as in validation, give the same table again."""

@@ -1,21 +1,25 @@
 """Channels: encodings of tokens, each projected to the same width (DyG-Mamba section 4.1).
 
 Legend: q sequences, r = 2 p sequences of p pairs (first all sources, then all destinations), l tokens,
-t time frequencies, c channel width.
+t time frequencies, c channel width, k values of a categorical column.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Bool, Float, Float32, Int32
+from jaxtyping import Bool, Float, Float32, Int32, Int64
 from torch import Tensor, nn
 from torch.nn.functional import linear, relu
 
+from dygmamba.data.events.categories import MISSING_VALUE
+from dygmamba.data.events.columns import TypeColumn
 from dygmamba.data.events.event_store import FeatureTable
 from dygmamba.nn.attention import lookup
 from dygmamba.nn.initialization import padded_width, uniform_parameter
 from dygmamba.nn.tokens import Tokens
 from dygmamba.ops.cooccurrence import cooccurrence
+from dygmamba.ops.gather_rows import gather_rows
 
 
 class TimeEncoding(nn.Module):
@@ -74,44 +78,115 @@ class ChannelConfig:
         1  # node and edge features count as at least this many columns in the initial scale of weights
     )
     names: tuple[str, ...] = ("node", "edge", "time")
+    types: tuple[TypeColumn, ...] = ()  # categorical columns of events, with their values in training
+    type_values: int = 1  # values of a categorical column that have an embedding of their own
 
     def channels(self) -> nn.ModuleList:
         """Build the channels that need one sequence only."""
         return nn.ModuleList(CHANNELS[name](self) for name in self.names if name in CHANNELS)
 
 
-class NodeChannel(nn.Module):
+class Channel(nn.Module):
+    """Base class of channels: `out_dim` columns of each token."""
+
+    out_dim: int
+
+
+class NodeChannel(Channel):
     """Features of the token's node; only the bias if nodes have none."""
 
     def __init__(self, config: ChannelConfig) -> None:
         super().__init__()
+        self.out_dim = config.width
         self.align = AlignFeatures(config.node_dim, config.width, padded_width(config.node_dim, config.fill))
 
     def forward(self, tokens: Tokens, features: FeatureTable) -> Tensor:
         return self.align(features.node, tokens.node, tokens.mask)
 
 
-class EdgeChannel(nn.Module):
+class EdgeChannel(Channel):
     """Features of the token's event; the query token has none."""
 
     def __init__(self, config: ChannelConfig) -> None:
         super().__init__()
+        self.out_dim = config.width
         self.align = AlignFeatures(config.edge_dim, config.width, padded_width(config.edge_dim, config.fill))
 
     def forward(self, tokens: Tokens, features: FeatureTable) -> Tensor:
         return self.align(features.edge, tokens.event, tokens.is_event)
 
 
-class TimeChannel(nn.Module):
+class TimeChannel(Channel):
     """Time encoding of the token's age (time from the event to the query)."""
 
     def __init__(self, config: ChannelConfig) -> None:
         super().__init__()
+        self.out_dim = config.width
         self.encode = TimeEncoding(config.time_dim, trainable=config.trainable_time)
         self.align = nn.Linear(config.time_dim, config.width)
 
     def forward(self, tokens: Tokens, features: FeatureTable) -> Tensor:
         return self.align(self.encode(tokens.age))
+
+
+class EventTypeChannel(Channel):
+    """Embeddings of the categorical columns of the token's event, summed; the query token has only the bias.
+
+    A column has an embedding per frequent value in training, one for all other values, also those that training does
+    not have, and one for a missing value. The last two start at 0: a value that training never showed says nothing. A
+    stream without categorical columns has no weights and no columns here. Embeddings are rows of a matrix that one-hot
+    codes are multiplied with, because a GPU adds up the gradient of a table row one by one, in any order.
+    """
+
+    bucket: Tensor
+
+    def __init__(self, config: ChannelConfig) -> None:
+        super().__init__()
+        buckets = [assign_type_buckets(column, config.type_values) for column in config.types]
+        self.index = [column.index for column in config.types]
+        # the last entry is the bucket of other values, behind which only that of missing values follows
+        self.sizes = [int(bucket[-1]) + 2 for bucket in buckets]
+        self.out_dim = config.width if buckets else 0
+        most = max((len(bucket) for bucket in buckets), default=0)
+        # beyond a column's own codes there are only unknown values, the bucket of its last entry
+        rows = [torch.cat([bucket, bucket[-1:].expand(most - len(bucket))]) for bucket in buckets]
+        table = torch.stack(rows) if rows else torch.zeros(0, 0, dtype=torch.int64)
+        self.register_buffer("bucket", table, persistent=False)
+        if buckets:
+            self.weight = uniform_parameter(len(buckets), sum(self.sizes), config.width)
+            self.bias = uniform_parameter(len(buckets), config.width)
+            with torch.no_grad():
+                for rows in self.weight.split(self.sizes):
+                    rows[-2:] = 0
+
+    def forward(self, tokens: Tokens, features: FeatureTable) -> Tensor:
+        if not self.index:
+            return tokens.age.new_zeros(*tokens.age.shape, 0)
+        assert features.codes is not None
+        codes = gather_rows(features.codes, tokens.event).long()  # [r l dc]
+        chosen = []
+        for bucket, index, size in zip(self.bucket, self.index, self.sizes, strict=True):
+            own = bucket[codes[..., index].clamp(max=len(bucket) - 1)]
+            chosen.append(own[..., None] == torch.arange(size, device=own.device))
+        one_hot = torch.cat(chosen, dim=-1) & tokens.is_event[..., None]  # [r l k]
+        return one_hot.to(self.weight.dtype) @ self.weight + self.bias
+
+
+def assign_type_buckets(column: TypeColumn, values: int) -> Int64[Tensor, "_"]:
+    """Return the bucket of each code: `values` frequent ones by rank, then all others, then missing values.
+
+    The last entry is that of any larger code, which training does not have.
+    """
+    frequent = [
+        code for code, value in zip(column.codes, column.values, strict=True) if value != MISSING_VALUE
+    ]
+    frequent = frequent[:values]
+    bucket = torch.full((max(column.codes) + 2,), len(frequent), dtype=torch.int64)
+    bucket[frequent] = torch.arange(len(frequent))
+    for code, value in zip(column.codes, column.values, strict=True):
+        if value == MISSING_VALUE:
+            bucket[code] = len(frequent) + 1
+    return bucket
 
 
 class AlignFeatures(nn.Module):
@@ -127,24 +202,26 @@ class AlignFeatures(nn.Module):
         return lookup(table, index, present) @ self.weight + self.bias
 
 
-class Cooccurrence(nn.Module):
+class Cooccurrence(Channel):
     """Count of the token's node in its own and in the other sequence."""
 
     def __init__(self, config: ChannelConfig) -> None:
         super().__init__()
+        self.out_dim = config.width
         self.encode = CountEncoding(config.width, config.width)
 
     def forward(self, tokens: Tokens) -> Tensor:
         return self.encode(pair_counts(tokens.node, tokens.mask))
 
 
-class DecayedCooccurrence(nn.Module):
+class DecayedCooccurrence(Channel):
     """Co-occurrence where each event counts exp(-age / scale), on several time scales."""
 
     scale: Tensor
 
     def __init__(self, config: ChannelConfig) -> None:
         super().__init__()
+        self.out_dim = config.width
         self.register_buffer("scale", torch.tensor(config.scales), persistent=False)
         width, sides = config.width, 2 * len(config.scales)
         self.encode = nn.Sequential(nn.Linear(sides, width), nn.ReLU(), nn.Linear(width, width))
@@ -167,11 +244,21 @@ def decayed_pair_counts(tokens: Tokens, scale: Float32[Tensor, "s"]) -> Float32[
 
 
 # Channels that need one sequence only, and channels that need both sequences of a pair.
-CHANNELS: dict[str, type[nn.Module]] = {"node": NodeChannel, "edge": EdgeChannel, "time": TimeChannel}
-PAIR_CHANNELS: dict[str, type[nn.Module]] = {
+CHANNELS: dict[str, type[Channel]] = {
+    "node": NodeChannel,
+    "edge": EdgeChannel,
+    "time": TimeChannel,
+    "event-types": EventTypeChannel,
+}
+PAIR_CHANNELS: dict[str, type[Channel]] = {
     "cooccurrence": Cooccurrence,
     "decayed-cooccurrence": DecayedCooccurrence,
 }
+
+
+def count_columns(*parts: Iterable[nn.Module]) -> int:
+    """Return the number of columns of all these channels side by side."""
+    return sum(channel.out_dim for part in parts for channel in part if isinstance(channel, Channel))
 
 
 class Channels(nn.Module):
@@ -183,7 +270,7 @@ class Channels(nn.Module):
         self.paired = nn.ModuleList(
             PAIR_CHANNELS[name](config) for name in config.names if name in PAIR_CHANNELS
         )
-        self.out_dim = config.width * (len(self.alone) + len(self.paired))
+        self.out_dim = count_columns(self.alone, self.paired)
 
     def forward(self, tokens: Tokens, features: FeatureTable) -> Float[Tensor, "r l d"]:
         """Encode each token; a sequence that two pairs share is encoded for each of them (decision 017)."""

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from dygmamba.data.events.ids import NodeIds
+from dygmamba.data.events.node_rows import NodeRows
 from dygmamba.data.events.splits import Split
 from dygmamba.data.events.statistics import ACTIVITY_BINS, Statistics
 from dygmamba.data.events.times import format_duration, looks_like_epoch_seconds
@@ -104,6 +105,8 @@ def _build_facts_table(
     }
     if dataset.store.features.has_columns:
         rows["columns"] = _describe_columns(dataset)
+    if dataset.store.features.node_rows is not None:
+        rows["node features"] = _describe_node_features(dataset.store.features.node_rows)
     if facts.gap is not None:
         rows["time gaps"] = (
             f"a node's next event follows within {times.format_gap(facts.gap.q50)} (median), "
@@ -122,6 +125,14 @@ def _describe_columns(dataset: Dataset) -> str:
     numbers = ", ".join(features.edge_names[:MAX_COLUMNS]) + more
     types = [f"{category.name} ({len(category.values):,} values)" for category in features.categories]
     return ", ".join([*([numbers] if numbers else []), *types])
+
+
+def _describe_node_features(rows: NodeRows) -> str:
+    """Name the node features and say since when they count."""
+    names = rows.column_names
+    more = f" and {len(names) - MAX_COLUMNS} more" if len(names) > MAX_COLUMNS else ""
+    kind = "known from the start" if rows.is_static else "each row counts for strictly later events"
+    return f"{', '.join(names[:MAX_COLUMNS])}{more}; {len(rows):,} rows, {kind}"
 
 
 def _format_percent(value: float | None) -> str:

@@ -14,7 +14,9 @@ from torch import Tensor, nn
 
 from dygmamba.config import build_config
 from dygmamba.core.errors import DygError
+from dygmamba.data.events.categories import Category
 from dygmamba.data.events.event_store import EventStore, FeatureTable
+from dygmamba.data.events.node_rows import STATIC_TIME, NodeRows
 from dygmamba.data.events.splits import Split
 from dygmamba.engine.scoring import Ranker
 from dygmamba.engine.stream import Stream
@@ -25,6 +27,8 @@ from dygmamba.sampling.draws import Draws
 from dygmamba.sampling.view import NeighborSequence, PairBatch, PairView
 
 EVENTS, NODES, PAIRS = 60, 7, 12
+ROWS = 20  # of node features
+EVENT_TYPES = ("", "call", "mail", "visit")  # the first is a missing value
 TOLERANCE = 1e-5  # relative difference of scores that must be equal up to rounding
 
 
@@ -125,8 +129,27 @@ def sample_stream() -> EventStore:
     src, dst = (torch.randint(NODES - 1, (EVENTS,), generator=rng) for _ in range(2))
     # near 2004: large enough that float32 times would lose seconds
     time = 1.08e9 + torch.randint(0, 3, (EVENTS,), generator=rng).cumsum(0).double()
-    features = FeatureTable(torch.randn(NODES, 3, generator=rng), torch.randn(EVENTS, 2, generator=rng))
+    features = FeatureTable(
+        torch.randn(NODES, 3, generator=rng),
+        torch.randn(EVENTS, 2, generator=rng),
+        torch.randint(len(EVENT_TYPES), (EVENTS, 1), generator=rng, dtype=torch.int32),
+        categories=(Category("type", EVENT_TYPES),),
+        node_rows=_sample_node_rows(time, rng),
+    )
     return EventStore.from_columns(src, dst, time, num_nodes=NODES, features=features)
+
+
+def _sample_node_rows(time: Tensor, rng: torch.Generator) -> NodeRows:
+    """Create node features that change at times of events; every other node has no row."""
+    node, at = (
+        2 * torch.randint(NODES // 2, (ROWS,), generator=rng),
+        torch.randint(EVENTS, (ROWS,), generator=rng),
+    )
+    since = torch.where(torch.arange(ROWS) < 2, STATIC_TIME, time[at])
+    value, known = torch.randn(ROWS, 1, generator=rng), torch.rand(ROWS, 1, generator=rng) < 0.8
+    codes = torch.randint(len(EVENT_TYPES), (ROWS, 1), generator=rng, dtype=torch.int32)
+    columns = (node, since, value * known, known, codes)
+    return NodeRows.from_unsorted(*columns, names=("level",), categories=(Category("kind", EVENT_TYPES),))
 
 
 def sample_pairs(store: EventStore, count: int = PAIRS) -> PairBatch:
@@ -161,19 +184,62 @@ def _check_finite(case: CheckCase) -> CheckResult:
 
 
 def _check_causal(case: CheckCase) -> CheckResult:
-    """Compare with a stream that ends before the query; in the other one, later edge features are far off."""
+    """Compare with a stream that ends before the query; in the other one, later columns are far off.
+
+    Node features of the query time and later are far off in a third stream.
+    """
     store, pairs = case.store, case.pairs
     time = store.time[len(store) // 2]
     now = PairBatch.from_pairs(pairs.src, pairs.dst, time.expand(len(pairs)).contiguous())
-    past = store[: int(torch.searchsorted(store.time, time))]
-    features = FeatureTable(store.features.node, _perturb_later_features(store, len(past)))
-    other = replace(store, features=features)
-    return _compare_scores(case.score(now, other), case.score(now, past), "an event at its time or later")
+    past = _drop_later_node_rows(store[: int(torch.searchsorted(store.time, time))], float(time))
+    other = replace(store, features=_perturb_later_features(store.features, len(past)))
+    expected = case.score(now, past)
+    result = _compare_scores(case.score(now, other), expected, "an event at its time or later")
+    if result.problem is not None or store.features.node_rows is None:
+        return result
+    other = replace(past, features=_add_later_node_rows(past, float(time)))
+    return _compare_scores(case.score(now, other), expected, "a node feature of its time or later")
 
 
-def _perturb_later_features(store: EventStore, known: int) -> Tensor:
-    is_later = torch.arange(len(store))[:, None] >= known
-    return torch.where(is_later, 1e3, store.features.edge)
+def _drop_later_node_rows(store: EventStore, time: float) -> EventStore:
+    rows = store.features.node_rows
+    if rows is None:
+        return store
+    is_early = rows.time < time
+    columns = (column[is_early] for column in rows.columns)
+    return replace(
+        store,
+        features=replace(
+            store.features, node_rows=NodeRows(*columns, names=rows.names, categories=rows.categories)
+        ),
+    )
+
+
+def _add_later_node_rows(store: EventStore, time: float) -> FeatureTable:
+    """Give every node one more row, at exactly this time, with values that are far off."""
+    features, rows = store.features, store.features.node_rows
+    assert rows is not None
+    count = store.num_nodes
+    last = torch.tensor([[len(category.values) - 1 for category in rows.categories]], dtype=torch.int32)
+    later = (
+        torch.arange(count),
+        torch.full((count,), time, dtype=torch.float64),
+        torch.full((count, len(rows.names)), 1e3),
+        torch.ones(count, len(rows.names), dtype=torch.bool),
+        last.expand(count, -1),
+    )
+    both = (torch.cat(pair) for pair in zip(rows.columns, later, strict=True))
+    more = NodeRows.from_unsorted(*both, names=rows.names, categories=rows.categories)
+    return replace(features, node_rows=more)
+
+
+def _perturb_later_features(features: FeatureTable, known: int) -> FeatureTable:
+    is_later = torch.arange(len(features.edge))[:, None] >= known
+    codes = features.codes
+    if codes is not None:  # every value becomes the next one
+        counts = torch.tensor([len(category.values) for category in features.categories])
+        codes = torch.where(is_later, ((codes + 1) % counts).int(), codes)
+    return replace(features, edge=torch.where(is_later, 1e3, features.edge), codes=codes)
 
 
 def _check_batch(case: CheckCase) -> CheckResult:

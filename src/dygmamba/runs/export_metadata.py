@@ -31,6 +31,7 @@ INPUT_MEANINGS = {
     "dst_row": ("pairs", "row of each pair's destination"),
     "node_features": ("nodes", "features of each node, by node number; 0 for an unknown node"),
     "edge_features": ("events", "features of each event, by event number"),
+    "event_codes": ("events", "codes of the categorical columns of each event, by event number"),
     "numbers": ("pairs", "features of each pair, in the order of `numbers`"),
     NEW_ENDS_INPUT: (
         "pairs",

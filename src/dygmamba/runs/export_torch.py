@@ -50,11 +50,15 @@ class ExportedScorer(NamedTuple):
 def view_to_inputs(view: PairView) -> Inputs:
     """Return the tensors of a view by name: `node`, `when`, `src_row`, `dst_row`, features, `past.R.H.COLUMN`.
 
+    A stream with categorical columns also has `event_codes`.
+
     R is the number of a request and H that of a hop, both from 0.
     """
     pairs = view.pairs
     queries = {"node": pairs.node, "when": pairs.when, "src_row": pairs.src_row, "dst_row": pairs.dst_row}
     queries |= {"node_features": view.features.node, "edge_features": view.features.edge}
+    if view.features.codes is not None:
+        queries["event_codes"] = view.features.codes
     history = {
         f"past.{request}.{hop}.{name}": column
         for request, hops in enumerate(view.neighbors)
@@ -89,7 +93,7 @@ class TensorScorer(nn.Module):
             )
             for request, hops in enumerate(self.hops)
         )
-        features = FeatureTable(inputs["node_features"], inputs["edge_features"])
+        features = FeatureTable(inputs["node_features"], inputs["edge_features"], inputs.get("event_codes"))
         return self.scorer(PairView(pairs, neighbors, features))
 
 

@@ -36,7 +36,7 @@ OTHER_VALUES = "any other value"
 
 @dataclass(frozen=True, slots=True)
 class QueryColumns:
-    """Columns that queries carry: `row` is the row of each query in the numbers and codes, which are on the host.
+    """Columns that queries carry: `row` is the row of each query in the numbers and codes.
 
     The columns are those of the stream's features, in the same order.
     """
@@ -365,7 +365,7 @@ def standardise(columns: QueryColumns, request: ColumnRequest) -> Float64[Tensor
 def assign_buckets(columns: QueryColumns, column: TypeColumn) -> Int64[Tensor, "p"]:
     """Return the rank of each value among the frequent ones; rare and unknown values share the last bucket."""
     assert columns.codes is not None
-    code = columns.codes[columns.row.cpu(), column.index].long()
+    code = columns.codes[columns.row.to(columns.codes.device), column.index].cpu().long()
     largest = max(max(column.codes), int(code.max()) if len(code) else 0)
     bucket = torch.full((largest + 1,), len(column.codes), dtype=torch.int64)
     bucket[torch.tensor(column.codes)] = torch.arange(len(column.codes))

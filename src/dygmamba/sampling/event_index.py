@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Float32, Float64, Int64
 from torch import Tensor
 
-from dygmamba.core.errors import ConfigError
+from dygmamba.core.errors import ConfigError, EventError
 from dygmamba.data.events.event_store import FeatureTable
 from dygmamba.ops.recent_neighbors import SamplingWeights, find_weight_quantile
 from dygmamba.sampling.columns import ColumnRequest
@@ -21,6 +21,7 @@ from dygmamba.sampling.counts import CountRequest, EventCounts, PairNeighbors
 from dygmamba.sampling.decayed_counts import DecayedCountLookup, DecayedCountRequest
 from dygmamba.sampling.draws import Draws
 from dygmamba.sampling.event_history import EventHistory, HistoryRequest
+from dygmamba.sampling.node_features import NodeFeatureRequest
 from dygmamba.sampling.node_values import NodeValueRequest
 from dygmamba.sampling.transition_counts import TransitionCountRequest, TransitionLookup
 from dygmamba.sampling.transitions import TransitionRequest
@@ -71,6 +72,12 @@ class EventIndex(ABC):
         self, request: NodeValueRequest, pairs: PairBatch, features: FeatureTable
     ) -> Float32[Tensor, "p f"]:
         """Return the features of event values of each pair's nodes, from events strictly before its time."""
+
+    @abstractmethod
+    def node_features(
+        self, request: NodeFeatureRequest, pairs: PairBatch, features: FeatureTable
+    ) -> Float32[Tensor, "p f"]:
+        """Return the node features of each pair's ends, as they were known strictly before its time."""
 
     @abstractmethod
     def history(self, request: HistoryRequest) -> EventHistory:
@@ -131,6 +138,21 @@ class EventIndex(ABC):
         return self.counts(request.scales).compute_features(*queries, near).to(pairs.node.device)
 
 
+def compute_node_features(
+    request: NodeFeatureRequest, pairs: PairBatch, features: FeatureTable
+) -> Float32[Tensor, "p f"]:
+    """Look up the node features of each pair's ends strictly before its time; they do not depend on events."""
+    if features.node_rows is None:
+        names = ", ".join(column.name for column in (*request.columns.numeric, *request.columns.types))
+        raise EventError(
+            f"this model reads the node features {names}, and the events have none; import them with the same "
+            "`node_features`",
+            code="node-features-missing",
+        )
+    queries = (pairs.src.cpu(), pairs.dst.cpu(), pairs.time.cpu())
+    return request.compute_features(features.node_rows, *queries).to(pairs.node.device)
+
+
 def _pick_uniform(index: EventIndex, begin: Tensor, count: Tensor, chance: Tensor, scale: float) -> Tensor:
     return begin[:, None] + (chance * count[:, None]).long()
 
@@ -167,6 +189,42 @@ def _sequences_at(
     )
 
 
+# Type of a request: the field of a view with its results, and the look-up.
+TABLES: dict[type, tuple[str, Callable[[EventIndex, Any, PairBatch, FeatureTable], Any]]] = {
+    CountRequest: (
+        "counts",
+        lambda index, request, pairs, _: index.count_features(request, pairs.at_table_time()),
+    ),
+    WalkRequest: ("walks", lambda index, request, *_: index.walks(request)),
+    DecayedCountRequest: ("decayed_counts", lambda index, request, *_: index.decayed_counts(request)),
+    HistoryRequest: ("histories", lambda index, request, *_: index.history(request)),
+    TransitionRequest: (
+        "transitions",
+        lambda index, request, pairs, _: index.transition_features(request, pairs.at_table_time()),
+    ),
+    TransitionCountRequest: (
+        "transition_counts",
+        lambda index, request, *_: index.transition_counts(request),
+    ),
+    ColumnRequest: (
+        "column_features",
+        lambda index, request, pairs, features: index.column_features(
+            request, pairs.at_table_time(), features
+        ),
+    ),
+    NodeValueRequest: (
+        "node_values",
+        lambda index, request, pairs, features: index.node_value_features(
+            request, pairs.at_table_time(), features
+        ),
+    ),
+    NodeFeatureRequest: (
+        "node_features",
+        lambda index, request, pairs, features: index.node_features(request, pairs.at_table_time(), features),
+    ),
+}
+
+
 def gather_view(
     index: EventIndex,
     features: FeatureTable,
@@ -176,8 +234,7 @@ def gather_view(
 ) -> PairView:
     """Look up what a model requests for a batch of pairs; each row is looked up once per request.
 
-    Count, transition, column and value features are those at the table time (`PairBatch.known`), sequences those at
-    the pair's own time.
+    Features of pairs are those at the table time (`PairBatch.known`), sequences those at the pair's own time.
 
     Args:
         index: Events that are visible, each to later queries only.
@@ -186,27 +243,13 @@ def gather_view(
         requests: The model's requests.
         draws: Random numbers of the `uniform` and `time_aware` strategies; `recent` needs none.
     """
-    neighbors, counts, walks, decayed, histories, transitions, followers, columns, values = (
-        [] for _ in range(9)
-    )
+    neighbors, tables = [], {}
     for request in requests:
-        if isinstance(request, CountRequest):
-            counts.append(index.count_features(request, pairs.at_table_time()))
-        elif isinstance(request, WalkRequest):
-            walks.append(index.walks(request))
-        elif isinstance(request, DecayedCountRequest):
-            decayed.append(index.decayed_counts(request))
-        elif isinstance(request, HistoryRequest):
-            histories.append(index.history(request))
-        elif isinstance(request, TransitionRequest):
-            transitions.append(index.transition_features(request, pairs.at_table_time()))
-        elif isinstance(request, TransitionCountRequest):
-            followers.append(index.transition_counts(request))
-        elif isinstance(request, ColumnRequest):
-            columns.append(index.column_features(request, pairs.at_table_time(), features))
-        elif isinstance(request, NodeValueRequest):
-            values.append(index.node_value_features(request, pairs.at_table_time(), features))
-        else:
+        if isinstance(request, NeighborRequest):
             neighbors.append(index.gather(request, pairs.node, pairs.when, draws))
-    tables = (counts, walks, decayed, histories, transitions, followers, columns, values)
-    return PairView(pairs, tuple(neighbors), features, *map(tuple, tables))
+        else:
+            name, look_up = TABLES[type(request)]
+            tables.setdefault(name, []).append(look_up(index, request, pairs, features))
+    return PairView(
+        pairs, tuple(neighbors), features, **{name: tuple(found) for name, found in tables.items()}
+    )

@@ -39,8 +39,9 @@ from dygmamba.sampling.disk_index import (
 )
 from dygmamba.sampling.event_history import EventHistory, HistoryRequest, StreamTotals
 from dygmamba.sampling.event_index import STRATEGIES as STRATEGIES
-from dygmamba.sampling.event_index import EventIndex
+from dygmamba.sampling.event_index import EventIndex, compute_node_features
 from dygmamba.sampling.event_index import gather_view as gather_view
+from dygmamba.sampling.node_features import NodeFeatureRequest
 from dygmamba.sampling.node_values import NodeValueRequest, NodeValueTable
 from dygmamba.sampling.transition_counts import TransitionCountRequest, TransitionCountTable
 from dygmamba.sampling.transitions import TransitionRequest, TransitionTable
@@ -175,6 +176,14 @@ class NeighborIndex(EventIndex):
             )
         return self._node_values[request]
 
+    def node_features(
+        self, request: NodeFeatureRequest, pairs: PairBatch, features: FeatureTable
+    ) -> Float32[Tensor, "p f"]:
+        """Return the node features of each pair's ends, as they were known strictly before its time."""
+        return self._cached_features(
+            request, pairs, lambda request, pairs: compute_node_features(request, pairs, features)
+        )
+
     def _cached_features(self, request: Any, pairs: PairBatch, compute: Callable[..., Tensor]) -> Tensor:
         """Compute features of pairs, or return those of the same queries.
 
@@ -243,7 +252,8 @@ class NeighborIndex(EventIndex):
 
 
 def _query_digest(
-    request: CountRequest | TransitionRequest | ColumnRequest | NodeValueRequest, pairs: PairBatch
+    request: CountRequest | TransitionRequest | ColumnRequest | NodeValueRequest | NodeFeatureRequest,
+    pairs: PairBatch,
 ) -> bytes:
     """Return a digest of the queries, the key of the feature cache."""
     sha = hashlib.sha256(repr(request).encode())

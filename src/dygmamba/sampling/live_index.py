@@ -24,7 +24,7 @@ from dygmamba.sampling.columns import ColumnRequest
 from dygmamba.sampling.counts import CountRequest, EventCounts
 from dygmamba.sampling.decayed_counts import DecayedCountRequest
 from dygmamba.sampling.event_history import EventHistory, HistoryRequest, StreamTotals
-from dygmamba.sampling.event_index import EventIndex
+from dygmamba.sampling.event_index import EventIndex, compute_node_features
 from dygmamba.sampling.live_tables import (
     MAX_NODES,
     LiveColumns,
@@ -35,6 +35,7 @@ from dygmamba.sampling.live_tables import (
     LiveTransitions,
 )
 from dygmamba.sampling.live_walks import LiveWalks, WalkLists
+from dygmamba.sampling.node_features import NodeFeatureRequest
 from dygmamba.sampling.node_values import NodeValueRequest
 from dygmamba.sampling.transition_counts import TransitionCountRequest
 from dygmamba.sampling.transitions import TransitionRequest, TransitionTable
@@ -198,6 +199,12 @@ class LiveIndex(EventIndex, Growing):
     ) -> Float32[Tensor, "p f"]:
         """Return the features of event values of each pair's nodes, from events strictly before its time."""
         return self._find_node_values(request).compute_features(pairs.src, pairs.dst, pairs.time)
+
+    def node_features(
+        self, request: NodeFeatureRequest, pairs: PairBatch, features: FeatureTable
+    ) -> Float32[Tensor, "p f"]:
+        """Return the node features of each pair's ends, as they were known strictly before its time."""
+        return compute_node_features(request, pairs, features)
 
     def history(self, request: HistoryRequest) -> EventHistory:
         """Return the history of nodes, pairs and the whole stream; the totals are computed again after an append."""

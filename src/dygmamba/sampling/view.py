@@ -1,6 +1,6 @@
 """Input of a model: a batch of pairs to score, and the neighbor sequences and tables that it requested.
 
-Legend: p pairs, q queries (rows), l sequence length, r selected pairs or rows, f, g, h features per pair.
+Legend: p pairs, q queries (rows), l sequence length, r selected pairs or rows, f, g, h, j features per pair.
 """
 
 from dataclasses import dataclass, replace
@@ -19,6 +19,7 @@ from dygmamba.sampling.columns import ColumnRequest, QueryColumns
 from dygmamba.sampling.counts import CountRequest
 from dygmamba.sampling.decayed_counts import DecayedCountLookup, DecayedCountRequest
 from dygmamba.sampling.event_history import EventHistory, HistoryRequest
+from dygmamba.sampling.node_features import NodeFeatureRequest
 from dygmamba.sampling.node_values import NodeValueRequest
 from dygmamba.sampling.transition_counts import TransitionCountRequest, TransitionLookup
 from dygmamba.sampling.transitions import TransitionRequest
@@ -71,6 +72,7 @@ Request = (
     | TransitionCountRequest
     | ColumnRequest
     | NodeValueRequest
+    | NodeFeatureRequest
 )
 
 
@@ -247,6 +249,7 @@ class PairView:
         transition_counts: Transitions between nodes by request, to look up at a pair's table time.
         column_features: Features of each pair from the columns of events, by request.
         node_values: Features of the values of earlier events of each pair's nodes, by request.
+        node_features: Features of each pair from the node features of its ends, by request.
     """
 
     pairs: PairBatch
@@ -260,6 +263,7 @@ class PairView:
     transition_counts: tuple[TransitionLookup, ...] = ()
     column_features: tuple[Float32[Tensor, "p h"], ...] = ()
     node_values: tuple[Float32[Tensor, "p h"], ...] = ()
+    node_features: tuple[Float32[Tensor, "p j"], ...] = ()
 
     @property
     def columns(self) -> tuple[Tensor, ...]:
@@ -273,6 +277,6 @@ class PairView:
         cut = tuple((hop if length is None else hop.cut(length),) for (hop,) in self.neighbors)
         tables = {
             name: tuple(features[chosen] for features in getattr(self, name))
-            for name in ("counts", "transitions", "column_features", "node_values")
+            for name in ("counts", "transitions", "column_features", "node_values", "node_features")
         }
         return replace(self, pairs=self.pairs.select_part(chosen), neighbors=cut, **tables)

@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
-from jaxtyping import Float64, Int64
+from jaxtyping import Float64, Int32, Int64
 from torch import Tensor
+
+from dygmamba.data.events.categories import Category
 
 if TYPE_CHECKING:
     from dygmamba.data.events.event_store import EventStore
@@ -69,7 +71,9 @@ def rank_columns(store: "EventStore", events: Int64[Tensor, "k"] | None = None) 
     """
     chosen = torch.arange(len(store)) if events is None else events.cpu()
     chosen = chosen[-MAX_EXAMINED_EVENTS:]
-    return ColumnFacts(_rank_numeric(store, chosen), _rank_types(store, chosen))
+    codes = store.features.codes
+    types = () if codes is None else rank_types(codes[chosen], store.features.categories)
+    return ColumnFacts(_rank_numeric(store, chosen), types)
 
 
 def _rank_numeric(store: "EventStore", events: Int64[Tensor, "k"]) -> tuple[NumericColumn, ...]:
@@ -97,16 +101,17 @@ def _explained_variance(value: Float64[Tensor, "k"], node: Int64[Tensor, "k"]) -
     return 0.0 if free <= 0 else 1 - within / total * (len(value) - 1) / free
 
 
-def _rank_types(store: "EventStore", events: Int64[Tensor, "k"]) -> tuple[TypeColumn, ...]:
-    codes, ranked = store.features.codes, []
-    if codes is None or not len(events):
+def rank_types(codes: Int32[Tensor, "k dc"], categories: tuple[Category, ...]) -> tuple[TypeColumn, ...]:
+    """Rank categorical columns by these (training) rows: best first whose eight most frequent values cover most."""
+    ranked = []
+    if not len(codes):
         return ()
-    for index, category in enumerate(store.features.categories):
-        count = torch.bincount(codes[events, index].long(), minlength=len(category.values))
+    for index, category in enumerate(categories):
+        count = torch.bincount(codes[:, index].long(), minlength=len(category.values))
         order = torch.argsort(count, descending=True, stable=True)
         used = order[: int((count > 0).sum())].tolist()
         if len(used) > 1:
-            covered = float(count[order[:8]].sum()) / len(events)
+            covered = float(count[order[:8]].sum()) / len(codes)
             values = tuple(category.values[code] for code in used)
             ranked.append((-covered, TypeColumn(index, category.name, tuple(used), values)))
     return tuple(column for _, column in sorted(ranked, key=lambda entry: entry[0]))

@@ -9,15 +9,16 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import torch
-from jaxtyping import Float32, Float64, Int32, Int64
+from jaxtyping import Float32, Float64, Int32, Int64, Shaped
 from torch import Tensor
 
 from dygmamba.core.errors import EventError
 from dygmamba.data.events.categories import Category
+from dygmamba.data.events.node_rows import NodeRows
 from dygmamba.data.storage.mapped_columns import iterate_slices, release_pages
 from dygmamba.data.storage.mapped_file import MappedFile
 
-MAX_GPU_SHARE = 0.5  # of a GPU's free memory that edge features may take
+MAX_GPU_SHARE = 0.5  # of a GPU's free memory that edge features, and then codes, may take
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +31,7 @@ class FeatureTable:
         codes: Codes of the categorical columns; None if there are none.
         names: Names of the edge features; empty if they are unknown.
         categories: Names and values of the categorical columns.
+        node_rows: Named node features, which may change over time; None if there are none.
     """
 
     node: Float32[Tensor, "n dn"]
@@ -37,6 +39,7 @@ class FeatureTable:
     codes: Int32[Tensor, "e dc"] | None = None
     names: tuple[str, ...] = ()
     categories: tuple[Category, ...] = ()
+    node_rows: NodeRows | None = None
 
     @staticmethod
     def empty(num_nodes: int, num_events: int) -> "FeatureTable":
@@ -58,16 +61,22 @@ class FeatureTable:
         return replace(self, edge=self.edge[rows], codes=None if self.codes is None else self.codes[rows])
 
     def to(self, device: torch.device | str) -> "FeatureTable":
-        """Move the features to a device; edge features too large for a GPU stay in pinned host memory.
+        """Move the features to a device; columns of events too large for a GPU stay in pinned host memory.
 
-        `ops.gather_rows` reads single rows of them from there. Codes stay on the host, where they are read.
+        `ops.gather_rows` reads single rows of them from there.
         """
         target = torch.device(device)
-        if target.type == "cuda" and self.edge.device.type == "cpu":
-            free, _ = torch.cuda.mem_get_info(target)
-            if self.edge.numel() * self.edge.element_size() > MAX_GPU_SHARE * free:
-                return replace(self, node=self.node.to(target), edge=self.edge.pin_memory())
-        return replace(self, node=self.node.to(target), edge=self.edge.to(target))
+        node, edge = self.node.to(target), _move_rows(self.edge, target)
+        codes = None if self.codes is None else _move_rows(self.codes, target)
+        return replace(self, node=node, edge=edge, codes=codes)
+
+
+def _move_rows(table: Shaped[Tensor, "e c"], target: torch.device) -> Shaped[Tensor, "e c"]:
+    if target.type == "cuda" and table.device.type == "cpu":
+        free, _ = torch.cuda.mem_get_info(target)
+        if table.numel() * table.element_size() > MAX_GPU_SHARE * free:
+            return table.pin_memory()
+    return table.to(target)
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +146,12 @@ class EventStore:
                 f"node features have {self.features.node.shape[0]} rows for {self.num_nodes} nodes; "
                 "give one row per node",
                 code="node-feature-rows",
+            )
+        rows = self.features.node_rows
+        if rows is not None and len(rows) and int(rows.node[-1]) >= self.num_nodes:
+            raise EventError(
+                f"node features are of node {int(rows.node[-1])}, but there are {self.num_nodes} nodes; remove them",
+                code="node-out-of-range",
             )
         if e:
             self.check_unchanged()._check_values()

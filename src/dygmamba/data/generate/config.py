@@ -108,9 +108,15 @@ class PurchaseConfig(Settings):
         return self.customers + self.shops
 
 
+@dataclass(frozen=True, slots=True)
+class ResidentConfig(PurchaseConfig):
+    """Parameters of a stream of purchases of residents, whose node features change; the same as of purchases."""
+
+
 GENERATOR_CONFIGS: dict[str, type[GeneratorConfig] | type[PurchaseConfig]] = {
     "forgetting": GeneratorConfig,
     "purchases": PurchaseConfig,
+    "residents": ResidentConfig,
 }
 
 

@@ -1,5 +1,7 @@
 """Number the nodes and event types of a dataset as an earlier dataset does, matched by the user's ids and values."""
 
+from dataclasses import replace
+
 import numpy as np
 import pyarrow as pa
 import torch
@@ -7,6 +9,7 @@ from jaxtyping import Float32
 from torch import Tensor
 
 from dygmamba.core.errors import EventError
+from dygmamba.data.events.categories import Category
 from dygmamba.data.events.event_store import EventStore
 from dygmamba.data.events.ids import NodeIds
 from dygmamba.data.events.times import looks_like_epoch_seconds
@@ -29,19 +32,23 @@ def align_dataset(dataset: Dataset, earlier: Dataset) -> Dataset:
     store, features = dataset.store, dataset.store.features
     num_nodes = max(len(earlier.ids), int(node.max(initial=-1)) + 1)
     is_numbered = num_nodes == store.num_nodes and bool((node == np.arange(len(node))).all())
-    if is_numbered and categories == features.categories:
+    rows, known = features.node_rows, earlier.store.features.node_rows
+    if rows is not None and known is not None:
+        rows = rows.recode(known.categories)
+    has_same_codes = rows is None or rows.categories == _list_node_categories(dataset)
+    if is_numbered and categories == features.categories and has_same_codes:
         return dataset
     number = torch.from_numpy(node)
     aligned = store.derive(  # the events were checked when they were read
         src=number[store.src],
         dst=number[store.dst],
         num_nodes=num_nodes,
-        features=type(features)(
-            _align_node_features(store, earlier.store, number, num_nodes),
-            features.edge,
-            codes,
-            features.names,
-            categories,
+        features=replace(
+            features,
+            node=_align_node_features(store, earlier.store, number, num_nodes),
+            codes=codes,
+            categories=categories,
+            node_rows=rows if rows is None else rows.renumber(number),
         ),
         source=None,
     )
@@ -58,6 +65,10 @@ def _require_same_columns(dataset: Dataset, earlier: Dataset) -> None:
             tuple(category.name for category in part.features.categories) for part in (new, old)
         ),
         "node features": (new.features.node.shape[1], old.features.node.shape[1]),
+        "named node features": (_list_node_names(new), _list_node_names(old)),
+        "categorical node features": tuple(
+            tuple(category.name for category in _list_node_categories(part)) for part in (dataset, earlier)
+        ),
     }
     for what, (own, other) in parts.items():
         if own != other:
@@ -79,6 +90,15 @@ def _require_same_columns(dataset: Dataset, earlier: Dataset) -> None:
             "with the same `time_unit`",
             code="other-times",
         )
+
+
+def _list_node_names(store: EventStore) -> tuple[str, ...]:
+    return () if store.features.node_rows is None else store.features.node_rows.names
+
+
+def _list_node_categories(dataset: Dataset) -> tuple[Category, ...]:
+    rows = dataset.store.features.node_rows
+    return () if rows is None else rows.categories
 
 
 def _is_dated(dataset: Dataset) -> bool:

@@ -25,6 +25,7 @@ from dygmamba.core.settings import check_value
 from dygmamba.data.events.categories import Category
 from dygmamba.data.events.event_store import EventStore, FeatureTable
 from dygmamba.data.events.ids import NodeIds
+from dygmamba.data.events.node_rows import NodeRows
 from dygmamba.data.events.origin import Origin, parse_origin
 from dygmamba.data.events.statistics import Statistics, compute_statistics
 from dygmamba.data.events.times import format_date
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
 
 FORMAT = "dygmamba-events"
 FORMAT_VERSION = 1
+NODE_ROWS_VERSION = 2  # of files with named node features, which earlier programs do not read
 SHOWN_EVENTS, SHOWN_COLUMNS = 5, 8  # in a notebook
 VERSION_LENGTH = 8  # hex digits of the content digest
 VERSION_SEPARATOR = "@"  # NAME@VERSION.safetensors is an older version
@@ -55,7 +57,13 @@ COLUMN_TYPES = {
     "label": (torch.float32, 1),
     **dict.fromkeys(("ids", "ids_offsets"), (torch.int64, 1)),
     **dict.fromkeys(("ids_bytes", "ids_source"), (torch.uint8, 1)),
+    "node_rows_node": (torch.int64, 1),
+    "node_rows_time": (torch.float64, 1),
+    "node_rows_value": (torch.float32, 2),
+    "node_rows_known": (torch.uint8, 2),
+    "node_rows_codes": (torch.int32, 2),
 }
+NODE_ROWS_COLUMNS = ("node", "time", "value", "known", "codes")  # fields of NodeRows
 ID_COLUMNS = ("ids", "ids_bytes", "ids_offsets", "ids_source")
 
 
@@ -111,6 +119,8 @@ class Dataset:
         """SHA-256 of events and ids; `digest` covers the events only."""
         categories = self.store.features.categories
         named = f" {json.dumps([asdict(category) for category in categories])}" if categories else ""
+        rows = self.store.features.node_rows
+        named += "" if rows is None else f" {json.dumps(_describe_node_columns(rows))}"
         about = f"{self.digest} {self.ids.sources}{named}".encode()
         return _hash_columns({**_get_id_columns(self.ids), "about": np.frombuffer(about, np.uint8)})
 
@@ -165,8 +175,11 @@ def save_dataset(dataset: Dataset, folder: Path) -> Path:
             "names": features.names,
             "categories": [asdict(category) for category in features.categories],
         }
+    if features.node_rows is not None:
+        facts["node_columns"] = _describe_node_columns(features.node_rows)
     about = json.dumps(facts)
-    metadata = {"format": FORMAT, "version": str(FORMAT_VERSION), "digest": dataset.digest, "about": about}
+    version = FORMAT_VERSION if features.node_rows is None else NODE_ROWS_VERSION
+    metadata = {"format": FORMAT, "version": str(version), "digest": dataset.digest, "about": about}
     metadata |= {"ids_digest": _hash_ids(ids, about), "content": dataset.content}
     id_tensors = {
         name: torch.from_numpy(np.require(column, requirements="W")) for name, column in ids.items()
@@ -203,9 +216,10 @@ def load_dataset(path: Path) -> Dataset:
             f"{path} is a {DATASET_SUFFIX} file but holds no events; give one that data import wrote",
             code="not-a-dataset",
         )
-    if metadata.get("version") != str(FORMAT_VERSION):
+    if metadata.get("version") not in (str(FORMAT_VERSION), str(NODE_ROWS_VERSION)):
         raise FileError(
-            f"{path} has format version {metadata.get('version')}, this program reads {FORMAT_VERSION}; {advice}",
+            f"{path} has format version {metadata.get('version')}, this program reads {FORMAT_VERSION} and "
+            f"{NODE_ROWS_VERSION}; {advice}",
             code="unsupported-format-version",
         )
     try:
@@ -231,7 +245,10 @@ def _parse_dataset(
         src=tensors["src"],
         dst=tensors["dst"],
         time=tensors["time"],
-        features=_parse_features(tensors, about.get("columns"), origin),
+        features=replace(
+            _parse_features(tensors, about.get("columns"), origin),
+            node_rows=_parse_node_rows(tensors, about.get("node_columns")),
+        ),
         num_nodes=tensors["node"].shape[0],
         label=tensors.get("label"),
         bipartite=check_value("bipartite", about["bipartite"], bool),
@@ -255,14 +272,40 @@ def _parse_features(
     codes, categories = tensors.get("codes"), ()
     names = origin.features if len(origin.features) == tensors["edge"].shape[1] else ()
     if columns is not None:
-        names = check_value("names", columns["names"], tuple[str, ...])
-        categories = tuple(
-            Category(
-                check_value("name", category["name"], str),
-                check_value("values", category["values"], tuple[str, ...]),
-            )
-            for category in columns["categories"]
+        names, categories = _parse_column_names(columns)
+    _check_codes(codes, categories)
+    return FeatureTable(tensors["node"], tensors["edge"], codes, names, categories)
+
+
+def _parse_node_rows(tensors: Mapping[str, Tensor], columns: Mapping[str, Any] | None) -> NodeRows | None:
+    if columns is None:
+        return None
+    names, categories = _parse_column_names(columns)
+    node, time, value, known, codes = (tensors[f"node_rows_{name}"] for name in NODE_ROWS_COLUMNS)
+    _check_codes(codes, categories)
+    if value.shape != known.shape or value.shape[1] != len(names):
+        raise ValueError(f"it names {len(names)} numeric node features")
+    return NodeRows(node, time, value, known.bool(), codes, names, categories)
+
+
+def _describe_node_columns(rows: NodeRows) -> dict[str, Any]:
+    return {"names": rows.names, "categories": [asdict(category) for category in rows.categories]}
+
+
+def _parse_column_names(columns: Mapping[str, Any]) -> tuple[tuple[str, ...], tuple[Category, ...]]:
+    """Return the names of numeric columns, and the categorical columns."""
+    categories = tuple(
+        Category(
+            check_value("name", category["name"], str),
+            check_value("values", category["values"], tuple[str, ...]),
         )
+        for category in columns["categories"]
+    )
+    return check_value("names", columns["names"], tuple[str, ...]), categories
+
+
+def _check_codes(codes: Tensor | None, categories: tuple[Category, ...]) -> None:
+    """Raise ValueError unless every code stands for a value of its column."""
     if len(categories) != (0 if codes is None else codes.shape[1]):
         raise ValueError(f"it names {len(categories)} categorical columns")
     for k, category in enumerate(categories):
@@ -272,7 +315,6 @@ def _parse_features(
             and not 0 <= codes[:, k].min() <= codes[:, k].max() < len(category.values)
         ):
             raise ValueError(f"a code of the column {category.name[:60]!r} stands for no value")
-    return FeatureTable(tensors["node"], tensors["edge"], codes, names, categories)
 
 
 def _check_column(name: str, column: Tensor) -> None:
@@ -291,6 +333,10 @@ def _get_event_columns(store: EventStore) -> dict[str, Tensor]:
     columns |= {"edge": store.features.edge, "node": store.features.node}
     if store.features.codes is not None:
         columns["codes"] = store.features.codes
+    rows = store.features.node_rows
+    if rows is not None:
+        values = {name: getattr(rows, name) for name in NODE_ROWS_COLUMNS} | {"known": rows.known.byte()}
+        columns |= {f"node_rows_{name}": column for name, column in values.items()}
     return columns if store.label is None else columns | {"label": store.label}
 
 

@@ -185,7 +185,7 @@ def export_dataset(dataset: Dataset, path: Path, raw: bool = False) -> ExportRes
         write_file(path, _write_npz_chunks(_to_arrays(dataset)))
         count = len(dataset.store.features.categories)
         lost = (f"the {count} categorical columns were not exported",) if count else ()
-        return ExportResult(path, kind, lost, {})
+        return ExportResult(path, kind, (*lost, *_describe_lost_node_rows(dataset)), {})
     write_table(path, to_arrow(dataset), raw)
     options: dict[str, Any] = {}
     if kind in ("csv", "jsonl"):  # Parquet and Arrow files hold these options as metadata
@@ -202,6 +202,7 @@ def _describe_losses(dataset: Dataset, kind: str, raw: bool) -> tuple[str, ...]:
     store, messages = dataset.store, []
     if store.features.node.shape[1]:
         messages.append(f"the {store.features.node.shape[1]} node features were not exported")
+    messages += _describe_lost_node_rows(dataset)
     isolated = np.ones(store.num_nodes, bool)
     isolated[store.src.numpy()] = isolated[store.dst.numpy()] = False
     if isolated.any():
@@ -214,6 +215,15 @@ def _describe_losses(dataset: Dataset, kind: str, raw: bool) -> tuple[str, ...]:
                 "(`raw=True` leaves them as they are)"
             )
     return tuple(messages)
+
+
+def _describe_lost_node_rows(dataset: Dataset) -> list[str]:
+    rows = dataset.store.features.node_rows
+    return (
+        []
+        if rows is None
+        else [f"the table of node features ({', '.join(rows.column_names)}) was not exported"]
+    )
 
 
 def _to_arrays(dataset: Dataset) -> dict[str, np.ndarray]:

@@ -68,8 +68,8 @@ def _merge_features(old: FeatureTable, new: FeatureTable, node: Float32[Tensor, 
     edge = torch.cat([old.edge, new.edge])
     categories, codes = recode_categories(old, new)
     if old.codes is None or codes is None:
-        return FeatureTable(node, edge, old.codes, old.names, old.categories)
-    return FeatureTable(node, edge, torch.cat([old.codes, codes]), old.names, categories)
+        return replace(old, node=node, edge=edge)
+    return replace(old, node=node, edge=edge, codes=torch.cat([old.codes, codes]), categories=categories)
 
 
 def recode_categories(

@@ -219,10 +219,15 @@ def generate_dataset(
     name: str, config: "GeneratorConfig | PurchaseConfig", scratch: Path | None = None
 ) -> Dataset:
     """Generate a synthetic dataset; a large one is generated on disk, in the folder `scratch`."""
-    from dygmamba.data.generate.config import PurchaseConfig
-    from dygmamba.data.generate.purchases import generate_purchases
+    from dygmamba.data.generate.config import PurchaseConfig, ResidentConfig
+    from dygmamba.data.generate.purchases import generate_purchases, generate_residents
     from dygmamba.data.generate.stream import generate_stream
 
+    if isinstance(config, ResidentConfig):
+        ids = NodeIds.identity(config.nodes, config.customers)
+        return Dataset.from_events(
+            check_dataset_name(name), generate_residents(config), ids, Origin(format=GENERATED)
+        )
     if isinstance(config, PurchaseConfig):
         ids, features = NodeIds.identity(config.nodes, config.customers), ("amount",)
         origin = Origin(format=GENERATED, features=features, types=("type",))

@@ -3,7 +3,7 @@
 Legend: n rows, c columns.
 """
 
-from jaxtyping import Float, Int
+from jaxtyping import Int, Shaped
 from torch import Tensor
 
 from dygmamba.core.errors import ConfigError
@@ -15,7 +15,7 @@ __all__ = ["gather_rows"]
 GATHER_ROWS = Dispatch(__name__, {"cuda": ("triton",)})
 
 
-def gather_rows(table: Float[Tensor, "n c"], index: Int[Tensor, "*shape"]) -> Float[Tensor, "*shape c"]:
+def gather_rows(table: Shaped[Tensor, "n c"], index: Int[Tensor, "*shape"]) -> Shaped[Tensor, "*shape c"]:
     """Return table[index] on the index's device; a table in pinned host memory is read row by row.
 
     On a CPU, the gradients of a row that is gathered several times are added in the order of the index, so that they

@@ -1,0 +1,250 @@
+"""Tables of node features: a row per node, or per node and time, with numeric and categorical columns.
+
+A row counts for queries strictly later than its time. Without a column of times the rows are known from the start.
+"""
+
+# pyarrow.compute creates its functions at import, where pyright cannot see them
+# pyright: reportAttributeAccessIssue=false
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dygmamba.core.errors import ConfigError, FileError
+from dygmamba.data.events.categories import MISSING_VALUE
+from dygmamba.data.events.ids import NodeIds, Side
+from dygmamba.data.readers import detect_format
+from dygmamba.data.readers.columnar import COLUMNAR_FORMATS, read_columns
+from dygmamba.data.readers.delimited import iter_csv_batches
+from dygmamba.data.readers.header import read_header
+from dygmamba.data.readers.in_memory import is_in_memory, wrap_table
+from dygmamba.data.readers.json_lines import iter_json_batches, read_keys
+from dygmamba.data.readers.options import (
+    USUAL_NAMES,
+    ColumnRoles,
+    ReadOptions,
+    find_usual_column,
+    require_column,
+)
+from dygmamba.data.readers.other_columns import OtherColumns, as_category_text
+from dygmamba.data.readers.queries import ID_HEADINGS, parse_ids, read_query_times
+from dygmamba.data.readers.values import BadRows, ColumnLocation
+
+if TYPE_CHECKING:
+    from dygmamba.data.storage.dataset import Dataset
+
+
+@dataclass(frozen=True, slots=True)
+class NodeTableResult:
+    """A dataset with node features, and what was not used of their table.
+
+    Attributes:
+        dataset: The dataset.
+        unknown: Number of rows of nodes that the dataset does not have.
+        unused: Columns that are not used, with the reason.
+    """
+
+    dataset: "Dataset"
+    unknown: int
+    unused: dict[str, str]
+
+
+def add_node_features(
+    dataset: "Dataset", table: Any, time: str | None = None, options: ReadOptions | None = None
+) -> NodeTableResult:
+    """Return a dataset with the node features of a file or table; they replace those that it has.
+
+    Args:
+        dataset: The events.
+        table: A file, or a table in memory. The node is the column node or id, a column named as the source or the
+            destination of the events, or the first one.
+        time: Column of times; by default one with a usual name, such as time or date. Without one the features never
+            change.
+        options: How times, numbers and text are read.
+
+    Raises:
+        FileError: The table has no row of a node, or ids that stand for a source and for a destination.
+    """
+    options = options or ReadOptions()
+    source, rows = _read_table(table, options)
+    names = rows.column_names
+    if not rows.num_rows or len(names) < 2:
+        raise FileError(
+            f"{source} has {rows.num_rows} rows and {len(names)} columns; give a column of nodes, and node features",
+            code="no-rows",
+        )
+    when = find_usual_column(names, "time") if time is None else require_column(source, names, time)
+    who = _find_node_column([name for name in names if name != when], dataset)
+    instant = None if when is None else _read_times(rows, when, source, dataset, options)
+    ids = parse_ids(rows[who].combine_chunks(), ColumnLocation(source, who, 0))
+    place, node = _find_nodes(source, dataset.ids, ids, who, dataset)
+    return _build(dataset, source, rows, (who, when), (place, node), instant, options)
+
+
+def require_node_table(time: str | None) -> None:
+    """Raise ConfigError for a column of times without a table of node features."""
+    if time is not None:
+        raise ConfigError(
+            f"`node_time` is a column of a table of node features, and there is none; got {time!r}. Give "
+            "`node_features` too",
+            code="option-not-applicable",
+        )
+
+
+def _build(
+    dataset: "Dataset",
+    source: str,
+    rows: pa.Table,
+    ends: tuple[str, str | None],
+    found: tuple[np.ndarray, np.ndarray],
+    instant: np.ndarray | None,
+    options: ReadOptions,
+) -> NodeTableResult:
+    import torch
+
+    from dygmamba.data.events.node_rows import STATIC_TIME, NodeRows
+    from dygmamba.data.storage.dataset import Dataset
+
+    place, node = found
+    rest = tuple(name for name in rows.column_names if name not in ends)
+    others = OtherColumns(
+        ColumnRoles(ends[0], ends[0], ends[0], candidates=rest, names=rest), fill=0.0, decimal=options.decimal
+    )
+    batch = rows.combine_chunks().to_batches()[0]
+    value, codes = others.read(batch, lambda name: ColumnLocation(source, name, 0))
+    numeric = [others.numeric[k] for k in others.kept_numeric]
+    known = [as_category_text(batch.column(name)) for name in numeric]
+    is_known = [pc.not_equal(text, MISSING_VALUE).to_numpy(zero_copy_only=False) for text in known]
+    finished = [others.vocabularies[k].finish() for k in others.kept_vocabularies]
+    final = [order[codes[:, k]] for k, (_, order) in zip(others.kept_vocabularies, finished, strict=True)]
+    if not numeric and not finished:
+        raise FileError(
+            f"{source} has no usable node feature ({_describe(others.list_unused())}); give numbers or categories",
+            code="no-node-features",
+        )
+    count = rows.num_rows
+    table = NodeRows.from_unsorted(
+        torch.from_numpy(node),
+        torch.full((len(node),), STATIC_TIME, dtype=torch.float64)
+        if instant is None
+        else torch.from_numpy(instant[place]),
+        torch.from_numpy(np.ascontiguousarray(value[place][:, others.kept_numeric])),
+        torch.from_numpy(_stack(is_known, count, bool)[place]),
+        torch.from_numpy(_stack(final, count, np.int32)[place]),
+        tuple(numeric),
+        tuple(category for category, _ in finished),
+    )
+    features = replace(dataset.store.features, node_rows=table)
+    store = dataset.store.derive(features=features)
+    result = replace(Dataset.from_events(dataset.name, store, dataset.ids, dataset.origin), path=dataset.path)
+    return NodeTableResult(result, count - len(np.unique(place)), others.list_unused())
+
+
+def _stack(columns: Sequence[np.ndarray], count: int, kind: Any) -> np.ndarray:
+    return np.stack(columns, axis=1).astype(kind) if columns else np.zeros((count, 0), kind)
+
+
+def _describe(unused: dict[str, str]) -> str:
+    return "; ".join(f"{name} {reason}" for name, reason in unused.items())
+
+
+def _read_table(table: Any, options: ReadOptions) -> tuple[str, pa.Table]:
+    """Return the name of the source for messages, and all its columns."""
+    if is_in_memory(table):
+        wrapped = wrap_table(table)
+        return wrapped.source, wrapped.to_arrow(wrapped.names)
+    path = Path(table)
+    plain = replace(options, src=None, dst=None, time=None, features=(), types=(), label=None, header=None)
+    format = detect_format(path, plain)
+    if format in COLUMNAR_FORMATS:
+        return str(path), read_columns(path, format, list)
+    if format not in ("csv", "jsonl", "jodie", "dyglib"):
+        raise FileError(
+            f"{path} is no table of node features; give a CSV, JSONL, Parquet or Arrow file",
+            code="unsupported-file",
+        )
+    bad_rows = BadRows(str(path), False)
+    if format == "jsonl":
+        names = read_keys(path, plain)
+        batches = iter_json_batches(path, _take_all(names), plain, bad_rows)
+    else:
+        header = read_header(path, plain)
+        if not header.named:
+            raise FileError(
+                f"{path} does not name its columns; give a first line such as node,time,city",
+                code="column-not-recognized",
+            )
+        names = header.names
+        batches = iter_csv_batches(path, header, _take_all(names), plain, bad_rows)
+    parts = list(batches)
+    bad_rows.raise_unless_skipped()
+    rows = (
+        pa.Table.from_batches(parts)
+        if parts
+        else pa.table({name: pa.array([], pa.string()) for name in names})
+    )
+    return str(path), rows
+
+
+def _take_all(names: Sequence[str]) -> ColumnRoles:
+    """Return roles that read every column as it is written."""
+    return ColumnRoles(names[0], names[0], names[0], types=tuple(names[1:]), names=tuple(names))
+
+
+def _find_node_column(names: Sequence[str], dataset: "Dataset") -> str:
+    origin = dataset.origin
+    wanted = [name for name in names if name in (origin.src, origin.dst)]
+    wanted += [name for name in names if name.lower() in ID_HEADINGS]
+    wanted += [found for role in ("src", "dst") if (found := find_usual_column(names, role)) is not None]
+    return [*wanted, names[0]][0]
+
+
+def _read_times(
+    rows: pa.Table, name: str, source: str, dataset: "Dataset", options: ReadOptions
+) -> np.ndarray:
+    from dygmamba.data.storage.extension import check_time_scale
+
+    times = read_query_times(
+        rows[name].combine_chunks(), ColumnLocation(source, name, 0), options, dataset.origin
+    )
+    if len(dataset.store):
+        check_time_scale(dataset, source, times.is_unix_time, times.value)
+    return times.value.astype(np.float64)
+
+
+def _find_nodes(
+    source: str, ids: NodeIds, wanted: pa.Array, column: str, dataset: "Dataset"
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return row and node of each row whose node has events; a bipartite stream has two kinds of ids."""
+    if ids.is_source is None:
+        sides: tuple[Side, ...] = ("src",)
+    else:
+        sides = _choose_sides(column, dataset)
+    node = [ids.to_node(wanted, side) for side in sides]
+    if len(node) == 2 and bool(((node[0] >= 0) & (node[1] >= 0)).any()):
+        both = wanted[int(((node[0] >= 0) & (node[1] >= 0)).argmax())].as_py()
+        raise ConfigError(
+            f"{source}: the id {both!r} is a source and a destination of '{dataset.name}'; name the column of nodes "
+            f"{dataset.origin.src or 'src'!r} or {dataset.origin.dst or 'dst'!r}",
+            code="ambiguous-node",
+        )
+    found = [np.flatnonzero(own >= 0) for own in node]
+    place = np.concatenate(found)
+    if not len(place):
+        raise FileError(
+            f"{source} has no row of a node of '{dataset.name}'; its column {column!r} must hold the ids of the events",
+            code="unknown-nodes",
+        )
+    return place, np.concatenate([own[rows] for own, rows in zip(node, found, strict=True)])
+
+
+def _choose_sides(column: str, dataset: "Dataset") -> "tuple[Side, ...]":
+    for side in ("src", "dst"):
+        if column == getattr(dataset.origin, side) or column.lower() in USUAL_NAMES[side]:
+            return (side,)
+    return ("src", "dst")

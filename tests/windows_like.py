@@ -8,7 +8,7 @@ Linux, whose /proc says which files this process has open or mapped.
 
 import builtins
 import errno
-import importlib
+import importlib.util
 import mmap
 import os
 import pkgutil
@@ -39,12 +39,17 @@ MISSING_NAMES = {
 }
 SYSTEM_PLACES = ("/proc", "/sys", "/dev/nvidia")
 RESERVED = re.compile(r'[<>:"|?*\x00-\x1f]|[ .]$')
+# packages of the extras, and what Windows has no wheel of
 OPTIONAL = {
     "confluent_kafka",
+    "fastapi",
     "huggingface_hub",
-    "tensorboard",
-    "triton",
-}  # extras, and what Windows has no wheel of
+    "onnx",
+    "onnxruntime",
+    "optuna",
+    "prometheus_client",
+}
+OPTIONAL |= {"pydantic", "starlette", "tensorboard", "triton", "uvicorn"}
 
 
 class WindowsMap(mmap.mmap):
@@ -278,7 +283,8 @@ def use_library() -> None:
     with dm.live(run, dm.restore("saved.zip", "copy")) as live:
         assert live.sequence == 20
         assert live.score([("u1", "v1")]) == score
-    serve_run(run)
+    if importlib.util.find_spec("uvicorn") and importlib.util.find_spec("httpx"):
+        serve_run(run)
 
 
 def serve_run(run: Any) -> None:

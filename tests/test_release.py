@@ -70,6 +70,23 @@ def test_a_wheel_with_more_than_the_package_is_refused(checkout, monkeypatch, ex
     assert said in problem
 
 
+def test_the_recipe_has_the_dependencies_of_the_package(checkout, monkeypatch):
+    """For all dependencies: a bound that differs, or one that is missing, is named."""
+    check = load("check")
+    shutil.copy(ROOT / "recipe/conda_build_config.yaml", checkout / "recipe")
+    monkeypatch.setattr(check, "ROOT", checkout)
+    assert list(check.check_recipe("")) == []
+    recipe = checkout / "recipe/meta.yaml"
+    recipe.write_text(
+        recipe.read_text().replace("    - pytorch >=2.11,<3\n", "").replace("rich >=13", "rich >=12")
+    )
+    assert list(check.check_recipe("")) == [
+        "recipe/meta.yaml lacks pytorch>=2.11,<3",
+        "recipe/meta.yaml has rich>=12,<16",
+        "recipe/meta.yaml lacks rich>=13,<16",
+    ]
+
+
 def test_actions_are_pinned_by_commit_and_rights_are_given_per_job():
     """For all workflows: no action by a tag, which its owner may move, and no rights for all jobs at once."""
     for path in sorted((ROOT / ".github" / "workflows").glob("*.yml")):

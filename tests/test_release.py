@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-CHANGED = ("pyproject.toml", "mkdocs.yml", "CITATION.cff", "recipe/meta.yaml")
+CHANGED = ("pyproject.toml", "mkdocs.yml", "CITATION.cff", "recipe/meta.yaml", "SECURITY.md")
 
 
 def load(name: str):
@@ -38,12 +38,15 @@ def test_the_address_is_written_into_every_file_once(checkout, monkeypatch):
         script.main(address, checkout)
     for name in CHANGED:
         text = (checkout / name).read_text()
-        assert "https://github.com/Some-One/second" in text
+        assert "Some-One/second" in text
         assert "first" not in re.findall(r"Some-One/(\w+)", text)
     assert tomllib.loads((checkout / "pyproject.toml").read_text())["project"]["dynamic"] == [
         "readme",
         "version",
     ]
+    build = tomllib.loads((checkout / "pyproject.toml").read_text())["build-system"]["requires"]
+    host = re.findall(r"^    - (hatch\S*)", (checkout / "recipe/meta.yaml").read_text(), re.MULTILINE)
+    assert [re.match(r"[\w-]+", name)[0] for name in build] == host  # conda builds without isolation
     assert list(check.check_addresses("")) == []
     with pytest.raises(SystemExit):
         script.main("github.com/somebody", checkout)

@@ -1,8 +1,8 @@
 """Write the address of the repository into every file that names it.
 
 `python release/set_repository.py https://github.com/OWNER/NAME` changes pyproject.toml, mkdocs.yml, CITATION.cff,
-recipe/meta.yaml and SECURITY.md; run twice, it changes nothing more. The manual is expected at https://OWNER.github.io/NAME/. On the
-package index, relative links of the README lead to the repository from then on.
+recipe/meta.yaml and SECURITY.md; run twice, it changes nothing more. The manual is expected at
+https://OWNER.github.io/NAME/. On the package index, relative links of the README lead to the repository from then on.
 """
 
 import re

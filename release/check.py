@@ -11,6 +11,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tarfile
 import tempfile
 import tomllib
 import venv
@@ -28,6 +29,7 @@ PLATFORMS = (
     "aarch64-apple-darwin",
     "x86_64-pc-windows-msvc",
 )
+CONDA_NAMES = {"torch": "pytorch"}  # others have the same name there
 MACOS = "14.0"  # the oldest that torch has wheels for
 
 
@@ -70,6 +72,49 @@ def check_wheel(tag: str) -> Iterator[str]:
     }
     if missing := sorted(name for name in sources - names if "__pycache__" not in name):
         yield f"the wheel lacks {', '.join(missing[:5])}"
+
+
+def check_sdist(tag: str) -> Iterator[str]:
+    """The sdist has every file of the repository that is needed to build, test and package it."""
+    for path in (ROOT / "dist").glob("*.tar.gz"):
+        with tarfile.open(path) as archive:
+            names = {name.partition("/")[2] for name in archive.getnames()}
+        listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True).stdout.split(
+            "\n"
+        )
+        needed = {
+            name
+            for name in listed
+            if name not in ("", "uv.lock") and not re.match(r"\.(?!github/|gitignore)", name)
+        }
+        if missing := sorted(needed - names):
+            yield f"{path.name} lacks {', '.join(missing[:5])}; see only-include in pyproject.toml"
+
+
+def check_recipe(tag: str) -> Iterator[str]:
+    """The recipe for conda has the dependencies of pyproject.toml and its oldest Python."""
+    project = read_project()
+    found = re.search(r"^  run:\n((?:    - .*\n)+)", read("recipe/meta.yaml"), re.MULTILINE)
+    listed = {
+        line.removeprefix("    - ").replace(" ", "") for line in (found[1] if found else "").splitlines()
+    }
+    needed = {
+        f"{CONDA_NAMES.get(name, name)}{bounds}"
+        for name, bounds in map(split_requirement, project["dependencies"])
+    }
+    needed.add("python>={{python_min}}")
+    for line in sorted(needed ^ listed):
+        yield f"recipe/meta.yaml {'lacks' if line in needed else 'has'} {line}"
+    oldest = project["requires-python"].removeprefix(">=")
+    if f'"{oldest}"' not in read("recipe/conda_build_config.yaml"):
+        yield f"recipe/conda_build_config.yaml has another oldest Python than {oldest}"
+
+
+def split_requirement(text: str) -> tuple[str, str]:
+    """Split a requirement into its name and its bounds."""
+    name = re.match(r"[\w-]+", text)
+    assert name is not None, text
+    return name[0], text[name.end() :]
 
 
 def check_version(tag: str) -> Iterator[str]:
@@ -206,6 +251,8 @@ def check_tree(tag: str) -> Iterator[str]:
 CHECKS: dict[str, Callable[[str], Iterator[str]]] = {
     "version": check_version,
     "wheel": check_wheel,
+    "sdist": check_sdist,
+    "recipe": check_recipe,
     "metadata": check_metadata,
     "lock": check_lock,
     "platforms": check_platforms,

@@ -1,8 +1,8 @@
 """Write the address of the repository into every file that names it.
 
-`python release/set_repository.py https://github.com/OWNER/NAME` changes pyproject.toml, mkdocs.yml, CITATION.cff and
-recipe/meta.yaml; run twice, it changes nothing more. The manual is expected at https://OWNER.github.io/NAME/. On the
-package index, relative links of the README lead to the repository from then on.
+`python release/set_repository.py https://github.com/OWNER/NAME` changes pyproject.toml, mkdocs.yml, CITATION.cff,
+recipe/meta.yaml and SECURITY.md; run twice, it changes nothing more. The manual is expected at
+https://OWNER.github.io/NAME/. On the package index, relative links of the README lead to the repository from then on.
 """
 
 import re
@@ -45,6 +45,11 @@ def main(address: str, root: Path = ROOT) -> None:
     set_lines(
         root / "recipe/meta.yaml", "about:\n", {"  home: ": site, "  dev_url: ": home, "  doc_url: ": site}
     )
+    # conda builds without isolation, so the recipe names what the build needs
+    set_lines(root / "recipe/meta.yaml", "    - hatchling >=1.26\n", {"    - hatch-fancy-pypi-readme": ""})
+    security = root / "SECURITY.md"
+    text = re.sub(r"(?<=--repo )[^\s`]+", f"{owner}/{name}", security.read_text("utf-8"))
+    security.write_text(text, "utf-8")
 
 
 def absolute_readme(path: Path, home: str, raw: str) -> None:

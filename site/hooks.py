@@ -21,6 +21,7 @@ ROOT_PAGES = {
 }
 FIGURE = re.compile(r"(?<=[\d*]) ([±/]) (?=[\d*])")  # 96.90 ± 0.19, 97.50 / 96.08
 NOTEBOOKS = ("analyst", "researcher")
+SENTENCE_LENGTH = 50  # characters in a cell of a table
 
 
 def on_config(config: MkDocsConfig) -> None:
@@ -75,6 +76,16 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     return re.sub(r"\]\((?:\.\./)+examples/(\w+)\.ipynb\)", rf"]({up}tutorials/\1.md)", markdown)
 
 
+def on_page_content(html: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Mark the cells of tables that hold a sentence, which the style gives more room than a number."""
+
+    def mark(cell: re.Match[str]) -> str:
+        is_sentence = len(re.sub(r"<.*?>", "", cell[1])) > SENTENCE_LENGTH
+        return f'<td class="sentence">{cell[1]}</td>' if is_sentence else cell[0]
+
+    return re.sub(r"<td>(.*?)</td>", mark, html, flags=re.DOTALL)
+
+
 def convert_notebook(path: Path) -> str:
     """Convert a notebook to Markdown: its text, and its code in fenced blocks."""
     parts = []
@@ -87,10 +98,12 @@ def convert_notebook(path: Path) -> str:
 
 
 def list_public_names() -> dict[str, object]:
-    """Return the public names and their values."""
+    """Return the public names and their values; of a package that can be called, the function that it calls."""
     import dygmamba as dm
+    from dygmamba.api.live import live
 
-    return {name: getattr(dm, name) for name in sorted(set(dir(dm)) - {"__version__"}, key=str.lower)}
+    names = sorted(set(dir(dm)) - {"__version__"}, key=str.lower)
+    return {name: getattr(dm, name) for name in names} | {"live": live}
 
 
 def list_public_modules() -> list[str]:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-CHANGED = ("pyproject.toml", "mkdocs.yml", "CITATION.cff", "recipe/meta.yaml")
+CHANGED = ("pyproject.toml", "mkdocs.yml", "CITATION.cff", "recipe/meta.yaml", "SECURITY.md")
 
 
 def load(name: str):
@@ -38,12 +38,15 @@ def test_the_address_is_written_into_every_file_once(checkout, monkeypatch):
         script.main(address, checkout)
     for name in CHANGED:
         text = (checkout / name).read_text()
-        assert "https://github.com/Some-One/second" in text
+        assert "Some-One/second" in text
         assert "first" not in re.findall(r"Some-One/(\w+)", text)
     assert tomllib.loads((checkout / "pyproject.toml").read_text())["project"]["dynamic"] == [
         "readme",
         "version",
     ]
+    build = tomllib.loads((checkout / "pyproject.toml").read_text())["build-system"]["requires"]
+    host = re.findall(r"^    - (hatch\S*)", (checkout / "recipe/meta.yaml").read_text(), re.MULTILINE)
+    assert [re.match(r"[\w-]+", name)[0] for name in build] == host  # conda builds without isolation
     assert list(check.check_addresses("")) == []
     with pytest.raises(SystemExit):
         script.main("github.com/somebody", checkout)
@@ -68,6 +71,23 @@ def test_a_wheel_with_more_than_the_package_is_refused(checkout, monkeypatch, ex
         file.writestr(extra, b"\0" * size)
     (problem,) = check.check_wheel("")
     assert said in problem
+
+
+def test_the_recipe_has_the_dependencies_of_the_package(checkout, monkeypatch):
+    """For all dependencies: a bound that differs, or one that is missing, is named."""
+    check = load("check")
+    shutil.copy(ROOT / "recipe/conda_build_config.yaml", checkout / "recipe")
+    monkeypatch.setattr(check, "ROOT", checkout)
+    assert list(check.check_recipe("")) == []
+    recipe = checkout / "recipe/meta.yaml"
+    recipe.write_text(
+        recipe.read_text().replace("    - pytorch >=2.11,<3\n", "").replace("rich >=13", "rich >=12")
+    )
+    assert list(check.check_recipe("")) == [
+        "recipe/meta.yaml lacks pytorch>=2.11,<3",
+        "recipe/meta.yaml has rich>=12,<16",
+        "recipe/meta.yaml lacks rich>=13,<16",
+    ]
 
 
 def test_actions_are_pinned_by_commit_and_rights_are_given_per_job():

@@ -1,5 +1,6 @@
 """The documentation: every link leads somewhere, and the site asks no other machine for anything."""
 
+import json
 import re
 import warnings
 from html.parser import HTMLParser
@@ -120,3 +121,42 @@ def test_the_search_works_without_a_server(site, tmp_path):
     text, said = find_browser(tmp_path / "profile").dom(site / "index.html", query="?q=forgetting")
     assert re.search(r"\d+ matching documents", text)
     assert not said
+
+
+MEASURE = """<body><pre id=found>not measured</pre><script>
+const width = 400, found = [], read = address => new Promise(done => {
+  const frame = document.createElement("iframe");
+  frame.style = `border: 0; width: ${width}px; height: 900px`;
+  frame.onload = () => setTimeout(() => done(frame), 200);
+  frame.src = address;
+  document.body.append(frame);
+});
+const isOutside = (node, view) => {
+  if (!node.offsetWidth || node.getBoundingClientRect().right <= width + 1) return false;
+  for (let box = node.parentElement; box; box = box.parentElement) {
+    const fits = box.getBoundingClientRect().right <= width + 1;
+    if (fits && /auto|scroll/.test(view.getComputedStyle(box).overflowX)) return false;
+  }
+  return true;
+};
+(async () => {
+  for (const address of PAGES) {
+    const frame = await read(address), page = frame.contentDocument;
+    if (page.documentElement.scrollWidth > width) found.push(`${address} scrolls sideways`);
+    for (const node of page.querySelectorAll("article *, main.pdoc *"))
+      if (isOutside(node, frame.contentWindow)) found.push(`${address}: ${node.textContent.slice(0, 40)}`);
+    frame.remove();
+  }
+  document.getElementById("found").textContent = found.length ? found.join("; ") : "all pages fit";
+})();
+</script>"""
+
+
+def test_pages_fit_a_phone(site, tmp_path):
+    """For pages of each kind at 400 pixels: what is wider, such as a table, scrolls inside a box that fits."""
+    names = ("index", "how-to/train", "reference/api", "research/results", "api/dygmamba/api/run")
+    pages = [(site / f"{name}.html").as_uri() for name in names]
+    measure = tmp_path / "measure.html"
+    measure.write_text(MEASURE.replace("PAGES", json.dumps(pages)), "utf-8")
+    text, _ = find_browser(tmp_path / "profile").dom(measure, "--allow-file-access-from-files")
+    assert re.findall(r'<pre id="found">(.*?)</pre>', text, re.DOTALL) == ["all pages fit"]

@@ -7,6 +7,7 @@ import stat
 import subprocess
 import sys
 from contextlib import nullcontext
+from types import SimpleNamespace
 
 import pytest
 
@@ -214,3 +215,21 @@ def test_folders_too_deep_to_remove_are_refused(tmp_path):
     with raises("folder-too-deep", WriteError):
         make_folder(tmp_path / ("a/" * 500))
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("is_supported", [True, False])
+def test_macos_flushes_the_cache_of_the_drive(tmp_path, monkeypatch, is_supported):
+    """Where F_FULLFSYNC exists, a file is flushed with it, and with fsync only if the file system refuses that."""
+    calls = []
+
+    def flush(handle: int, command: int) -> None:
+        calls.append(command)
+        if not is_supported:
+            raise OSError(errno.ENOTTY, "not supported")
+
+    monkeypatch.setattr(writing, "FULL_SYNC", 51)
+    monkeypatch.setattr(writing, "fcntl", SimpleNamespace(fcntl=flush))
+    monkeypatch.setattr(os, "fsync", lambda handle: calls.append("fsync"))
+    with open(tmp_path / "file", "wb") as file:
+        writing.disk.sync(file.fileno())
+    assert calls == ([51] if is_supported else [51, "fsync"])

@@ -6,10 +6,17 @@ import numpy as np
 import pytest
 import torch
 from hypothesis import given
+from hypothesis import strategies as st
 
 from dygmamba.data.events.event_store import EventStore
 from dygmamba.data.events.statistics import Quantiles, compute_statistics, sparkline
-from dygmamba.data.events.times import EPOCH_RANGE, format_date, format_duration, looks_like_epoch_seconds
+from dygmamba.data.events.times import (
+    EPOCH_RANGE,
+    format_date,
+    format_duration,
+    looks_like_epoch_seconds,
+    to_utc_date,
+)
 from dygmamba.data.readers import read_dataset
 from strategies import event_streams
 
@@ -106,6 +113,12 @@ def test_sparklines_are_as_high_as_the_counts():
     assert sparkline([0, 0]) == "  "
     assert sparkline([]) == ""
     assert sparkline([0, 1, 10, 100], log=True) == " ▂▅█"
+
+
+@given(st.floats(-6e10, 2e11))
+def test_a_date_is_that_of_the_standard_library(seconds):
+    """For all times within the calendar; unlike `datetime.fromtimestamp`, also before 1970 on Windows."""
+    assert to_utc_date(seconds) == datetime.fromtimestamp(seconds, UTC)
 
 
 def test_times_are_formatted_for_people():

@@ -101,3 +101,21 @@ def test_old_snapshots_are_removed(folder):
             live.append(make_events(1, first=k))
             live.snapshot()
     assert [snapshot.sequence for snapshot in list_snapshots(folder)] == [12]
+
+
+@pytest.mark.parametrize("is_damaged", [False, True])
+def test_a_snapshot_of_the_same_events_is_replaced_only_if_it_is_damaged(folder, is_damaged):
+    """It may be mapped, and Windows deletes no mapped file; what is left of an older one is removed."""
+    with open_live(folder) as live:
+        live.snapshot()
+    (before,) = list_snapshots(folder)
+    leftover = before.path.with_name("0123456789ab-000000000003")
+    leftover.mkdir()
+    with open_live(folder) as live:
+        if is_damaged:
+            (before.path / next(iter(before.manifest["files"]))).write_bytes(b"{}")
+        assert live.snapshot() == 8
+    (after,) = list_snapshots(folder)
+    assert (after.manifest == before.manifest) is not is_damaged
+    assert check_folder(folder).snapshots == {8: "ok"}
+    assert not leftover.exists()

@@ -209,8 +209,8 @@ class Selector:
         pace = None
         try:
             fit = self._open(number, candidate)
-            path = fit.run.path.relative_to(self.plan.out)
-            self._update(number, state=STARTED, run=str(path), expected_seconds=expected)
+            path = fit.run.path.relative_to(self.plan.out).as_posix()
+            self._update(number, state=STARTED, run=path, expected_seconds=expected)
             pace = None if is_first else _Pace(fit, training)
             limit = TrainingLimit(training) if pace is None else TrainingLimit(training, pace)
             self._train(number, fit, limit, expected)
@@ -325,7 +325,7 @@ class Selector:
             self.record = self.record.add(CandidateRecord(BLEND, state=SKIPPED, reason=refusal))
             return None
         blend = create_blend(parts, scores, self.plan.out)
-        path = str(blend.run.path.relative_to(self.plan.out))
+        path = blend.run.path.relative_to(self.plan.out).as_posix()
         formula = blend.run.config()["chosen"]["weights"].partition(":")[0]
         score = blend.score(evaluation_set).double()
         ap, error = (

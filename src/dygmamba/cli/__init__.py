@@ -320,9 +320,9 @@ def _exit_with_error(message: str, code: str, exit_code: int = 2) -> None:
 def check_output_streams() -> None:
     """Exit with an error if stdout is closed: files that are opened later would take its place; ignore stderr."""
     if sys.stderr is None:
-        sys.stderr = open(os.devnull, "w")  # noqa: SIM115 (until the process ends)
+        sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 (until the process ends)
     if sys.stdout is None:
-        sys.stdout = open(os.devnull, "w")  # noqa: SIM115
+        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
         print_error("error: stdout is closed; redirect it to a file or to /dev/null")
         sys.exit(2)
 

@@ -62,6 +62,11 @@ def parse_run(name: str, prefer_finished: bool = True) -> Path:
     return path
 
 
+def parse_run_to_resume(name: str) -> Path:
+    """Return the run directory that a name stands for, finished or not; typer 0.16 takes no `partial`."""
+    return parse_run(name, prefer_finished=False)
+
+
 DELIMITERS = {
     "\\t": "\t",
     "tab": "\t",

@@ -20,7 +20,7 @@ from dygmamba.cli.options import (
     RunsOut,
     TrustCode,
     parse_overrides,
-    parse_run,
+    parse_run_to_resume,
     parse_seeds,
     run_argument,
 )
@@ -154,7 +154,7 @@ def train(
     resume: Annotated[
         Path | None,
         typer.Option(
-            parser=partial(parse_run, prefer_finished=False),
+            parser=parse_run_to_resume,
             metavar="RUN",
             help="Continue this run directory, or the newest run of a dataset (a name, or latest); --epochs may give "
             "it more epochs.",

@@ -39,7 +39,7 @@ def get_free_memory() -> int:
     """Return the bytes this process may still allocate: of the machine, its container and its own limits."""
     machine = _read_memory_table("/proc/meminfo").get("MemAvailable", UNLIMITED)
     try:
-        container = int(Path("/sys/fs/cgroup/memory.max").read_text())
+        container = int(Path("/sys/fs/cgroup/memory.max").read_text(encoding="utf-8"))
     except (OSError, ValueError):  # none, or "max"
         container = UNLIMITED
     return min([machine, container, *_get_process_limits()])
@@ -53,7 +53,7 @@ def get_memory_limit() -> int:
 def reset_peak_memory() -> bool:
     """Forget the largest memory of this process so far; returns False where that is not possible."""
     try:
-        Path("/proc/self/clear_refs").write_text("5")  # 5: only the peak, see proc(5)
+        Path("/proc/self/clear_refs").write_text("5", encoding="utf-8")  # 5: only the peak, see proc(5)
     except OSError:
         return False
     return True
@@ -168,5 +168,5 @@ def _read_memory_table(path: str) -> dict[str, int]:
     """Return the lines "name: number kB" of a system file, in bytes; empty if there is no such file."""
     if not os.path.exists(path):
         return {}
-    found = re.findall(r"^(\w+):\s+(\d+) kB$", Path(path).read_text(), re.MULTILINE)
+    found = re.findall(r"^(\w+):\s+(\d+) kB$", Path(path).read_text(encoding="utf-8"), re.MULTILINE)
     return {name: int(number) << 10 for name, number in found}

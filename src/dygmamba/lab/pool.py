@@ -214,7 +214,7 @@ class Pool:
     def _start_worker(self, number: int) -> subprocess.Popen[str]:
         threads = max(1, (os.cpu_count() or 1) // self.workers)
         limits = {name: str(threads) for name in ("OMP_NUM_THREADS", "NUMBA_NUM_THREADS", "MKL_NUM_THREADS")}
-        with (self.results.root / f"worker-{number}.log").open("a") as log:
+        with (self.results.root / f"worker-{number}.log").open("a", encoding="utf-8") as log:
             process = subprocess.Popen(
                 [
                     *WORKER_COMMAND,

@@ -128,6 +128,7 @@ class EventLog:
         try:
             connection.execute("PRAGMA journal_mode = WAL")
             connection.execute("PRAGMA synchronous = FULL")
+            connection.execute("PRAGMA fullfsync = ON")  # of macOS; others flush the drive's cache anyway
             connection.execute(f"PRAGMA cache_size = -{CACHE_KIB}")
             _create_tables(connection, self.path)
         except BaseException:

@@ -25,6 +25,7 @@ from dygmamba.core.files.writing import (
 from dygmamba.live.event_log import LogReader, checksum_event
 from dygmamba.live.serving_state import ServedRun
 from dygmamba.live.state import LiveState
+from dygmamba.live.state_files import DESCRIPTION
 
 SNAPSHOT_FOLDER, MANIFEST, STATE_FOLDER = "snapshots", "manifest.json", "state"
 FORMAT = "dygmamba-snapshot-1"
@@ -58,7 +59,7 @@ def write_snapshot(folder: Path, served: ServedRun, log: LogReader) -> Snapshot:
         sequence = served.record.base + served.state.save(path / STATE_FOLDER)
         files = sorted(file for file in path.rglob("*") if file.is_file())
         for file in files:
-            with open(file, "rb") as opened:
+            with open(file, "r+b") as opened:  # Windows flushes only a file that may be written
                 sync_file(opened.fileno(), file)
         manifest = {
             "format": FORMAT,
@@ -67,18 +68,34 @@ def write_snapshot(folder: Path, served: ServedRun, log: LogReader) -> Snapshot:
             "sequence": sequence,
             "log": log.read_meta().get("log"),
             "last": _checksum_last(log, sequence),
-            "files": {str(file.relative_to(path)): describe_file(file) for file in files},
+            "files": {file.relative_to(path).as_posix(): describe_file(file) for file in files},
         }
         write_text(path / MANIFEST, json.dumps(manifest, indent=1) + "\n")
         disk.sync_folder(path / STATE_FOLDER)
         target = parent / f"{served.record.digest[:12]}-{sequence:012d}"
-        if target.exists():  # of the same run and events, hence the same
-            shutil.rmtree(target)
-        publish_path(path, target)
-    for old in list_snapshots(folder):  # not needed any more: the log has everything
-        if old.path != target:
-            shutil.rmtree(old.path, ignore_errors=True)
-    return Snapshot(target, manifest)
+        # one with the same content stays: it may be mapped, and Windows deletes no mapped file
+        if not _holds(target, manifest):
+            shutil.rmtree(target, ignore_errors=True)
+            publish_path(path, target)
+    for old in parent.glob("[0-9a-f]*-*"):  # not needed any more: the log has everything
+        if old != target:
+            shutil.rmtree(old, ignore_errors=True)
+    return next(snapshot for snapshot in list_snapshots(folder) if snapshot.path == target)
+
+
+def _holds(path: Path, manifest: dict[str, Any]) -> bool:
+    """Whether there is an intact snapshot with the same content; names of files differ each time."""
+
+    def drop_names(about: dict[str, Any]) -> dict[str, Any]:
+        tables = [entry for name, entry in about["files"].items() if not name.endswith(DESCRIPTION)]
+        return {**about, "files": tables}
+
+    try:
+        old = Snapshot(path, json.loads((path / MANIFEST).read_text("utf-8")))
+        old.check()
+        return drop_names(old.manifest) == drop_names(manifest)
+    except LOAD_ERRORS:
+        return False
 
 
 def list_snapshots(folder: Path) -> list[Snapshot]:

@@ -9,6 +9,7 @@ import json
 import mmap
 import os
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +18,11 @@ import numpy as np
 from dygmamba.core.errors import FileError
 from dygmamba.core.files.writing import (
     create_temporary_file,
+    disk,
     make_folder,
     publish_path,
-    remove_file,
     sync_file,
+    translate_os_errors,
     write_at,
     write_text,
 )
@@ -125,14 +127,15 @@ def save_tables(folder: Path, tables: Tables, about: Mapping[str, Any]) -> None:
     write_text(target, json.dumps({**facts, "integers": list_integers(tables), "about": about}))
     for old in folder.glob("tables-*.bin"):
         if old.name != name:
-            remove_file(old)
+            with translate_os_errors(old), suppress(PermissionError):  # Windows deletes no mapped file
+                disk.remove(old)
 
 
 def read_description(folder: Path) -> dict[str, Any]:
     """Read what `save_tables` wrote about a state; raise FileError if there is none or it is damaged."""
     path = folder / DESCRIPTION
     try:
-        facts = json.loads(path.read_text())
+        facts = json.loads(path.read_text("utf-8"))
     except FileNotFoundError as error:
         raise FileError(f"{folder} holds no saved state; save one first", code="no-saved-state") from error
     except (OSError, ValueError) as error:

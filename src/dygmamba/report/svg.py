@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from html import escape
 
+from dygmamba.data.events.times import UNIX_EPOCH
 from dygmamba.report.document import AxisKind
 
-UNIX_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MINUTE, HOUR, DAY = 60, 3_600, 86_400
 TICK_SECONDS = (
     *(1, 5, 15, 30),

@@ -211,7 +211,7 @@ class Backtester:
             name, number = _get_run_name(variant, period.number)
             trained = self._trained.get(name) or self._train(name, number, progress, label)
             self._trained[name] = kept[name] = trained
-            runs[name] = str(trained.fit.run.path.relative_to(self.journal.folder))
+            runs[name] = trained.fit.run.path.relative_to(self.journal.folder).as_posix()
             with progress.stage(f"{label}, {variant}", queries.count_pairs()) as stage:
                 row = trained.evaluate(self.store, period, queries, stage)
             rows.append(self._describe_row(period, variant) | row)
@@ -235,7 +235,7 @@ class Backtester:
             fit = start_link_run(
                 dataset, request.model, request.seed, settings, request.device, root, options
             )
-            journal.runs[name] = str(fit.run.path.relative_to(journal.folder))
+            journal.runs[name] = fit.run.path.relative_to(journal.folder).as_posix()
             journal.save()
         variant = name.partition(" ")[0]
         try:

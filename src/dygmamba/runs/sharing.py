@@ -127,18 +127,18 @@ def _unpack_files(source: Path, manifest: Manifest, root: Path, data_dir: Path |
         copy = RunDirectory(scratch / manifest.name)
         make_folder(copy.path / "checkpoint")
         for name, entry in manifest.files.items():
-            inside = SHARED_FILES[name][0] or name
-            copy_shared_file(source, name, entry, copy.path / inside)
+            # the dataset is not part of the run, and Windows renames no folder with a file that is mapped
+            place = scratch / name if name == DATA_FILE else copy.path / (SHARED_FILES[name][0] or name)
+            copy_shared_file(source, name, entry, place)
         _check_shared_run(copy, manifest)
         if DATA_FILE in manifest.files:
-            dataset = load_dataset(copy.path / DATA_FILE)
+            dataset = load_dataset(scratch / DATA_FILE)
             if dataset.digest != manifest.data["digest"]:
                 raise FileError(
                     f"{source / DATA_FILE} has other events than the run was trained on; pull it again",
                     code="shared-run-inconsistent",
                 )
             store_run_dataset(replace(dataset, name=manifest.data["name"]), root, data_dir)
-            (copy.path / DATA_FILE).unlink()
         target, number = parent / manifest.name, 1
         while target.exists():
             if (target / "config.toml").read_bytes() == (copy.path / "config.toml").read_bytes():

@@ -132,7 +132,10 @@ def get_process_start(pid: int | None = None) -> int:
     try:
         # Field 22 of proc(5). The command name in parentheses may itself hold spaces and parentheses.
         fields = (
-            Path(f"/proc/{pid or os.getpid()}/stat").read_text(errors="replace").rpartition(")")[2].split()
+            Path(f"/proc/{pid or os.getpid()}/stat")
+            .read_text(encoding="utf-8", errors="replace")
+            .rpartition(")")[2]
+            .split()
         )
         return int(fields[19])
     except (OSError, IndexError, ValueError):

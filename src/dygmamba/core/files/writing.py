@@ -18,6 +18,12 @@ from pathlib import Path
 from dygmamba.core.errors import WriteError
 from dygmamba.core.files.locking import get_host_id, get_process_start, is_process_dead
 
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None
+
+FULL_SYNC = getattr(fcntl, "F_FULLFSYNC", None)  # of macOS, whose fsync leaves data in the cache of the drive
 # Errors of file systems that cannot flush a folder at all; there is nothing to be done about them.
 FOLDER_SYNC_UNSUPPORTED = (errno.EINVAL, errno.ENOTSUP, errno.EBADF, errno.ENOSYS)
 
@@ -37,6 +43,11 @@ class Disk:
         os.lseek(handle, offset, os.SEEK_SET)
 
     def sync(self, handle: int) -> None:
+        """Flush a file to the disk, through the cache of the drive."""
+        if fcntl is not None and FULL_SYNC is not None:
+            with suppress(OSError):  # a file system without it
+                fcntl.fcntl(handle, FULL_SYNC)
+                return
         os.fsync(handle)
 
     def close(self, handle: int) -> None:

@@ -3,12 +3,13 @@
 Free of torch and pyarrow, so that the command line can use it at once.
 """
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 
 # Numbers in this range count as seconds since 1970: the years 1980 to 2100. Earlier ones are more likely counters,
 # or times that start at 0. The windows of s, ms, us and ns do not overlap.
 EPOCH_RANGE = (315_532_800, 4_102_444_800)
+UNIX_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MAX_EPOCH_SECONDS = 1e11  # the year 5138: a larger number must be milliseconds or finer
 
 
@@ -17,11 +18,19 @@ def looks_like_epoch_seconds(start: float, end: float) -> bool:
     return EPOCH_RANGE[0] <= start <= end < EPOCH_RANGE[1]
 
 
+def to_utc_date(seconds: float) -> datetime:
+    """Return seconds since 1970 as a date and time in UTC; raise ValueError or OverflowError beyond the calendar.
+
+    Unlike `datetime.fromtimestamp`, it takes times before 1970 on Windows too.
+    """
+    return UNIX_EPOCH + timedelta(seconds=seconds)
+
+
 def format_date(seconds: float) -> str:
     """Format seconds since 1970 as a date and time in UTC; numbers beyond the calendar stay numbers."""
     try:
-        return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
-    except (ValueError, OverflowError, OSError):
+        return to_utc_date(seconds).strftime("%Y-%m-%d %H:%M:%S UTC")
+    except (ValueError, OverflowError):
         return f"{seconds:,.12g} s"
 
 

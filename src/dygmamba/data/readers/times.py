@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dygmamba.core.errors import ConfigError, FileError
-from dygmamba.data.events.times import EPOCH_RANGE
+from dygmamba.data.events.times import EPOCH_RANGE, to_utc_date
 from dygmamba.data.readers.options import TIME_UNITS
 from dygmamba.data.readers.values import (
     NUMBER_PATTERN,
@@ -87,8 +87,8 @@ def format_iso_time(seconds: float) -> str:
     Seconds outside the calendar stay a number.
     """
     try:
-        return datetime.fromtimestamp(seconds, UTC).isoformat().replace("+00:00", "Z")
-    except (ValueError, OverflowError, OSError):
+        return to_utc_date(seconds).isoformat().replace("+00:00", "Z")
+    except (ValueError, OverflowError):
         return f"{seconds:.17g}"
 
 

@@ -155,7 +155,7 @@ def measure_median_seconds(run: Callable[[], Any], repeats: int, warmup: int = 2
 
 def read_resident_mb() -> float:
     """Return the resident memory of this process (Linux)."""
-    fields = Path("/proc/self/statm").read_text().split()
+    fields = Path("/proc/self/statm").read_text(encoding="utf-8").split()
     return int(fields[1]) * 4096 / 2**20
 
 

@@ -145,7 +145,9 @@ class RunningServer:
         status = Path(f"/proc/{self.process}/status")
         if not status.exists():
             return float("nan")
-        found = next(line for line in status.read_text().splitlines() if line.startswith("VmRSS:"))
+        found = next(
+            line for line in status.read_text(encoding="utf-8").splitlines() if line.startswith("VmRSS:")
+        )
         return int(found.split()[1]) / 1024
 
 

@@ -173,7 +173,7 @@ class MemoryPeakThread(Thread):
 def _read_memory(which: str = "VmHWM") -> float:
     """Return a memory field of this process in bytes; the peak by default, and where there is no /proc."""
     try:
-        match = re.search(rf"{which}:\s+(\d+) kB", Path("/proc/self/status").read_text())
+        match = re.search(rf"{which}:\s+(\d+) kB", Path("/proc/self/status").read_text(encoding="utf-8"))
     except OSError:
         match = None
     return 1024.0 * int(match[1]) if match else float(get_peak_memory())

@@ -6,17 +6,16 @@ run or log is left out, and the log is read from its beginning.
 """
 
 import json
-import shutil
 import warnings
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dygmamba.core.errors import DygError, DygWarning, FileError, first_line
+from dygmamba.core.errors import DygError, DygWarning, FileError, WriteError, first_line
 from dygmamba.core.files.untrusted import describe_file
 from dygmamba.core.files.writing import (
     create_temporary_folder,
-    disk,
     make_folder,
     publish_path,
     sync_file,
@@ -70,14 +69,16 @@ def write_snapshot(folder: Path, served: ServedRun, log: LogReader) -> Snapshot:
             "files": {str(file.relative_to(path)): describe_file(file) for file in files},
         }
         write_text(path / MANIFEST, json.dumps(manifest, indent=1) + "\n")
-        disk.sync_folder(path / STATE_FOLDER)
         target = parent / f"{served.record.digest[:12]}-{sequence:012d}"
-        if target.exists():  # of the same run and events, hence the same
-            shutil.rmtree(target)
+        if (
+            target.exists()
+        ):  # of the same run and events: moved as a whole, so that no half of it is ever found
+            publish_path(target, scratch / "replaced")
         publish_path(path, target)
-    for old in list_snapshots(folder):  # not needed any more: the log has everything
-        if old.path != target:
-            shutil.rmtree(old.path, ignore_errors=True)
+        for old in list_snapshots(folder):  # not needed any more: the log has everything
+            if old.path != target:
+                with suppress(WriteError):
+                    publish_path(old.path, scratch / old.path.name)
     return Snapshot(target, manifest)
 
 
@@ -87,9 +88,9 @@ def list_snapshots(folder: Path) -> list[Snapshot]:
     for path in (folder / SNAPSHOT_FOLDER).glob(f"*-*/{MANIFEST}"):
         try:
             manifest = json.loads(path.read_text("utf-8"))
+            int(manifest["sequence"])
             if manifest["format"] == FORMAT and isinstance(manifest["files"], dict):
                 found.append(Snapshot(path.parent, manifest))
-                int(manifest["sequence"])
         except LOAD_ERRORS:
             continue
     return sorted(found, key=lambda snapshot: snapshot.sequence, reverse=True)

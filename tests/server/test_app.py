@@ -338,3 +338,15 @@ def test_metrics_have_routes_as_labels_and_no_ids(client):
         "dygmamba_requests_in_progress 1.0",
     ):
         assert line in text.splitlines()
+
+
+def test_an_event_dated_ahead_is_set_aside_and_others_go_on(client, live):
+    """Its verdict says so, an alert and a counter too; the next event of the present is accepted."""
+    answer = client.post("/v1/events", json={"events": [EVENT | {"time": "2950-01-01"}]}).json()
+    assert (answer["accepted"], [one["status"] for one in answer["verdicts"]]) == (0, ["ahead"])
+    assert "ahead of the clock" in answer["verdicts"][0]["message"]
+    assert client.post("/v1/events", json={"events": [EVENT]}).json()["accepted"] == 1
+    status = client.get("/v1/status").json()
+    assert (status["facts"]["set_aside"], status["facts"]["max_ahead"]) == (1, 86_400)
+    assert [alert["code"] for alert in status["alerts"]] == ["events-ahead"]
+    assert 'dygmamba_events_total{verdict="ahead"} 1.0' in client.get("/metrics").text

@@ -25,6 +25,7 @@ def serve_run(
     *,
     late: str | None = None,
     on_late: str | None = None,
+    max_ahead: str | None = None,
     sources: Sequence[str] = (),
     replay: Path | None = None,
     speed: float = 1.0,
@@ -40,6 +41,7 @@ def serve_run(
         settings: Address, access and limits.
         late: How much earlier than the latest event an event may be.
         on_late: What happens to events that are earlier still: "refuse" or "set-aside".
+        max_ahead: How far ahead of the clock events may be dated, or "off".
         sources: Where events come from beside requests, see `parse_source`.
         replay: File of recorded events to append at their own pace, divided by `speed`.
         speed: How much faster than recorded the events are replayed.
@@ -54,7 +56,9 @@ def serve_run(
         followed.append(RecordedStream(read_recorded(replay, run.resolve(), data_dir), speed))
 
     def open_run() -> LiveRun:
-        return open_live(run.resolve(), state, late=late, on_late=on_late, device=device, data_dir=data_dir)
+        return open_live(
+            run.resolve(), state, late=late, on_late=on_late, max_ahead=max_ahead, device=device, data_dir=data_dir
+        )  # fmt: skip
 
     run_server(open_run, settings, followed, on_start, lambda live: live.switch(run.resolve()))
 

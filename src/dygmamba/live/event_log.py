@@ -182,12 +182,22 @@ class EventLog:
 
     @staticmethod
     def set_aside(connection: sqlite3.Connection, event: LogEvent, received: float, latest: float) -> None:
-        """Keep an event that came too late, once for each id; `latest` is the latest time seen then."""
+        """Keep an event that is late or ahead, once for each id; `latest` is the latest time seen then."""
         connection.execute(
             "INSERT OR IGNORE INTO set_aside (id, src, dst, time, columns, received, latest) "
             "VALUES (?, ?, ?, ?, ?, ?, ?)",
             (*event, received, latest),
         )
+
+    @staticmethod
+    def read_set_aside(connection: sqlite3.Connection) -> dict[int, LogEvent]:
+        """Return the events that were set aside by their numbers, inside `transaction`."""
+        rows = connection.execute("SELECT number, id, src, dst, time, columns FROM set_aside ORDER BY number")
+        return {number: LogEvent(*event) for number, *event in rows}
+
+    @staticmethod
+    def drop_set_aside(connection: sqlite3.Connection, numbers: Iterable[int]) -> None:
+        connection.executemany("DELETE FROM set_aside WHERE number = ?", [(number,) for number in numbers])
 
     @staticmethod
     def find_ids(connection: sqlite3.Connection, ids: Sequence[str]) -> dict[str, int]:
@@ -277,9 +287,10 @@ class LogReader:
     def count_set_aside(self) -> int:
         return int(self._select("SELECT count(*) FROM set_aside")[0][0])
 
-    def read_set_aside(self) -> list[LogEvent]:
-        rows = self._select("SELECT id, src, dst, time, columns FROM set_aside ORDER BY number")
-        return [LogEvent(*row) for row in rows]
+    def read_set_aside(self) -> list[tuple[LogEvent, float]]:
+        """Return the events that were set aside, each with the latest time seen when it came."""
+        rows = self._select("SELECT id, src, dst, time, columns, latest FROM set_aside ORDER BY number")
+        return [(LogEvent(*row[:5]), row[5]) for row in rows]
 
     def read_events(self, after: int, until: int, size: int = 1 << 14) -> Iterator[list[LogEvent]]:
         """Yield the events with sequence numbers after+1 to until, in lists of at most `size`.

@@ -125,6 +125,15 @@ class EventParser:
         ]
         return ParsedEvents(parsed, problems)
 
+    def find_problems(self, events: Sequence[LogEvent]) -> dict[int, str]:
+        """Return why events of the log, which were parsed for an earlier run, are none for this one; by position."""
+        problems: dict[int, str] = {}
+        if self._known is not None and events:
+            self._find_unknown_nodes(
+                [event.src for event in events], [event.dst for event in events], problems
+            )
+        return problems
+
     def _read_raw(self, events: Any) -> RawEvents:
         is_list = isinstance(events, Sequence) and not isinstance(events, str | bytes)
         if is_list and all(isinstance(row, Mapping) for row in events):

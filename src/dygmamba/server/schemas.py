@@ -116,7 +116,7 @@ class ExplainRequest(Body):
 
 
 class Verdict(BaseModel):
-    """Verdict on an event: accepted, duplicate, late or invalid."""
+    """Verdict on an event: accepted, duplicate, late, ahead or invalid."""
 
     index: int
     status: str

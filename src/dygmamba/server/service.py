@@ -26,7 +26,8 @@ from dygmamba.server.settings import ServerSettings
 from dygmamba.server.status import LiveStatus
 
 if TYPE_CHECKING:
-    from dygmamba.live.live_run import LiveRun, LiveView
+    from dygmamba.live.live_run import LiveRun
+    from dygmamba.live.live_view import LiveView
     from dygmamba.live.verdicts import Acknowledgement
 
 Result = TypeVar("Result")
@@ -34,7 +35,7 @@ log = logging.getLogger("dygmamba.server")
 
 APPENDING_THREADS = 8  # appends of several threads share a commit
 QUERY_THREADS = 2  # for rankings, classifications and explanations
-LOST = ("invalid", "late", "unreadable")
+LOST = ("invalid", "late", "ahead", "unreadable")
 POLL_SECONDS = 0.002  # between looks at the sequence that a query waits for
 
 
@@ -167,7 +168,8 @@ class LiveService:
         for status, verdicts in groupby(sorted(verdict.status for verdict in answer.verdicts)):
             self.metrics.events.labels(status).inc(len(list(verdicts)))
         accepted = [events[one.index] for one in answer.verdicts if one.status == "accepted"]
-        self.status.count_events(accepted, len(events) - len(accepted))
+        ahead = sum(one.status == "ahead" for one in answer.verdicts)
+        self.status.count_events(accepted, len(events) - len(accepted), ahead)
 
     async def score(self, queries: Sequence[PairQuery], min_sequence: int | None = None) -> ScoredPairs:
         """Score pairs, together with those of other requests."""

@@ -59,6 +59,9 @@ function showFacts(facts) {
     ["Latest event", facts.latest_shown],
     ["Since training, on disk", formatCount(facts.sequence)], ["of these visible", formatCount(facts.applied)],
     ["Late events", `${formatSpan(facts.late, facts.dated)} allowed, then ${facts.on_late}`],
+    ["Events dated ahead", facts.max_ahead === null ? "accepted"
+      : `${formatSpan(facts.max_ahead, facts.dated)} allowed, then set-aside`],
+    ["Set aside", formatCount(facts.set_aside)],
   ];
   if (facts.columns.length) rows.push(["Columns", facts.columns.join(", ")]);
   const list = byId("facts");

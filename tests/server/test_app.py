@@ -350,3 +350,17 @@ def test_an_event_dated_ahead_is_set_aside_and_others_go_on(client, live):
     assert (status["facts"]["set_aside"], status["facts"]["max_ahead"]) == (1, 86_400)
     assert [alert["code"] for alert in status["alerts"]] == ["events-ahead"]
     assert 'dygmamba_events_total{verdict="ahead"} 1.0' in client.get("/metrics").text
+
+
+def test_a_ranking_says_which_sources_have_no_history(tmp_path):
+    """In a bipartite stream: an id without events, and one that was a destination only; the answer is still there."""
+    data = dm.read([(f"u{k % 5}", f"i{k % 7}", k) for k in range(140)], bipartite=True)
+    (run,) = dm.train(data, "trees", rounds=2, device="cpu", out=tmp_path)
+    with serving(dm.live(run, tmp_path / "state")) as client:
+        answer = client.post("/v1/rank", json={"sources": ["u1", "i3", "x"], "k": 2}).json()
+        assert answer["notes"][0] == "x has no event, so it has no history"
+        assert answer["notes"][1].startswith("1 id was only ever a destination, and counts here as a source")
+        assert [row["src"] for row in answer["ranking"]] == ["u1", "u1", "i3", "i3", "x", "x"]
+        assert client.post("/v1/rank", json={"sources": ["u1"]}).json()["notes"] == []
+        explained = client.post("/v1/explain", json={"src": "i3", "dst": "i2"}).json()["explanation"]
+        assert explained["notes"][0].startswith("1 id was only ever a destination")

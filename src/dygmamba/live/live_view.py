@@ -10,7 +10,7 @@ import pyarrow as pa
 from dygmamba.explain.explanation import Explanation
 from dygmamba.explain.pairs import DEFAULT_ORDERS, explain_pair
 from dygmamba.runs.predictor import Predictor
-from dygmamba.runs.queries import TimeLike
+from dygmamba.runs.queries import Predictions, TimeLike
 from dygmamba.runs.query_inputs import as_id_column, as_pairs, as_sources, require_positive
 
 
@@ -34,12 +34,23 @@ class LiveView:
         only_new: bool = False,
     ) -> pa.Table:
         """Rank destinations as `Run.rank` does."""
+        return self.find_top(sources, k, at, candidates, only_new).table
+
+    def find_top(
+        self,
+        sources: Any,
+        k: int = 10,
+        at: TimeLike | None = None,
+        candidates: Iterable[str | int] | Path | None = None,
+        only_new: bool = False,
+    ) -> Predictions:
+        """Rank destinations; return what a user should know about the ranking too."""
         require_positive(k)
         among = candidates
         if among is not None and not isinstance(among, Path):
             among = as_id_column("candidates", among)
         queries = as_sources("sources", as_pairs(sources))
-        return self.predictor.top(queries, k, at, candidates=among, only_new=only_new).table
+        return self.predictor.top(queries, k, at, candidates=among, only_new=only_new)
 
     def classify(self, nodes: Any = None, at: TimeLike | None = None, k: int | None = None) -> pa.Table:
         """Classify nodes as `Run.classify` does."""

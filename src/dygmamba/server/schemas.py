@@ -85,6 +85,9 @@ class RankRequest(Body):
 class RankResponse(BaseModel):
     ranking: list[dict[str, Any]]
     sequence: int
+    notes: list[str] = Field(
+        [], description="Sources without any event, or only with events as a destination."
+    )
 
 
 class ClassifyRequest(Body):

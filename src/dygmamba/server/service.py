@@ -17,6 +17,7 @@ from dygmamba.core.clock import SYSTEM_CLOCK
 from dygmamba.core.errors import DygError, FileError, WriteError
 from dygmamba.data.readers.values import BadValueError
 from dygmamba.live.event_sources import EventSource, follow_source
+from dygmamba.runs.queries import Predictions
 from dygmamba.server.batching import MicroBatcher, WorkerPool
 from dygmamba.server.formats import Event
 from dygmamba.server.monitoring import Metrics
@@ -269,7 +270,7 @@ class LiveService:
                     advice = error.advice.partition(", or give `")[0]
                     text = f"pair {rows[error.row]}: {error.problem}; {advice}"
                     raise FileError(text, code=error.code) from error
-                table, unknown = found.table, unknown + len(found.unknown_ids)
+                table, unknown = found.table, unknown + len(found.unknown_ids) + len(found.wrong_sides)
                 name = table.column_names[-1]
                 shown, values = table["time"].to_pylist(), table[name].to_pylist()
                 for row, time_shown, score in zip(rows, shown, values, strict=True):
@@ -289,3 +290,9 @@ class LiveService:
 def list_rows(table: pa.Table) -> list[dict[str, Any]]:
     """Return the rows of a table of predictions as plain values."""
     return table.to_pylist()
+
+
+def describe_missing_history(found: Predictions) -> list[str]:
+    """Say which ids have no history where they were given; their rows are those of a node without events."""
+    unknown = [f"{name} has no event, so it has no history" for name in found.unknown_ids]
+    return [*unknown, *found.wrong_sides.describe()]

@@ -238,7 +238,7 @@ async function scoreAndExplain({ src, dst, at }, place) {
 
 async function rankDestinations({ src, at }, place) {
   if (!src) throw new Error("Name a source.");
-  const { ranking } = await ask("v1/rank", { sources: [src], k: 10, at });
+  const { ranking, notes } = await ask("v1/rank", { sources: [src], k: 10, at });
   add(place, "h3", ranking.length ? `Likeliest destinations of ${src}` : `${src} has no destination left.`);
   addTable(place, [
     ["", (row) => row.rank, "number"],
@@ -246,6 +246,7 @@ async function rankDestinations({ src, at }, place) {
     ["Score", (row) => formatScore(row.score ?? row.uncalibrated_score), "number"],
     ["Probability", (row) => row.probability === undefined ? "" : `${(100 * row.probability).toFixed(1)} %`, "number"],
   ], ranking);
+  for (const note of notes) add(place, "p", note, { class: "note" });
 }
 
 byId("form").addEventListener("submit", (event) => {

@@ -124,7 +124,7 @@ def accept_set_aside(
     with LogReader(folder) as log:
         runs = log.read_runs()
     if run is None and not runs:
-        raise FileError(f"{folder} was never opened with a run; give `run`", code="not-a-log")
+        raise FileError(f"{folder} was never opened with a run; delete it", code="not-a-log")
     with live(run or runs[-1].path, folder, data_dir=data_dir) as opened:
         return opened.accept_set_aside(late=late, max_ahead=max_ahead), opened.set_aside.num_rows
 

@@ -101,7 +101,8 @@ def write_backup(folder: Path, target: Path) -> Backup:
     try:
         with (
             translate_os_errors(target),
-            create_temporary_folder(folder) as scratch,
+            # beside the backup, since the disk of the state folder may be full
+            create_temporary_folder(target.absolute().parent) as scratch,
             os.fdopen(handle, "wb") as file,
         ):
             with LogReader(folder) as log:

@@ -5,6 +5,7 @@ appends. Opening the folder again gives the same scores to the bit, as does `obs
 """
 
 import json
+import os
 import sqlite3
 import threading
 import uuid
@@ -25,7 +26,7 @@ from dygmamba.data.storage.dataset import Dataset
 from dygmamba.explain.explanation import Explanation
 from dygmamba.explain.pairs import DEFAULT_ORDERS
 from dygmamba.live.backup import write_backup
-from dygmamba.live.event_log import EventLog, LogEvent, LogReader, RunRecord
+from dygmamba.live.event_log import LOG_FILE, EventLog, LogEvent, LogReader, RunRecord
 from dygmamba.live.event_parsing import EventLayout, EventParser
 from dygmamba.live.live_view import LiveView
 from dygmamba.live.log_writer import LogWriter, Request, Retry
@@ -80,8 +81,7 @@ class LiveRun:
             "on_late": on_late,
             "max_ahead": None if max_ahead is None else parse_lead(max_ahead),
         }
-        make_folder(path)
-        self._lock = FileLock(path / LOCK_FILE)
+        self._lock = lock_folder(path)
         self._snapshot_lock, self._snapshots = threading.Lock(), None
         self._is_closed = False
         log = None
@@ -450,6 +450,21 @@ class LiveRun:
     def __repr__(self) -> str:
         served = self._applier.served
         return f"<LiveRun {served.record.model} on {served.record.dataset!r}: {self.sequence:,} events since training>"
+
+
+def lock_folder(path: Path) -> FileLock:
+    """Make a state folder if there is none, and lock it for this process.
+
+    Raises:
+        LockedError: Another process has it open.
+        ConfigError: It is a run directory.
+    """
+    if os.path.exists(path / "config.toml") and not os.path.exists(path / LOG_FILE):
+        raise ConfigError(
+            f"{path} is a run directory; give another folder for the events", code="state-is-a-run"
+        )
+    make_folder(path)
+    return FileLock(path / LOCK_FILE)
 
 
 def _encode_offset(offset: Any) -> str:

@@ -13,6 +13,7 @@ from starlette.testclient import TestClient
 import dygmamba as dm
 from dygmamba.core.errors import WriteError
 from dygmamba.server.app import create_app
+from dygmamba.server.logs import JsonFormatter
 from dygmamba.server.settings import ServerSettings
 from live_stand_in import GatedLive
 from raising import raises
@@ -203,11 +204,16 @@ def test_an_unexpected_error_names_no_value_and_has_no_traceback(client, live, c
 def test_the_token_opens_every_route_and_nothing_does_without_it(live):
     """For all routes: 401 without the token; a bearer token or basic access opens them."""
     with serving(live, token=TOKEN) as client:
-        paths = ["/", "/metrics", "/ping", "/openapi.json", "/v2/health/live", "/nothing", "/static/page.js"]
-        for path in paths:
-            assert "www-authenticate" in client.get(path).headers
-            problem(client.get(path), 401, "token-required")
-            problem(client.get(path, headers={"authorization": f"Bearer {TOKEN}x"}), 401, "token-required")
+        described = client.get("/openapi.json", headers={"authorization": f"Bearer {TOKEN}"}).json()["paths"]
+        routes = [(method, path) for path, methods in described.items() for method in methods]
+        assert len(routes) > 12
+        hidden = ["/", "/openapi.json", "/nothing", "/static/page.js", "/favicon.ico"]
+        for method, path in [*routes, *(("get", path) for path in hidden)]:
+            answer = client.request(method, path)
+            assert "www-authenticate" in answer.headers
+            problem(answer, 401, "token-required")
+            wrong = client.request(method, path, headers={"authorization": f"Bearer {TOKEN}x"})
+            problem(wrong, 401, "token-required")
         problem(client.get("/ping", headers={"authorization": "Basic ?"}), 401, "token-required")
         assert client.get("/ping", headers={"authorization": f"Bearer {TOKEN}"}).status_code == 200
         assert client.get("/ping", auth=("me", TOKEN)).status_code == 200
@@ -364,3 +370,32 @@ def test_a_ranking_says_which_sources_have_no_history(tmp_path):
         assert client.post("/v1/rank", json={"sources": ["u1"]}).json()["notes"] == []
         explained = client.post("/v1/explain", json={"src": "i3", "dst": "i2"}).json()["explanation"]
         assert explained["notes"][0].startswith("1 id was only ever a destination")
+
+
+def test_ids_never_reach_the_log(client, caplog):
+    """For all requests, good and wrong, with ids that hold markup or line breaks: the log has none of them."""
+    caplog.set_level("INFO", "dygmamba.server")
+    evil = 'secret<script>"\n\x1b[31m'
+    requests = [
+        (
+            "/v1/events",
+            {"events": [EVENT | {"id": evil, "src": evil}, {"src": evil}, EVENT | {"time": evil}]},
+        ),
+        ("/v1/events", {"events": [EVENT | {"src": evil, "time": "2950-01-01"}, {"src": evil, "secret": 1}]}),
+        ("/v1/score", {"pairs": [{"src": evil, "dst": evil}]}),
+        ("/v1/score", {"pairs": [{"src": evil, "dst": evil, "time": evil}]}),
+        ("/v1/rank", {"sources": [evil], "candidates": [evil]}),
+        ("/v1/explain", {"src": evil, "dst": "bob"}),
+        ("/v1/explain", {"src": evil, "dst": evil, "secret": evil}),
+        ("/secret/path?secret=1", {}),
+    ]
+    for path, body in requests:
+        answer = client.post(
+            path, json=body, headers={"x-request-id": "secret script", "user-agent": "secret"}
+        )
+        assert answer.status_code < 500
+        assert "script" not in answer.headers["x-request-id"]
+    lines = [JsonFormatter().format(record) for record in caplog.records]
+    assert len(lines) >= len(requests)
+    assert not [line for line in lines if "secret" in line or "script" in line]
+    assert all(line.isprintable() and json.loads(line)["level"] for line in lines)

@@ -149,7 +149,7 @@ def test_a_growing_file_and_a_recorded_stream_are_sources(mail, tmp_path, caplog
     """
     path = tmp_path / "events.jsonl"
     line = '{{"src": "alice", "dst": "bob", "time": "2024-03-0{}"}}\n'
-    path.write_text(line.format(1) + "no json\n" + line.format(2)[:20])
+    path.write_text('{"odd": 1}\n' + line.format(1) + "no json\n" + line.format(2)[:20])
     recorded = dm.read([("eve", "bob", "2024-02-20"), ("eve", "bob", "2024-02-21")], name="old")
 
     def wait(url: str, sequence: int) -> None:
@@ -166,7 +166,7 @@ def test_a_growing_file_and_a_recorded_stream_are_sources(mail, tmp_path, caplog
         with running(lambda: dm.live(mail, state), [GrowingFile(path)]) as url:
             wait(url, sequence)
     assert [record.fields for record in caplog.records if "not taken" in record.message] == [
-        {"unreadable": 1}
+        {"invalid": 1, "unreadable": 1}
     ]
     with dm.live(mail, state) as live:
         assert live.sequence == 5

@@ -4,7 +4,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictFloat, StrictInt, StrictStr
 
-MAX_SEQUENCE = 2**63 - 1
+MAX_SEQUENCE = 2**53 - 1  # the largest integer that every reader of JSON keeps
 BIGGEST_INTEGER = 2**63
 
 Integer = Annotated[StrictInt, Field(ge=-BIGGEST_INTEGER, lt=BIGGEST_INTEGER)]

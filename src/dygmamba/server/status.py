@@ -127,8 +127,8 @@ class LiveStatus:
                 Alert("unknown-ids", f"{100 * self.unknown.share:.0f} % of the ids in queries have no event.")
             )
         if self.ahead.marked:
-            text = f"{self.ahead.marked:,} of the latest events are dated too far ahead and were set aside."
-            found.append(Alert("events-ahead", text))
+            text = f"{self.ahead.marked:,} of the latest {self.ahead.count:,}"
+            found.append(Alert("events-ahead", f"Events dated too far ahead were set aside: {text}."))
         if self.refused.count >= RECENT_EVENTS and self.refused.share > REFUSED_LIMIT:
             text = f"{100 * self.refused.share:.0f} % of the latest events were refused"
             found.append(Alert("events-refused", f"{text} (duplicate, late, ahead or invalid)."))

@@ -5,10 +5,14 @@ Run as a script, with JSON on stdin: a size, commands, and further commands that
 
 import io
 import json
+import os
 import resource
+import shutil
 import sys
 import traceback
 from contextlib import redirect_stderr, redirect_stdout
+
+import pytest
 
 from dygmamba.cli import main
 from dygmamba.lab.benchmarks import length
@@ -26,6 +30,15 @@ def said(words: list[str]) -> list:
         except BaseException:  # what no user should ever see
             traceback.print_exc()
     return [code, out.getvalue(), err.getvalue()]
+
+
+def without_rights() -> tuple[str, ...]:
+    """What takes the superuser's right to write anywhere; nobody else has it."""
+    if os.getuid() != 0:
+        return ()
+    if shutil.which("setpriv") is None:
+        pytest.skip("the superuser may write anywhere, and there is no setpriv to take that right")
+    return ("setpriv", "--bounding-set=-dac_override,-dac_read_search", "--inh-caps=-all")
 
 
 if __name__ == "__main__":

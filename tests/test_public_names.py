@@ -50,8 +50,9 @@ FUNCTIONS = {
     "list_queries": "(data: Dataset | Source, *, split: str = test, setting: str = transductive, "
     "negatives: str = random, protocol: str = auto, data_dir: Path | str | None = None) -> Table",
     "list_runs": "(data: str = latest, *, folder: Path | str = runs) -> Table",
-    "live": "(run: object, path: Path | str, *, late: str | float | None = None, on_late: str | None = None, fill: "
-    "float | None = None, device: str = auto, data_dir: Path | str | None = None) -> LiveRun",
+    "live": "(run: object, path: Path | str, *, late: str | float | None = None, on_late: str | None = None, "
+    "max_ahead: str | float | None = None, fill: float | None = None, device: str = auto, "
+    "data_dir: Path | str | None = None) -> LiveRun",
     "load": "(name: str, data_dir: Path | str | None = None) -> Dataset",
     "load_program": "(path: Path | str) -> Program",
     "open": "(folder: Path | str, *, device: str = auto, data_dir: Path | str | None = None, time_unit: str = "

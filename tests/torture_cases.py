@@ -32,7 +32,9 @@ SHARES = {
     "kill -9, import, generate, report": 0.16,
     "power cut, training": 0.04,
     "power cut, dataset": 0.02,
+    "power cut, live run": 0.05,
     "power cut, ext4": 0.09,
+    "power cut, ext4, live run": 0.05,
     "failing disk, training": 0.03,
     "bit flips, last": 0.03,
     "bit flips, best and config": 0.02,
@@ -112,7 +114,17 @@ def state(run: RunDirectory) -> list:
     return [*bits, entries]
 
 
-CALLS = ("create", "write", "sync", "close", "replace", "remove", "make_folder", "sync_folder")
+CALLS = (
+    "create",
+    "write",
+    "sync",
+    "close",
+    "replace",
+    "remove",
+    "remove_folder",
+    "make_folder",
+    "sync_folder",
+)
 
 
 class CountingDisk(Disk):

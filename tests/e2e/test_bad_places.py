@@ -84,7 +84,7 @@ def ended(place, tmp_path_factory) -> list[list]:
     ]  # bench has little to write
     here = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "XDG_CACHE_HOME": str(place / "cache")}
     here |= {"DYGMAMBA_MIRROR": "http://127.0.0.1:9/", "DYGMAMBA_DATA": ""}
-    call = [*without_rights(), sys.executable, bad_places.__file__]
+    call = [*bad_places.without_rights(), sys.executable, bad_places.__file__]
     asked = json.dumps([20, few, small])
     done = subprocess.run(call, input=asked, capture_output=True, text=True, env=here)
     run.chmod(0o755)
@@ -113,15 +113,6 @@ def state(place: Path) -> dict[str, str]:
     """Every file's digest; a lock's holder is no state."""
     kept = (path for path in place.rglob("*") if path.is_file() and path.name != ".lock")
     return {str(path): hashlib.sha256(path.read_bytes()).hexdigest() for path in kept}
-
-
-def without_rights() -> tuple[str, ...]:
-    """What takes the superuser's right to write anywhere; nobody else has it."""
-    if os.getuid() != 0:
-        return ()
-    if shutil.which("setpriv") is None:
-        pytest.skip("the superuser may write anywhere, and there is no setpriv to take that right")
-    return ("setpriv", "--bounding-set=-dac_override,-dac_read_search", "--inh-caps=-all")
 
 
 @pytest.mark.parametrize("which", [0, 1], ids=["no rights", "no space"])

@@ -242,6 +242,17 @@ def test_two_sides_stay_two_sides(ask, tmp_path):
     assert (code, err.count("note")) == (0, 1), err
     expected = {(source, shop, "252") for source in "az" for shop in "cdefghz"}
     assert {(row["src"], row["dst"], row["time"]) for row in rows_of(out)} == expected
+    # g has events, only not as a user: that is said, and its ranking is that of a user without any
+    code, out, err = ask(visits, "--sources", "g,nobody", "--top", 3)
+    assert "1 id without any event: nobody\n" in err
+    assert "1 id was only ever a destination, and counts here as a source without events: g; to find" in err
+    ranked = [(row["dst"], row["score"]) for row in rows_of(out)]
+    assert ranked[:3] == ranked[3:]
+    pairs = write_csv(tmp_path / "swapped.csv", ["user", "item"], [["h", "a"], ["g", "b"]])
+    code, _, err = ask(visits, "--pairs", pairs)
+    assert "2 ids were only ever destinations, and count here as sources without events: h, g" in err
+    assert "2 ids were only ever sources, and count here as destinations without events: a, b; check" in err
+    assert "without any event" not in err
 
 
 def test_numbers_stay_numbers(numbered, ask, tmp_path, monkeypatch):

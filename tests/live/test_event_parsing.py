@@ -108,6 +108,15 @@ def test_a_bad_row_spoils_no_other(parser, name):
     assert list(parsed.problems) == [1]
     assert problem
     assert "\n" not in problem
+    assert parser.parse([bad]).problems == {0: problem}  # the same alone
+
+
+def test_a_row_without_any_known_column_is_invalid_and_no_error(parser):
+    """One odd object in a file or a topic does not end the source that it came from."""
+    for rows in ([{}], [{"foo": 1}, {}], [{"src": 1}]):
+        parsed = parser.parse(rows)
+        assert parsed.events == [None] * len(rows)
+        assert list(parsed.problems) == list(range(len(rows)))
 
 
 def test_columns_are_kept_as_the_stream_has_them():
@@ -137,8 +146,9 @@ def test_columns_are_kept_as_the_stream_has_them():
         column_parser().parse([("a", "b", 31, 2, "z", 1)])
     with raises("unknown-column", NotFoundError):
         column_parser().parse({"u": ["a"], "v": ["b"], "t": [31]})
-    with raises("column-not-recognized", NotFoundError):
-        column_parser().parse([{"left": 1, "right": 2}])
+    assert column_parser().parse([{"left": 1, "right": 2}]).problems == {
+        0: "column 'src' is missing, or has a name that is not recognized; add it"
+    }
     assert (
         column_parser().parse([good | {"t": 1.7e9}]).events[0].time == 1.7e9
     )  # a plain number in this stream

@@ -82,6 +82,7 @@ def test_late_events_within_the_tolerance_are_taken_and_others_set_aside(tmp_pat
         assert live_scores(live) == observed_scores([events[k] for k in (0, 4, 2, 3)])
         assert live.set_aside.to_pylist() == [
             {key: str(value) if key != "time" else value for key, value in events[1].items()}
+            | {"status": "late"}
         ]
     with open_live(tmp_path) as live:
         assert (live.facts()["late"], live.facts()["on_late"], live.facts()["set_aside"]) == (

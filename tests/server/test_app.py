@@ -13,6 +13,7 @@ from starlette.testclient import TestClient
 import dygmamba as dm
 from dygmamba.core.errors import WriteError
 from dygmamba.server.app import create_app
+from dygmamba.server.logs import JsonFormatter
 from dygmamba.server.settings import ServerSettings
 from live_stand_in import GatedLive
 from raising import raises
@@ -203,11 +204,16 @@ def test_an_unexpected_error_names_no_value_and_has_no_traceback(client, live, c
 def test_the_token_opens_every_route_and_nothing_does_without_it(live):
     """For all routes: 401 without the token; a bearer token or basic access opens them."""
     with serving(live, token=TOKEN) as client:
-        paths = ["/", "/metrics", "/ping", "/openapi.json", "/v2/health/live", "/nothing", "/static/page.js"]
-        for path in paths:
-            assert "www-authenticate" in client.get(path).headers
-            problem(client.get(path), 401, "token-required")
-            problem(client.get(path, headers={"authorization": f"Bearer {TOKEN}x"}), 401, "token-required")
+        described = client.get("/openapi.json", headers={"authorization": f"Bearer {TOKEN}"}).json()["paths"]
+        routes = [(method, path) for path, methods in described.items() for method in methods]
+        assert len(routes) > 12
+        hidden = ["/", "/openapi.json", "/nothing", "/static/page.js", "/favicon.ico"]
+        for method, path in [*routes, *(("get", path) for path in hidden)]:
+            answer = client.request(method, path)
+            assert "www-authenticate" in answer.headers
+            problem(answer, 401, "token-required")
+            wrong = client.request(method, path, headers={"authorization": f"Bearer {TOKEN}x"})
+            problem(wrong, 401, "token-required")
         problem(client.get("/ping", headers={"authorization": "Basic ?"}), 401, "token-required")
         assert client.get("/ping", headers={"authorization": f"Bearer {TOKEN}"}).status_code == 200
         assert client.get("/ping", auth=("me", TOKEN)).status_code == 200
@@ -338,3 +344,58 @@ def test_metrics_have_routes_as_labels_and_no_ids(client):
         "dygmamba_requests_in_progress 1.0",
     ):
         assert line in text.splitlines()
+
+
+def test_an_event_dated_ahead_is_set_aside_and_others_go_on(client, live):
+    """Its verdict says so, an alert and a counter too; the next event of the present is accepted."""
+    answer = client.post("/v1/events", json={"events": [EVENT | {"time": "2950-01-01"}]}).json()
+    assert (answer["accepted"], [one["status"] for one in answer["verdicts"]]) == (0, ["ahead"])
+    assert "ahead of the clock" in answer["verdicts"][0]["message"]
+    assert client.post("/v1/events", json={"events": [EVENT]}).json()["accepted"] == 1
+    status = client.get("/v1/status").json()
+    assert (status["facts"]["set_aside"], status["facts"]["max_ahead"]) == (1, 86_400)
+    assert [alert["code"] for alert in status["alerts"]] == ["events-ahead"]
+    assert 'dygmamba_events_total{verdict="ahead"} 1.0' in client.get("/metrics").text
+
+
+def test_a_ranking_says_which_sources_have_no_history(tmp_path):
+    """In a bipartite stream: an id without events, and one that was a destination only; the answer is still there."""
+    data = dm.read([(f"u{k % 5}", f"i{k % 7}", k) for k in range(140)], bipartite=True)
+    (run,) = dm.train(data, "trees", rounds=2, device="cpu", out=tmp_path)
+    with serving(dm.live(run, tmp_path / "state")) as client:
+        answer = client.post("/v1/rank", json={"sources": ["u1", "i3", "x"], "k": 2}).json()
+        assert answer["notes"][0] == "x has no event, so it has no history"
+        assert answer["notes"][1].startswith("1 id was only ever a destination, and counts here as a source")
+        assert [row["src"] for row in answer["ranking"]] == ["u1", "u1", "i3", "i3", "x", "x"]
+        assert client.post("/v1/rank", json={"sources": ["u1"]}).json()["notes"] == []
+        explained = client.post("/v1/explain", json={"src": "i3", "dst": "i2"}).json()["explanation"]
+        assert explained["notes"][0].startswith("1 id was only ever a destination")
+
+
+def test_ids_never_reach_the_log(client, caplog):
+    """For all requests, good and wrong, with ids that hold markup or line breaks: the log has none of them."""
+    caplog.set_level("INFO", "dygmamba.server")
+    evil = 'secret<script>"\n\x1b[31m'
+    requests = [
+        (
+            "/v1/events",
+            {"events": [EVENT | {"id": evil, "src": evil}, {"src": evil}, EVENT | {"time": evil}]},
+        ),
+        ("/v1/events", {"events": [EVENT | {"src": evil, "time": "2950-01-01"}, {"src": evil, "secret": 1}]}),
+        ("/v1/score", {"pairs": [{"src": evil, "dst": evil}]}),
+        ("/v1/score", {"pairs": [{"src": evil, "dst": evil, "time": evil}]}),
+        ("/v1/rank", {"sources": [evil], "candidates": [evil]}),
+        ("/v1/explain", {"src": evil, "dst": "bob"}),
+        ("/v1/explain", {"src": evil, "dst": evil, "secret": evil}),
+        ("/secret/path?secret=1", {}),
+    ]
+    for path, body in requests:
+        answer = client.post(
+            path, json=body, headers={"x-request-id": "secret script", "user-agent": "secret"}
+        )
+        assert answer.status_code < 500
+        assert "script" not in answer.headers["x-request-id"]
+    lines = [JsonFormatter().format(record) for record in caplog.records]
+    assert len(lines) >= len(requests)
+    assert not [line for line in lines if "secret" in line or "script" in line]
+    assert all(line.isprintable() and json.loads(line)["level"] for line in lines)

@@ -115,6 +115,48 @@ def test_ids_with_markup_stay_text_in_the_page(url, tmp_path):
     assert "<img" not in text
 
 
+WIDE = """[...document.querySelectorAll("body *")].filter((item) => !item.closest(".skip")
+  && item.getBoundingClientRect().right > innerWidth + 1).map((item) => item.outerHTML.slice(0, 80))"""
+CUT = """[...document.querySelectorAll("svg text")].filter((item) => {
+  const own = item.getBoundingClientRect(), all = item.ownerSVGElement.getBoundingClientRect();
+  return own.left < all.left - 1 || own.right > all.right + 1 || own.bottom > all.bottom + 1;
+}).map((item) => item.textContent)"""
+UNNAMED = """[...document.querySelectorAll("input, button, a, svg, th, section")].filter((item) =>
+  !(item.getAttribute("aria-label") || item.getAttribute("aria-labelledby") || item.textContent.trim()
+    || (item.labels && item.labels.length))).map((item) => item.outerHTML)"""
+LONG_ID = "an-identifier-without-any-blank-" + "0123456789" * 6
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(400, "light"), (1200, "dark")])
+def test_the_page_is_used_with_the_keyboard_alone_and_nothing_is_cut_off(url, tmp_path, width, scheme):
+    """Tab reaches every control in order, Enter asks, the focus stays; all is labelled and inside the window."""
+    with Client(url) as client:
+        client.append([{"src": "alice", "dst": LONG_ID, "time": "2024-03-02"}])
+    with find_browser(tmp_path / "profile").drive(width, scheme) as tab:
+        tab.call("Page.navigate", url=url + "/")
+        tab.wait_for("document.title.startsWith('mail') && document.readyState === 'complete'")
+        reached = []
+        for text in ("", "alice", LONG_ID, "", "", ""):
+            tab.press("Tab", 9)
+            reached.append(tab.evaluate("document.activeElement.id || document.activeElement.className"))
+            assert tab.evaluate("getComputedStyle(document.activeElement).outlineStyle") == "solid"
+            if text:
+                tab.call("Input.insertText", text=text)
+        assert reached == ["skip", "src", "dst", "at", "score", "rank"]
+        tab.press("Enter", 13, "\r")
+        tab.wait_for(
+            "document.getElementById('answer').textContent.startsWith('Likeliest destinations of alice')"
+        )
+        assert tab.evaluate("document.activeElement.id") == "rank"
+        assert (tab.evaluate(WIDE), tab.evaluate(CUT), tab.evaluate(UNNAMED)) == ([], [], [])
+        tab.evaluate("document.getElementById('dst').focus()")
+        tab.press("Enter", 13, "\r")
+        tab.wait_for("document.getElementById('timeline') !== null")
+        assert (tab.evaluate(WIDE), tab.evaluate(CUT), tab.evaluate(UNNAMED)) == ([], [], [])
+        dark = tab.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(18, 22, 21)"
+        assert dark == (scheme == "dark")
+
+
 def test_tls_and_token_together(mail, tmp_path):
     """With a certificate the server speaks TLS only, and the client needs the authority and the token."""
     cert, key, token = tmp_path / "cert.pem", tmp_path / "key.pem", "0123456789abcdef"
@@ -149,7 +191,7 @@ def test_a_growing_file_and_a_recorded_stream_are_sources(mail, tmp_path, caplog
     """
     path = tmp_path / "events.jsonl"
     line = '{{"src": "alice", "dst": "bob", "time": "2024-03-0{}"}}\n'
-    path.write_text(line.format(1) + "no json\n" + line.format(2)[:20])
+    path.write_text('{"odd": 1}\n' + line.format(1) + "no json\n" + line.format(2)[:20])
     recorded = dm.read([("eve", "bob", "2024-02-20"), ("eve", "bob", "2024-02-21")], name="old")
 
     def wait(url: str, sequence: int) -> None:
@@ -166,7 +208,7 @@ def test_a_growing_file_and_a_recorded_stream_are_sources(mail, tmp_path, caplog
         with running(lambda: dm.live(mail, state), [GrowingFile(path)]) as url:
             wait(url, sequence)
     assert [record.fields for record in caplog.records if "not taken" in record.message] == [
-        {"unreadable": 1}
+        {"invalid": 1, "unreadable": 1}
     ]
     with dm.live(mail, state) as live:
         assert live.sequence == 5

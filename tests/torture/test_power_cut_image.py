@@ -17,10 +17,14 @@ from contextlib import suppress
 
 import pytest
 
+import dygmamba as dm
 from dygmamba.core.errors import DygWarning
 from dygmamba.data.storage.dataset import load_dataset
+from dygmamba.live.backup import restore_backup
 from dygmamba.runs.link_training import resume_link_run
 from guarded import FORKS
+from live_power_cuts import check_state
+from live_run_cases import make_events, tiny_run
 from torture_cases import CPU, SETTINGS, run_in, seeds, state, tally
 
 SHUTDOWN = 0x8004587D  # _IOR('X', 125, __u32)
@@ -143,3 +147,57 @@ def check(image, data, dataset, expected, notes) -> None:
         same = state(fit.run) == expected  # compared apart: a difference would be printed byte by byte
         assert same
     fit.run.unlock()
+
+
+def append(run: str, place: str, events: list[dict], seed: int, said) -> None:
+    """Append events to a live run on the image and say how many are acknowledged; snapshots and backups beside it."""
+    from pathlib import Path
+
+    import torch
+
+    torch.set_num_threads(1)
+    rng, count = random.Random(seed), 0
+    live = dm.live(run, Path(place) / "state", device="cpu")
+    while count < len(events):
+        more = rng.randint(1, 3)
+        live.append(events[count : count + more])
+        count = min(count + more, len(events))
+        said.send(("events", count))
+        if rng.random() < 0.5:
+            live.snapshot()
+        if rng.random() < 0.3:
+            live.backup(Path(place) / "saved.zip")
+            said.send(("backup", count))
+
+
+def test_a_power_cut_of_a_mounted_file_system_loses_no_acknowledged_event(image, tmp_path):
+    """For all moments: acknowledged events are in the log once, a finished backup is whole, scores keep their bits."""
+    events = make_events(60)
+    for seed in seeds("power cut, ext4, live run", 1):
+        rng, (heard, said) = random.Random(seed), FORKS.Pipe(duplex=False)
+        words = (str(tiny_run().path), str(image.place), events, seed, said)
+        child = FORKS.Process(target=append, args=words, daemon=True)
+        child.start()
+        said.close()
+        notes = []
+        for _ in range(1 + rng.randrange(25)):
+            assert heard.poll(120)
+            notes.append(heard.recv())
+        time.sleep(rng.uniform(0, 0.05))
+        image.cut(child)
+        with suppress(EOFError):
+            while True:
+                notes.append(heard.recv())
+        told, left = (
+            dict(notes),
+            tmp_path / str(seed),
+        )  # checked elsewhere: a mapped file would hold the image
+        shutil.copytree(image.place, left, ignore=shutil.ignore_patterns("lost+found"))
+        check_state(left / "state", told.get("events", 0), tiny_run(), events)
+        if "backup" in told:
+            assert restore_backup(left / "saved.zip", left / "copy") >= told["backup"]
+            check_state(left / "copy", told["backup"], tiny_run(), events)
+        tally("power cut, ext4", "cuts")
+        shutil.rmtree(left)
+        shutil.rmtree(image.place / "state")
+        (image.place / "saved.zip").unlink(missing_ok=True)

@@ -6,11 +6,13 @@ from typing import TYPE_CHECKING, Any
 from dygmamba.api.argument_types import check_arguments, get_run_path
 from dygmamba.api.evaluation import warn_if_unfinished
 from dygmamba.api.run import Run
-from dygmamba.core.errors import ConfigError
+from dygmamba.core.errors import ConfigError, FileError
 from dygmamba.data.readers import ReadOptions
 from dygmamba.engine.run_directory import RunDirectory
 from dygmamba.live.backup import Backup, FolderCheck, check_folder, restore_backup, write_backup
+from dygmamba.live.event_log import LogReader
 from dygmamba.live.live_run import LiveRun
+from dygmamba.live.verdicts import Acknowledgement
 from dygmamba.runs.predictor import Predictor
 
 if TYPE_CHECKING:
@@ -26,6 +28,7 @@ def live(
     *,
     late: str | float | None = None,
     on_late: str | None = None,
+    max_ahead: str | float | None = None,
     fill: float | None = None,
     device: str = "auto",
     data_dir: Path | str | None = None,
@@ -41,6 +44,9 @@ def live(
         late: How much earlier than the latest event an event may be, such as "10m" or "7d", or a number in the unit of
             the stream. Default: as before, or "0s" in a new folder.
         on_late: What happens to an event that is earlier still: "refuse" (default) or "set-aside".
+        max_ahead: How far ahead of the clock an event may be dated, such as "1h", or "off". One that is further ahead
+            is set aside, because it would make all others late. In a stream whose times are plain numbers, how far
+            after the latest event. Default: as before; in a new folder "1d" for dates, "off" for numbers.
         fill: Replaces missing numbers, also of features that events lack altogether.
         device: "cpu" or "auto", which is the CPU: the state that grows with the events is in its memory.
         data_dir: Where to look for the dataset of the run first.
@@ -69,7 +75,9 @@ def live(
     data_dir = None if data_dir is None else Path(data_dir)
     options = ReadOptions(time_unit=time_unit, time_format=time_format)
     predictor = Predictor.open(folder, "cpu" if device == "auto" else device, data_dir, options)
-    return LiveRun(predictor, Path(path), late=late, on_late=on_late, fill=fill, data_dir=data_dir)
+    return LiveRun(
+        predictor, Path(path), late=late, on_late=on_late, max_ahead=max_ahead, fill=fill, data_dir=data_dir
+    )  # fmt: skip
 
 
 @check_arguments
@@ -94,6 +102,31 @@ def restore(backup: Path | str, path: Path | str) -> Path:
 def backup_live(folder: Path, to: Path) -> Backup:
     """Write a backup of a state folder, which another process may use."""
     return write_backup(folder, to)
+
+
+def accept_set_aside(
+    folder: Path,
+    *,
+    late: str | None = None,
+    max_ahead: str | None = None,
+    run: Path | None = None,
+    data_dir: Path | None = None,
+) -> tuple[Acknowledgement, int]:
+    """Judge the events that a state folder set aside again; return the verdicts, and how many are still there.
+
+    Args:
+        folder: The state folder; no other process may have it open.
+        late: How much earlier than the latest event they may be, this time.
+        max_ahead: How far ahead they may be dated, this time.
+        run: Run directory; by default the one that the folder was last opened with.
+        data_dir: Where to look for the dataset of the run first.
+    """
+    with LogReader(folder) as log:
+        runs = log.read_runs()
+    if run is None and not runs:
+        raise FileError(f"{folder} was never opened with a run; delete it", code="not-a-log")
+    with live(run or runs[-1].path, folder, data_dir=data_dir) as opened:
+        return opened.accept_set_aside(late=late, max_ahead=max_ahead), opened.set_aside.num_rows
 
 
 def check_live(folder: Path) -> FolderCheck:

@@ -400,6 +400,8 @@ def check_serve(
     settings = ServerSettings(host, port, token, tls_cert, tls_key)
     require_run(run)
     check_device(device)
+    if device not in ("auto", "cpu"):
+        raise ConfigError(f"a live run needs `device='cpu'`; got '{device}'", code="live-needs-cpu")
     require_file(replay, "replay")
     for package in ("fastapi", "uvicorn", "prometheus_client"):
         if find_spec(package) is None:

@@ -384,6 +384,8 @@ def _log_unknown_ids(found: Predictions) -> pa.Table:
         shown = ", ".join(map(str, ids[:SHOWN_IDS])) + ", ..." * (len(ids) > SHOWN_IDS)
         subject = "1 id has no event and is" if len(ids) == 1 else f"{len(ids):,} ids have no event and are"
         LOGGER.warning("%s scored without a history: %s", subject, shown)
+    for text in found.wrong_sides.describe():
+        LOGGER.warning("%s", text)
     return found.table
 
 

@@ -10,9 +10,11 @@ from dygmamba.core.errors import ConfigError, NotFoundError
 from dygmamba.data.readers import ReadOptions, read_more_events
 from dygmamba.data.storage.dataset import Dataset
 from dygmamba.engine.run_directory import RunDirectory
+from dygmamba.live.event_log import LOG_FILE, LogReader
 from dygmamba.live.event_sources import EventSource, GrowingFile, RecordedStream
 from dygmamba.live.kafka_source import KafkaTopic
-from dygmamba.live.live_run import LiveRun
+from dygmamba.live.live_run import LiveRun, lock_folder
+from dygmamba.live.verdicts import Lateness, parse_lateness, parse_lead
 from dygmamba.runs.opening import open_run_dataset
 from dygmamba.server.runner import run_server
 from dygmamba.server.settings import ServerSettings
@@ -25,6 +27,7 @@ def serve_run(
     *,
     late: str | None = None,
     on_late: str | None = None,
+    max_ahead: str | None = None,
     sources: Sequence[str] = (),
     replay: Path | None = None,
     speed: float = 1.0,
@@ -40,6 +43,7 @@ def serve_run(
         settings: Address, access and limits.
         late: How much earlier than the latest event an event may be.
         on_late: What happens to events that are earlier still: "refuse" or "set-aside".
+        max_ahead: How far ahead of the clock events may be dated, or "off".
         sources: Where events come from beside requests, see `parse_source`.
         replay: File of recorded events to append at their own pace, divided by `speed`.
         speed: How much faster than recorded the events are replayed.
@@ -47,6 +51,7 @@ def serve_run(
         data_dir: Where to look for the dataset of the run first.
         on_start: Called with the URL when the port is open.
     """
+    check_state(state, late=late, on_late=on_late, max_ahead=max_ahead)
     followed = [parse_source(text) for text in sources]
     if replay is not None:
         if not speed > 0:
@@ -54,9 +59,22 @@ def serve_run(
         followed.append(RecordedStream(read_recorded(replay, run.resolve(), data_dir), speed))
 
     def open_run() -> LiveRun:
-        return open_live(run.resolve(), state, late=late, on_late=on_late, device=device, data_dir=data_dir)
+        return open_live(
+            run.resolve(), state, late=late, on_late=on_late, max_ahead=max_ahead, device=device, data_dir=data_dir
+        )  # fmt: skip
 
     run_server(open_run, settings, followed, on_start, lambda live: live.switch(run.resolve()))
+
+
+def check_state(state: Path, *, late: str | None, on_late: str | None, max_ahead: str | None) -> None:
+    """Raise at once what opening a state folder would raise after the run is loaded, when the port is open already."""
+    Lateness(0.0 if late is None else parse_lateness(late), "refuse" if on_late is None else on_late)
+    if max_ahead is not None:
+        parse_lead(max_ahead)
+    lock_folder(state).release()
+    if (state / LOG_FILE).exists():
+        with LogReader(state):
+            pass
 
 
 def parse_source(text: str) -> EventSource:

@@ -160,6 +160,11 @@ LIVE_COMMANDS = {
     "check": CommandEntry(
         "live", "check", "Check the state folder of a live run, also while it is in use: log and snapshots."
     ),
+    "accept": CommandEntry(
+        "live",
+        "accept",
+        "Judge the events that a live run set aside again, and take those that are accepted into its log.",
+    ),
     "backup": CommandEntry(
         "live", "backup", "Back up the state folder of a live run to one file, also while it is in use."
     ),
@@ -167,7 +172,7 @@ LIVE_COMMANDS = {
         "live", "restore", "Restore a backup into a new state folder, after checking it."
     ),
 }
-LIVE_SUMMARY = "Check, back up and restore the events of live runs."
+LIVE_SUMMARY = "Check, accept, back up and restore the events of live runs."
 
 
 class LazyGroup(TyperGroup):

@@ -1,4 +1,4 @@
-"""Commands on the state folders of live runs: `live check`, `live backup` and `live restore`."""
+"""Commands on the state folders of live runs: `live check`, `live accept`, `live backup` and `live restore`."""
 
 from dataclasses import asdict
 from pathlib import Path
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dygmamba.cli.console import emit_json, print_line
-from dygmamba.cli.options import Json
+from dygmamba.cli.options import DataDir, Json
 
 if TYPE_CHECKING:
     from dygmamba.api.live import FolderCheck
@@ -34,6 +34,38 @@ def check(state: StateFolder, as_json: Json = False) -> None:
 def _describe(found: "FolderCheck") -> dict[str, Any]:
     facts = asdict(found)
     return facts | {"snapshots": {str(sequence): state for sequence, state in found.snapshots.items()}}
+
+
+def accept(
+    state: StateFolder,
+    late: Annotated[
+        str | None, typer.Option(help="Accept events this much earlier than the latest one, e.g. 30d.")
+    ] = None,
+    max_ahead: Annotated[
+        str | None, typer.Option(help="Accept events dated this far ahead of the clock, e.g. 30d, or off.")
+    ] = None,
+    run: Annotated[
+        Path | None, typer.Option(help="Use this run directory (default: the one last used).")
+    ] = None,
+    data_dir: DataDir = None,
+    as_json: Json = False,
+) -> None:
+    """Judge the events that a live run set aside again, and take those that are accepted into its log."""
+    from dygmamba.api.live import accept_set_aside
+
+    answer, left = accept_set_aside(state, late=late, max_ahead=max_ahead, run=run, data_dir=data_dir)
+    if as_json:
+        verdicts = [asdict(verdict) for verdict in answer.verdicts]
+        emit_json(
+            {
+                "accepted": answer.accepted,
+                "set_aside": left,
+                "sequence": answer.sequence,
+                "verdicts": verdicts,
+            }
+        )
+        return
+    print_line(f"events accepted: {answer.accepted:,}; still set aside: {left:,}")
 
 
 def backup(

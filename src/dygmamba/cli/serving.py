@@ -39,6 +39,12 @@ def serve(
     on_late: Annotated[
         str | None, typer.Option(help="Do this with events that are earlier still: refuse or set-aside.")
     ] = None,
+    max_ahead: Annotated[
+        str | None,
+        typer.Option(
+            help="Set aside events dated further ahead of the clock, e.g. 1h, or off (default: 1d)."
+        ),
+    ] = None,
     source: Annotated[
         list[str] | None,
         typer.Option(help="Also read events from a growing file (.jsonl, .csv) or kafka://HOST:PORT/TOPIC."),
@@ -60,6 +66,7 @@ def serve(
     from dygmamba.api.serving import serve_run
 
     serve_run(
-        run, state, settings, late=late, on_late=on_late, sources=source or (), replay=replay, speed=speed,
-        device=device, data_dir=data_dir, on_start=lambda url: print_note(f"listening on {url}; stop with Ctrl-C"),
+        run, state, settings, late=late, on_late=on_late, max_ahead=max_ahead, sources=source or (), replay=replay,
+        speed=speed, device=device, data_dir=data_dir,
+        on_start=lambda url: print_note(f"listening on {url}; stop with Ctrl-C"),
     )  # fmt: skip

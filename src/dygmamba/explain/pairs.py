@@ -253,16 +253,21 @@ def _read_query(
     columns = {name: pa.array([str(value)]) for name, value in zip(("src", "dst"), ids, strict=False)}
     columns |= {name: pa.array([str(value)]) for name, value in given.items() if name not in columns}
     queries, stream = predictor.query_parser.read(columns, at), predictor.ranker.stream_scorer.stream
-    if len(queries.unknown_ids) == len(set(map(str, ids))):
+    if queries.unknown_ids and len(queries.unknown_ids) == len(set(map(str, ids))):
         names = " and ".join(queries.unknown_ids)
         raise NotFoundError(
             f"'{predictor.dataset.name}' has no event of {names}; check how the ids are written",
             code="unknown-node",
         )
-    if queries.unknown_ids and predictor.run.scorer.stateful:
+    missing = (
+        *queries.unknown_ids,
+        *queries.wrong_sides.only_destinations,
+        *queries.wrong_sides.only_sources,
+    )
+    if missing and predictor.run.scorer.stateful:
         raise ConfigError(
             f"model '{predictor.run.about['model']}' has a memory of the nodes it was trained with and cannot take "
-            f"{queries.unknown_ids[0]}; give ids that have events",
+            f"{missing[0]}; give ids that have events",
             code="memory-needs-known-nodes",
         )
     dst = queries.dst if queries.table.dst is not None else predictor.last_neighbors(queries)
@@ -356,6 +361,7 @@ def _no_events_message(game: RemovalGame, names: str, time: Any) -> str:
 
 def _build_notes(game: RemovalGame, queries: QueryBatch) -> tuple[str, ...]:
     notes = [f"{name} has no event, so it has no history" for name in queries.unknown_ids]
+    notes += queries.wrong_sides.describe()
     if game.removal == "stream":
         notes.append(
             f"this model reads more than two sequences of events: the {len(game.players)} newest events of the pair "

@@ -25,13 +25,16 @@ class _CallablePackage(ModuleType):
         *,
         late: str | float | None = None,
         on_late: str | None = None,
+        max_ahead: str | float | None = None,
         fill: float | None = None,
         device: str = "auto",
         data_dir: Path | str | None = None,
     ) -> "LiveRun":
         """Open a run for live use; see `dygmamba.api.live.live`."""
         function = import_module("dygmamba.api.live").live  # by name: the api is above this package
-        return function(run, path, late=late, on_late=on_late, fill=fill, device=device, data_dir=data_dir)
+        return function(
+            run, path, late=late, on_late=on_late, max_ahead=max_ahead, fill=fill, device=device, data_dir=data_dir
+        )  # fmt: skip
 
 
 sys.modules[__name__].__class__ = _CallablePackage

@@ -11,18 +11,19 @@ import re
 import sqlite3
 import zipfile
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dygmamba.core.errors import DygError, FileError, first_line
+from dygmamba.core.errors import DygError, FileError, WriteError, first_line
 from dygmamba.core.files.untrusted import describe_file
 from dygmamba.core.files.writing import (
     create_temporary_file,
     create_temporary_folder,
-    disk,
     make_folder,
     publish_path,
+    remove_file,
     sync_file,
     translate_os_errors,
     write_file,
@@ -100,7 +101,8 @@ def write_backup(folder: Path, target: Path) -> Backup:
     try:
         with (
             translate_os_errors(target),
-            create_temporary_folder(folder) as scratch,
+            # beside the backup, since the disk of the state folder may be full
+            create_temporary_folder(target.absolute().parent) as scratch,
             os.fdopen(handle, "wb") as file,
         ):
             with LogReader(folder) as log:
@@ -115,7 +117,8 @@ def write_backup(folder: Path, target: Path) -> Backup:
             sync_file(file.fileno(), target)
         publish_path(part, target)
     except BaseException:
-        disk.remove(part)
+        with suppress(WriteError):
+            remove_file(part)
         raise
     written = describe_file(target)
     return Backup(target, about["sequence"], written["bytes"], written["sha256"])
@@ -167,7 +170,7 @@ def restore_backup(backup: Path, folder: Path) -> int:
                 if log.read_sequence() != about["sequence"]:
                     raise _damaged_error(backup, "its log has another length")
             for name in (f"{LOG_FILE}-wal", f"{LOG_FILE}-shm"):
-                disk.remove(copy / name)
+                remove_file(copy / name)
             if folder.exists():
                 folder.rmdir()
             publish_path(copy, folder)

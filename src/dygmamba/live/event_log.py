@@ -6,7 +6,9 @@ JSON of 32-bit floats and category names. So reading the log again needs no pars
 same bits. Each row has a checksum, because SQLite does not notice a flipped bit in a value.
 """
 
+import errno
 import json
+import os
 import sqlite3
 import struct
 import zlib
@@ -16,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from dygmamba.core.errors import ConfigError, FileError, WriteError, first_line
+from dygmamba.core.errors import ConfigError, FileError, WriteError, first_line, make_unreadable_error
 from dygmamba.core.files.writing import make_folder
 
 LOG_FILE = "events.sqlite"
@@ -183,12 +185,22 @@ class EventLog:
 
     @staticmethod
     def set_aside(connection: sqlite3.Connection, event: LogEvent, received: float, latest: float) -> None:
-        """Keep an event that came too late, once for each id; `latest` is the latest time seen then."""
+        """Keep an event that is late or ahead, once for each id; `latest` is the latest time seen then."""
         connection.execute(
             "INSERT OR IGNORE INTO set_aside (id, src, dst, time, columns, received, latest) "
             "VALUES (?, ?, ?, ?, ?, ?, ?)",
             (*event, received, latest),
         )
+
+    @staticmethod
+    def read_set_aside(connection: sqlite3.Connection) -> dict[int, LogEvent]:
+        """Return the events that were set aside by their numbers, inside `transaction`."""
+        rows = connection.execute("SELECT number, id, src, dst, time, columns FROM set_aside ORDER BY number")
+        return {number: LogEvent(*event) for number, *event in rows}
+
+    @staticmethod
+    def drop_set_aside(connection: sqlite3.Connection, numbers: Iterable[int]) -> None:
+        connection.executemany("DELETE FROM set_aside WHERE number = ?", [(number,) for number in numbers])
 
     @staticmethod
     def find_ids(connection: sqlite3.Connection, ids: Sequence[str]) -> dict[str, int]:
@@ -229,18 +241,31 @@ class EventLog:
             self._connection = None
 
 
+def require_readable(folder: Path) -> None:
+    """Raise FileError if the files of a folder may not be opened: SQLite would not say why."""
+    for path in (folder, folder / LOG_FILE):
+        mode = os.R_OK | (os.X_OK if os.path.isdir(path) else 0)
+        if os.path.exists(path) and not os.access(path, mode):
+            raise make_unreadable_error(path, PermissionError(errno.EACCES, os.strerror(errno.EACCES)))
+
+
 class LogReader:
     """A reading connection, also beside a process that writes; each query sees what was committed when it began."""
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / LOG_FILE
-        if not self.path.is_file():
+        require_readable(folder)
+        if not os.path.isfile(self.path):
             raise FileError(
                 f"{folder} holds no log of events; give the state folder of a live run", code="not-a-log"
             )
         with translate_sqlite_errors(self.path):
             self.connection = sqlite3.connect(
-                self.path, isolation_level=None, check_same_thread=False, timeout=10
+                _describe_access(self.path),
+                uri=True,
+                isolation_level=None,
+                check_same_thread=False,
+                timeout=10,
             )
             try:
                 self.connection.execute("PRAGMA query_only = ON")
@@ -278,9 +303,10 @@ class LogReader:
     def count_set_aside(self) -> int:
         return int(self._select("SELECT count(*) FROM set_aside")[0][0])
 
-    def read_set_aside(self) -> list[LogEvent]:
-        rows = self._select("SELECT id, src, dst, time, columns FROM set_aside ORDER BY number")
-        return [LogEvent(*row) for row in rows]
+    def read_set_aside(self) -> list[tuple[LogEvent, float]]:
+        """Return the events that were set aside, each with the latest time seen when it came."""
+        rows = self._select("SELECT id, src, dst, time, columns, latest FROM set_aside ORDER BY number")
+        return [(LogEvent(*row[:5]), row[5]) for row in rows]
 
     def read_events(self, after: int, until: int, size: int = 1 << 14) -> Iterator[list[LogEvent]]:
         """Yield the events with sequence numbers after+1 to until, in lists of at most `size`.
@@ -364,6 +390,18 @@ def translate_sqlite_errors(path: Path) -> Iterator[None]:
         ) from error
     except (sqlite3.Error, UnicodeDecodeError) as error:
         raise _damaged_error(path, first_line(error)) from error
+
+
+def _describe_access(path: Path) -> str:
+    """Return the address under which a log can be read, also in a folder that may not be written to.
+
+    SQLite would make its index of the journal there. It needs none if there is no journal, nor if a writer made it.
+    """
+    address = path.absolute().as_uri()
+    if os.access(path.parent, os.W_OK):
+        return address
+    is_closed = not os.path.exists(f"{path}-wal")
+    return f"{address}?mode=ro" + ("&immutable=1" if is_closed else "")
 
 
 def _damaged_error(path: Path, what: str) -> FileError:

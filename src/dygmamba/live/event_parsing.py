@@ -125,6 +125,15 @@ class EventParser:
         ]
         return ParsedEvents(parsed, problems)
 
+    def find_problems(self, events: Sequence[LogEvent]) -> dict[int, str]:
+        """Return why events of the log, which were parsed for an earlier run, are none for this one; by position."""
+        problems: dict[int, str] = {}
+        if self._known is not None and events:
+            self._find_unknown_nodes(
+                [event.src for event in events], [event.dst for event in events], problems
+            )
+        return problems
+
     def _read_raw(self, events: Any) -> RawEvents:
         is_list = isinstance(events, Sequence) and not isinstance(events, str | bytes)
         if is_list and all(isinstance(row, Mapping) for row in events):
@@ -141,7 +150,9 @@ class EventParser:
         # each row by its own names: one may say 'src' and another the column's name in the dataset
         keys = [tuple(row) for row in rows]
         roles_of = {names: self._find_roles(names) for names in dict.fromkeys(keys)}
-        roles = {role: name for found in reversed(roles_of.values()) for role, name in found.items()}
+        # a column that no row has is missing in each: one row alone must mean the same as among others
+        roles = {role: role for role in USUAL_NAMES}
+        roles |= {role: name for found in reversed(roles_of.values()) for role, name in found.items()}
         by_role = {
             role: [
                 row[roles_of[names][role]] if role in roles_of[names] else ABSENT
@@ -155,8 +166,7 @@ class EventParser:
             for name in (*self.layout.features, *self.layout.types, ID_COLUMN)
             if name in known
         }
-        raw = RawEvents("the list", len(rows), roles, columns, by_role)
-        return self._require_roles(raw) if rows else raw
+        return RawEvents("the list", len(rows), roles, columns, by_role)
 
     def _read_tuples(self, rows: Sequence[Sequence[Any]]) -> RawEvents:
         """Read rows of src, dst, time and, after them, the numeric columns of the stream in order."""
@@ -227,7 +237,7 @@ class EventParser:
 
         def parse(value: Any) -> float:
             if value is ABSENT or value is None:
-                raise ValueError("is empty; give the event a time")
+                raise ValueError("is missing or empty; give the event a time")
             return self._parse_time_column(_to_array([value]), location)[0]
 
         return _parse_each(_to_values(given), raw.roles["time"], parse, problems, 0.0)
@@ -388,7 +398,9 @@ def _spell(value: Any) -> str:
     """Return an id as text without surrounding blanks; raise ValueError for what is none."""
     for convert in ("as_py", "item"):  # of scalars of Arrow, numpy and torch
         value = getattr(value, convert)() if hasattr(value, convert) else value
-    if value is ABSENT or value is None:
+    if value is ABSENT:
+        raise ValueError("is missing, or has a name that is not recognized; add it")
+    if value is None:
         raise ValueError("is empty; give a string or an integer")
     if isinstance(value, float) and value.is_integer():  # data frames make floats of integers with gaps
         value = int(value)

@@ -5,12 +5,13 @@ appends. Opening the folder again gives the same scores to the bit, as does `obs
 """
 
 import json
+import os
 import sqlite3
 import threading
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +24,12 @@ from dygmamba.core.files.locking import FileLock
 from dygmamba.core.files.writing import make_folder
 from dygmamba.data.storage.dataset import Dataset
 from dygmamba.explain.explanation import Explanation
-from dygmamba.explain.pairs import DEFAULT_ORDERS, explain_pair
+from dygmamba.explain.pairs import DEFAULT_ORDERS
 from dygmamba.live.backup import write_backup
-from dygmamba.live.event_log import EventLog, LogEvent, LogReader, RunRecord
+from dygmamba.live.event_log import LOG_FILE, EventLog, LogEvent, LogReader, RunRecord
 from dygmamba.live.event_parsing import EventLayout, EventParser
-from dygmamba.live.log_writer import LogWriter, Request
+from dygmamba.live.live_view import LiveView
+from dygmamba.live.log_writer import LogWriter, Request, Retry
 from dygmamba.live.serving_state import (
     Applier,
     ServedRun,
@@ -36,10 +38,16 @@ from dygmamba.live.serving_state import (
 )
 from dygmamba.live.snapshots import list_snapshots, load_newest, write_snapshot
 from dygmamba.live.state import LiveState
-from dygmamba.live.verdicts import Acknowledgement, Lateness, parse_lateness
+from dygmamba.live.verdicts import (
+    Acknowledgement,
+    FutureLimit,
+    Lateness,
+    TimeRules,
+    parse_lateness,
+    parse_lead,
+)
 from dygmamba.runs.predictor import Predictor
 from dygmamba.runs.queries import TimeLike
-from dygmamba.runs.query_inputs import as_id_column, as_pairs, as_sources, require_positive
 from dygmamba.runs.run_names import get_run_path
 
 LOCK_FILE = ".lock"
@@ -47,56 +55,6 @@ SNAPSHOT_EVENTS = 100_000  # events after which a snapshot is written by itself,
 SNAPSHOT_SHARE = 0.25  # at least this share of all events, so that large states are not written all the time
 CLOSING_EVENTS = 1_000  # events after which closing writes one: reading fewer of the log takes no time
 TIMEOUT = 5.0  # seconds that a query waits for `min_sequence`
-
-
-@dataclass(frozen=True, slots=True)
-class LiveView:
-    """Queries on one state: all answers are as of the event `sequence` of the log."""
-
-    predictor: Predictor
-    sequence: int
-
-    def score(self, pairs: Any, at: TimeLike | None = None) -> pa.Table:
-        """Score pairs as `Run.score` does; also a list of dicts."""
-        return self.predictor.score(as_pairs(pairs), at).table
-
-    def rank(
-        self,
-        sources: Any,
-        k: int = 10,
-        at: TimeLike | None = None,
-        candidates: Iterable[str | int] | Path | None = None,
-        only_new: bool = False,
-    ) -> pa.Table:
-        """Rank destinations as `Run.rank` does."""
-        require_positive(k)
-        among = candidates
-        if among is not None and not isinstance(among, Path):
-            among = as_id_column("candidates", among)
-        queries = as_sources("sources", as_pairs(sources))
-        return self.predictor.top(queries, k, at, candidates=among, only_new=only_new).table
-
-    def classify(self, nodes: Any = None, at: TimeLike | None = None, k: int | None = None) -> pa.Table:
-        """Classify nodes as `Run.classify` does."""
-        if k is not None:
-            require_positive(k)
-        queries = None if nodes is None else as_sources("nodes", as_pairs(nodes))
-        return self.predictor.classify(queries, at, k).table
-
-    def embed(self, nodes: Any, at: TimeLike | None = None) -> pa.Table:
-        """Embed nodes as `Run.embed` does."""
-        return self.predictor.embed(as_sources("nodes", as_pairs(nodes)), at).table
-
-    def explain(
-        self,
-        pair: tuple[str | int, str | int] | str | int,
-        at: TimeLike | None = None,
-        *,
-        orders: int = DEFAULT_ORDERS,
-        columns: Mapping[str, Any] | None = None,
-    ) -> Explanation:
-        """Explain a score as `Run.explain` does."""
-        return explain_pair(self.predictor, pair, at, orders, columns)
 
 
 class LiveRun:
@@ -112,14 +70,18 @@ class LiveRun:
         *,
         late: str | float | None = None,
         on_late: str | None = None,
+        max_ahead: str | float | None = None,
         fill: float | None = None,
         data_dir: Path | None = None,
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self.path, self._fill, self._data_dir, self._clock = path, fill, data_dir, clock
-        given = {"late": None if late is None else parse_lateness(late), "on_late": on_late}
-        make_folder(path)
-        self._lock = FileLock(path / LOCK_FILE)
+        given = {
+            "late": None if late is None else parse_lateness(late),
+            "on_late": on_late,
+            "max_ahead": None if max_ahead is None else parse_lead(max_ahead),
+        }
+        self._lock = lock_folder(path)
         self._snapshot_lock, self._snapshots = threading.Lock(), None
         self._is_closed = False
         log = None
@@ -131,8 +93,10 @@ class LiveRun:
                 served = self._find_run(predictor, log, facts, runs)
                 kept = {"late": facts.get("late", 0.0), "on_late": facts.get("on_late", "refuse")}
                 facts |= kept | {key: value for key, value in given.items() if value is not None}
-                self.lateness = Lateness(
-                    facts["late"], facts["on_late"], bool(predictor.dataset.origin.time_origin)
+                is_dated = bool(predictor.dataset.origin.time_origin)
+                self.rules = TimeRules(
+                    Lateness(facts["late"], facts["on_late"], is_dated),
+                    FutureLimit.choose(facts.get("max_ahead"), is_dated),
                 )
                 self._record(log, served, facts, runs)
                 served = load_newest(path, served, reader)
@@ -141,7 +105,7 @@ class LiveRun:
                 latest = float(known.dataset.store.time[-1])
             self._snapshot_sequence = max((found.sequence for found in list_snapshots(path)), default=0)
             self._applier = Applier(served, clock)
-            self._writer = LogWriter(log, latest, self.lateness, self._publish, clock)
+            self._writer = LogWriter(log, latest, self.rules, self._publish, clock)
         except BaseException:
             if log is not None:
                 log.close()
@@ -209,8 +173,9 @@ class LiveRun:
         """Append events: all that `Run.observe` takes, or a list of dicts; an `id` makes sending again harmless.
 
         Returns when the accepted events are on the disk and queries see them. Events are judged one by one, in the
-        given order: accepted, duplicate (its id is in the log), late (more than `late` before the latest event), or
-        invalid. Events that are not accepted do not affect the others.
+        given order: accepted, duplicate (its id is in the log), late (more than `late` before the latest event), ahead
+        (dated more than `max_ahead` ahead of the clock, and set aside), or invalid. Events that are not accepted do not
+        affect the others.
 
         Args:
             events: A file, a table, a data frame, or a list of (src, dst, time) or of dicts.
@@ -227,6 +192,32 @@ class LiveRun:
         answer = self._writer.submit(Request(parsed, source, _encode_offset(offset))).get()
         if wait:
             self._applier.wait_until(answer.sequence)
+        return answer
+
+    @check_arguments
+    def accept_set_aside(
+        self, *, late: str | float | None = None, max_ahead: str | float | None = None
+    ) -> Acknowledgement:
+        """Judge the events of `set_aside` again; accepted ones, and those whose id is in the log by now, leave it.
+
+        Returns one verdict for each row of `set_aside` before the call.
+
+        Args:
+            late: How much earlier than the latest event they may be, in this call only. Default: as for other events.
+            max_ahead: How far ahead they may be dated, in this call only, or "off". Default: as for other events.
+
+        Raises:
+            WriteError: The disk is full or failing. Nothing was changed.
+        """
+        self._applier.require_intact()
+        lateness, future = self.rules.lateness, self.rules.future
+        if late is not None:
+            lateness = replace(lateness, seconds=parse_lateness(late))
+        if max_ahead is not None:
+            future = FutureLimit.choose(parse_lead(max_ahead), future.is_dated)
+        retry = Retry(TimeRules(lateness, future), self._applier.served.parser.find_problems)
+        answer = self._writer.submit(Request(retry=retry)).get()
+        self._applier.wait_until(answer.sequence)
         return answer
 
     @contextmanager
@@ -346,10 +337,13 @@ class LiveRun:
 
     @property
     def set_aside(self) -> pa.Table:
-        """Events that came too late and were set aside: columns src, dst, time, id."""
+        """Events that were set aside: columns src, dst, time, id, and status, which is "late" or "ahead"."""
         with LogReader(self.path) as log:
-            events = log.read_set_aside()
-        columns = {name: [getattr(event, name) for event in events] for name in ("src", "dst", "time", "id")}
+            found = log.read_set_aside()
+        columns = {
+            name: [getattr(event, name) for event, _ in found] for name in ("src", "dst", "time", "id")
+        }
+        columns["status"] = ["ahead" if event.time > latest else "late" for event, latest in found]
         types = {"time": pa.float64()}
         return pa.table(
             {name: pa.array(values, types.get(name, pa.string())) for name, values in columns.items()}
@@ -370,8 +364,9 @@ class LiveRun:
                 "sequence": self.sequence,
                 "applied": sequence,
                 "latest": self.latest,
-                "late": self.lateness.seconds,
-                "on_late": self.lateness.on_late,
+                "late": self.rules.lateness.seconds,
+                "on_late": self.rules.lateness.on_late,
+                "max_ahead": self.rules.future.seconds,
                 "set_aside": log.count_set_aside(),
                 "offsets": log.read_offsets(),
                 "columns": [*served.layout.features, *served.layout.types],
@@ -455,6 +450,21 @@ class LiveRun:
     def __repr__(self) -> str:
         served = self._applier.served
         return f"<LiveRun {served.record.model} on {served.record.dataset!r}: {self.sequence:,} events since training>"
+
+
+def lock_folder(path: Path) -> FileLock:
+    """Make a state folder if there is none, and lock it for this process.
+
+    Raises:
+        LockedError: Another process has it open.
+        ConfigError: It is a run directory.
+    """
+    if os.path.exists(path / "config.toml") and not os.path.exists(path / LOG_FILE):
+        raise ConfigError(
+            f"{path} is a run directory; give another folder for the events", code="state-is-a-run"
+        )
+    make_folder(path)
+    return FileLock(path / LOCK_FILE)
 
 
 def _encode_offset(offset: Any) -> str:

@@ -1,23 +1,32 @@
 """The thread that writes the log: appends of several threads share a transaction (group commit).
 
 A transaction holds all requests that were waiting when it began. Under load it grows, and the cost of flushing the disk
-is shared. Each request is judged in its order of arrival: duplicates by id, lateness by the latest time seen.
+is shared. Each request is judged in its order of arrival: duplicates by id, lateness by the latest time seen, dates
+ahead by the clock.
 """
 
 import threading
 from collections import deque
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from sqlite3 import Connection
 
 from dygmamba.core.clock import Clock
 from dygmamba.core.errors import ConfigError, DygError
 from dygmamba.live.event_log import EventLog, LogEvent
 from dygmamba.live.event_parsing import ParsedEvents
-from dygmamba.live.verdicts import Acknowledgement, Lateness, Verdict
+from dygmamba.live.verdicts import Acknowledgement, TimeRules, Verdict
 
 MAX_GROUP = 20_000  # events in a transaction, but for a larger request of its own
 ALREADY_LOGGED = "an event with this id is in the log"
+
+
+@dataclass(frozen=True, slots=True)
+class Retry:
+    """Judge the events that were set aside again: by these rules, and without those that have another problem."""
+
+    rules: TimeRules
+    find_problems: Callable[[Sequence[LogEvent]], dict[int, str]]
 
 
 @dataclass(slots=True, eq=False)
@@ -28,6 +37,7 @@ class Request:
     source: str | None = None
     offset: str = "null"  # JSON
     change: Callable[[Connection], None] | None = None
+    retry: Retry | None = None
     done: threading.Event = field(default_factory=threading.Event)
     answer: Acknowledgement | None = None
     error: BaseException | None = None
@@ -47,7 +57,7 @@ class LogWriter:
     Args:
         log: The log.
         latest: The latest time of any event so far, of the dataset too.
-        lateness: Which events are late.
+        rules: Which events are late or ahead.
         publish: Called in the thread with the events of each transaction and the sequence of the first.
         clock: Says when events arrived.
     """
@@ -56,11 +66,11 @@ class LogWriter:
         self,
         log: EventLog,
         latest: float,
-        lateness: Lateness,
+        rules: TimeRules,
         publish: Callable[[int, list[LogEvent]], None],
         clock: Clock,
     ) -> None:
-        self._log, self._lateness, self._publish, self._clock = log, lateness, publish, clock
+        self._log, self._rules, self._publish, self._clock = log, rules, publish, clock
         self.latest = latest
         self.sequence = log.sequence  # acknowledged
         self._waiting: deque[Request] = deque()
@@ -120,7 +130,8 @@ class LogWriter:
                 for request in group:
                     if request.change is not None:
                         request.change(connection)
-                    answers.append(self._append(connection, request, accepted))
+                    judge = self._append if request.retry is None else self._retry
+                    answers.append(judge(connection, request, accepted))
         except DygError as error:
             self.latest = latest
             for request in group:
@@ -137,7 +148,31 @@ class LogWriter:
         return accepted
 
     def _append(self, connection: Connection, request: Request, accepted: list[LogEvent]) -> Acknowledgement:
-        parsed, now = request.events, self._clock.now()
+        verdicts, fresh = self._judge(connection, request.events, self._rules)
+        return self._write(connection, request, verdicts, fresh, accepted)
+
+    def _retry(self, connection: Connection, request: Request, accepted: list[LogEvent]) -> Acknowledgement:
+        """Append the events that were set aside and are accepted now, in the order of time; the others stay there."""
+        assert request.retry is not None
+        kept = EventLog.read_set_aside(connection)
+        numbers = sorted(kept, key=lambda number: kept[number].time)
+        problems = request.retry.find_problems([kept[number] for number in numbers])
+        events = [None if row in problems else kept[number] for row, number in enumerate(numbers)]
+        verdicts, fresh = self._judge(
+            connection, ParsedEvents(events, problems), request.retry.rules, keeps_refused=False
+        )
+        done = [numbers[one.index] for one in verdicts if one.status in ("accepted", "duplicate")]
+        EventLog.drop_set_aside(connection, done)
+        place = {number: row for row, number in enumerate(kept)}  # as `LiveRun.set_aside` listed them
+        verdicts = [replace(one, index=place[numbers[one.index]]) for one in verdicts]
+        verdicts.sort(key=lambda verdict: verdict.index)
+        return self._write(connection, request, verdicts, fresh, accepted)
+
+    def _judge(
+        self, connection: Connection, parsed: ParsedEvents, rules: TimeRules, keeps_refused: bool = True
+    ) -> tuple[list[Verdict], list[LogEvent]]:
+        """Return the verdict on each event, and the accepted ones; `latest` follows them."""
+        now = self._clock.now()
         ids = [event.id for event in parsed.events if event is not None and event.id is not None]
         known = EventLog.find_ids(connection, ids) if ids else {}
         verdicts: list[Verdict] = []
@@ -147,8 +182,11 @@ class LogWriter:
                 verdicts.append(Verdict(index, "invalid", None, parsed.problems[index]))
             elif event.id is not None and event.id in known:
                 verdicts.append(Verdict(index, "duplicate", known[event.id], ALREADY_LOGGED))
-            elif self._lateness.is_late(event.time, self.latest):
-                verdicts.append(self._refuse_late(connection, index, event, now))
+            elif (refused := rules.judge(index, event.time, self.latest, now)) is not None:
+                if keeps_refused and rules.keeps(refused):
+                    EventLog.set_aside(connection, event, now, self.latest)
+                    refused = replace(refused, message=f"{refused.message}; it was set aside")
+                verdicts.append(refused)
             else:
                 fresh.append(event)
                 sequence = self._log.sequence + len(fresh)
@@ -156,17 +194,21 @@ class LogWriter:
                     known[event.id] = sequence
                 self.latest = max(self.latest, event.time)
                 verdicts.append(Verdict(index, "accepted", sequence))
+        return verdicts, fresh
+
+    def _write(
+        self,
+        connection: Connection,
+        request: Request,
+        verdicts: list[Verdict],
+        fresh: list[LogEvent],
+        accepted: list[LogEvent],
+    ) -> Acknowledgement:
+        """Insert accepted events, and how far their source was read."""
         if fresh:
-            self._log.append(connection, fresh, now)
+            self._log.append(connection, fresh, self._clock.now())
             accepted += fresh
         if request.source is not None:
             EventLog.write_offset(connection, request.source, request.offset)
         last = max((verdict.sequence for verdict in verdicts if verdict.sequence), default=self._log.sequence)
         return Acknowledgement(last, len(fresh), verdicts)
-
-    def _refuse_late(self, connection: Connection, index: int, event: LogEvent, now: float) -> Verdict:
-        message = self._lateness.describe(event.time, self.latest)
-        if self._lateness.on_late == "set-aside":
-            EventLog.set_aside(connection, event, now, self.latest)
-            message += "; it was set aside"
-        return Verdict(index, "late", None, message)

@@ -6,17 +6,16 @@ run or log is left out, and the log is read from its beginning.
 """
 
 import json
-import shutil
 import warnings
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dygmamba.core.errors import DygError, DygWarning, FileError, first_line
+from dygmamba.core.errors import DygError, DygWarning, FileError, WriteError, first_line
 from dygmamba.core.files.untrusted import describe_file
 from dygmamba.core.files.writing import (
     create_temporary_folder,
-    disk,
     make_folder,
     publish_path,
     sync_file,
@@ -71,20 +70,21 @@ def write_snapshot(folder: Path, served: ServedRun, log: LogReader) -> Snapshot:
             "files": {file.relative_to(path).as_posix(): describe_file(file) for file in files},
         }
         write_text(path / MANIFEST, json.dumps(manifest, indent=1) + "\n")
-        disk.sync_folder(path / STATE_FOLDER)
         target = parent / f"{served.record.digest[:12]}-{sequence:012d}"
-        # one with the same content stays: it may be mapped, and Windows deletes no mapped file
+        # one with the same content stays: it may be mapped, and Windows moves no mapped file
         if not _holds(target, manifest):
-            shutil.rmtree(target, ignore_errors=True)
+            if target.exists():  # damaged; moved as a whole, so that no half of it is ever found
+                publish_path(target, scratch / "replaced")
             publish_path(path, target)
-    for old in parent.glob("[0-9a-f]*-*"):  # not needed any more: the log has everything
-        if old != target:
-            shutil.rmtree(old, ignore_errors=True)
+        for old in list_snapshots(folder):  # not needed any more: the log has everything
+            if old.path != target:
+                with suppress(WriteError):
+                    publish_path(old.path, scratch / old.path.name)
     return next(snapshot for snapshot in list_snapshots(folder) if snapshot.path == target)
 
 
 def _holds(path: Path, manifest: dict[str, Any]) -> bool:
-    """Whether there is an intact snapshot with the same content; names of files differ each time."""
+    """Return whether there is an intact snapshot with the same content; names of files differ each time."""
 
     def drop_names(about: dict[str, Any]) -> dict[str, Any]:
         tables = [entry for name, entry in about["files"].items() if not name.endswith(DESCRIPTION)]
@@ -104,9 +104,9 @@ def list_snapshots(folder: Path) -> list[Snapshot]:
     for path in (folder / SNAPSHOT_FOLDER).glob(f"*-*/{MANIFEST}"):
         try:
             manifest = json.loads(path.read_text("utf-8"))
+            int(manifest["sequence"])
             if manifest["format"] == FORMAT and isinstance(manifest["files"], dict):
                 found.append(Snapshot(path.parent, manifest))
-                int(manifest["sequence"])
         except LOAD_ERRORS:
             continue
     return sorted(found, key=lambda snapshot: snapshot.sequence, reverse=True)

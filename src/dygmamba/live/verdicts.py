@@ -1,4 +1,4 @@
-"""Verdict on each appended event, and the rule for late events."""
+"""Verdict on each appended event, and the rules for events that are late or dated ahead."""
 
 import re
 from dataclasses import dataclass
@@ -8,8 +8,10 @@ from dygmamba.core.errors import ConfigError
 from dygmamba.data.events.times import format_duration
 from dygmamba.data.readers.times import format_iso_time
 
-Status = Literal["accepted", "duplicate", "late", "invalid"]
+Status = Literal["accepted", "duplicate", "late", "ahead", "invalid"]
 ON_LATE = ("refuse", "set-aside")
+DATED_LEAD = 86_400.0  # seconds; more than any time zone, so that local times without one are accepted
+OFF = "off"
 SECONDS_PER_UNIT = {"s": 1, "m": 60, "min": 60, "h": 3600, "d": 86_400, "w": 604_800}
 
 
@@ -19,7 +21,7 @@ class Verdict:
 
     Attributes:
         index: Its position in the call.
-        status: "accepted", "duplicate" (its id is in the log already), "late" or "invalid".
+        status: "accepted", "duplicate" (its id is in the log already), "late", "ahead" or "invalid".
         sequence: Its number in the log, for a duplicate that of the first one; None if it is not there.
         message: Why it was not accepted; empty if it was.
     """
@@ -77,13 +79,81 @@ class Lateness:
         return f"its time {shown} is {tolerance}before the latest one, {last}"
 
 
+@dataclass(frozen=True, slots=True)
+class FutureLimit:
+    """Rule for events dated ahead, which would make all later ones late: how far ahead an event may be.
+
+    Dates are compared with the clock. While the clock is so far behind the latest event that it says nothing about
+    this stream, no event is ahead. Plain numbers are compared with the latest event.
+    """
+
+    seconds: float | None = None  # or units of a stream whose times are plain numbers; None: no limit
+    is_dated: bool = False
+
+    @staticmethod
+    def choose(given: float | str | None, is_dated: bool) -> "FutureLimit":
+        """Return the rule for a tolerance as `parse_lead` returns it; by default dates have a limit, numbers none.
+
+        Gaps of plain numbers may have any length, so no limit could be chosen that accepts every stream.
+        """
+        if given is None:
+            return FutureLimit(DATED_LEAD if is_dated else None, is_dated)
+        return FutureLimit(None if given == OFF else float(given), is_dated)
+
+    def is_ahead(self, time: float, latest: float, now: float) -> bool:
+        if self.seconds is None:
+            return False
+        if not self.is_dated:
+            return time > latest + self.seconds
+        return latest <= now + self.seconds < time
+
+    def describe(self, time: float, latest: float, now: float) -> str:
+        """Say why an event is ahead."""
+        assert self.seconds is not None
+        if self.is_dated:
+            shown, span = format_iso_time(time), format_duration(self.seconds)
+            return f"its time {shown} is more than {span} ahead of the clock, {format_iso_time(now)}"
+        return f"its time {time:.12g} is more than {self.seconds:g} after the latest one, {latest:.12g}"
+
+
+@dataclass(frozen=True, slots=True)
+class TimeRules:
+    """Which events are late, which are dated ahead, and which of them are kept apart."""
+
+    lateness: Lateness
+    future: FutureLimit
+
+    def judge(self, index: int, time: float, latest: float, now: float) -> Verdict | None:
+        """Return why an event is not accepted; None if its time is fine."""
+        if self.lateness.is_late(time, latest):
+            return Verdict(index, "late", None, self.lateness.describe(time, latest))
+        if self.future.is_ahead(time, latest, now):
+            return Verdict(index, "ahead", None, self.future.describe(time, latest, now))
+        return None
+
+    def keeps(self, verdict: Verdict) -> bool:
+        """Whether an event that was not accepted is set aside: one that is ahead always is, its date may come."""
+        return verdict.status == "ahead" or self.lateness.on_late == "set-aside"
+
+
 def parse_lateness(given: str | float) -> float:
     """Return how late events may be, in seconds; it is given as "10m", "1h", "90s", "7d", or as a number."""
+    return _parse_span(given, "late", "0s, 10m, 1h or 7d, or a number in the unit of the stream")
+
+
+def parse_lead(given: str | float) -> float | str:
+    """Return how far ahead events may be dated, in seconds, or "off"."""
+    if str(given).strip().lower() == OFF:
+        return OFF
+    return _parse_span(given, "max_ahead", "10m, 1h or 7d, a number in the unit of the stream, or off")
+
+
+def _parse_span(given: str | float, name: str, accepted: str) -> float:
     match = re.fullmatch(r"(\d+(?:\.\d+)?) ?([a-z]*)", str(given).strip().lower())
     unit = SECONDS_PER_UNIT.get(match[2] or "s") if match else None
     if match is None or unit is None:
         raise ConfigError(
-            f"`late` takes a time such as 0s, 10m, 1h or 7d, or a number in the unit of the stream; got '{given}'",
-            code="invalid-late",
+            f"`{name}` takes a time such as {accepted}; got '{given}'",
+            code=f"invalid-{name.replace('_', '-')}",
         )
     return float(match[1]) * unit

@@ -301,7 +301,7 @@ class Predictor:
         self, pairs: QuerySource, at: TimeLike | None, sources_only: bool = False
     ) -> QueryBatch:
         queries = self.query_parser.read(pairs, at, sources_only)
-        self.require_known_nodes(len(queries.unknown_ids))
+        self.require_known_nodes(len(queries.unknown_ids) + len(queries.wrong_sides))
         return queries
 
     def _query_all_sources(self, at: TimeLike | None) -> QueryBatch:

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from dygmamba.core.errors import ConfigError, FileError, NotFoundError, ScoreError
 from dygmamba.data.events.columns import ColumnFacts
+from dygmamba.data.events.ids import Side
 from dygmamba.data.readers.options import ReadOptions
 from dygmamba.data.readers.queries import (
     QuerySource,
@@ -34,7 +35,47 @@ from dygmamba.tasks.calibration import Calibration
 TimeLike = str | float  # a date or a number
 
 PLACEHOLDER_NODES = 2  # nodes without events that stand for unknown ids; a pair has at most two of them
+SHOWN_IDS = 5  # of those that a message names
 SCORE_COLUMN, RAW_SCORE_COLUMN = "score", "uncalibrated_score"  # of runs with and without a calibration
+
+
+@dataclass(frozen=True, slots=True)
+class WrongSides:
+    """Ids of queries on a bipartite stream that have events on the other side only, hence no history where they are."""
+
+    only_destinations: tuple[str, ...] = ()  # given as sources
+    only_sources: tuple[str, ...] = ()  # given as destinations
+
+    def __len__(self) -> int:
+        return len(self.only_destinations) + len(self.only_sources)
+
+    def describe(self) -> list[str]:
+        """Say which ids these are, and what to do; empty if there are none."""
+        texts = []
+        for ids, side, other, advice in (
+            (
+                self.only_destinations,
+                "source",
+                "destination",
+                "to find the likely sources of a destination, score pairs with it",
+            ),
+            (
+                self.only_sources,
+                "destination",
+                "source",
+                "check that sources and destinations are not swapped",
+            ),
+        ):
+            if ids:
+                shown = ", ".join(ids[:SHOWN_IDS]) + ", ..." * (len(ids) > SHOWN_IDS)
+                if len(ids) == 1:
+                    text = f"1 id was only ever a {other}, and counts here as a {side} without events"
+                else:
+                    text = (
+                        f"{len(ids):,} ids were only ever {other}s, and count here as {side}s without events"
+                    )
+                texts.append(f"{text}: {shown}; {advice}")
+        return texts
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +89,7 @@ class QueryBatch:
     assumed_time: TimeLike | None  # used for all queries if neither the table nor the user gave a time
     unknown_ids: tuple[str, ...]  # ids without events
     columns: QueryColumns | None = None  # of the events in question, if the model reads them
+    wrong_sides: WrongSides = field(default_factory=WrongSides)
 
     @property
     def time(self) -> Tensor:
@@ -84,8 +126,9 @@ class QueryParser:
 
     def _to_batch(self, table: QueryTable, at: TimeLike | None) -> QueryBatch:
         times, assumed_time = self._resolve_times(table, at)
-        src, dst, unknown_ids = self._find_nodes(table)
-        return QueryBatch(table, src, dst, times, assumed_time, unknown_ids, self._read_columns(table))
+        src, dst, unknown_ids, wrong_sides = self._find_nodes(table)
+        columns = self._read_columns(table)
+        return QueryBatch(table, src, dst, times, assumed_time, unknown_ids, columns, wrong_sides)
 
     def _read_columns(self, table: QueryTable) -> QueryColumns | None:
         """Return the columns of the events in question that the model reads; the others are 0.
@@ -170,8 +213,8 @@ class QueryParser:
         check_time_scale(self.dataset, "`at`", time.is_unix_time, time.value)
         return time
 
-    def _find_nodes(self, table: QueryTable) -> tuple[Tensor, Tensor, tuple[str, ...]]:
-        """Return the nodes of sources and destinations, and the ids without a node.
+    def _find_nodes(self, table: QueryTable) -> tuple[Tensor, Tensor, tuple[str, ...], WrongSides]:
+        """Return the nodes of sources and destinations, the ids without a node, and those on the wrong side.
 
         Unknown ids become placeholder nodes: `num_nodes` for the source, `num_nodes + 1` for another destination.
         """
@@ -179,14 +222,26 @@ class QueryParser:
         columns = [(table.src, ids.to_node(table.src, "src"))]
         if table.dst is not None:
             columns.append((table.dst, ids.to_node(table.dst, "dst")))
-        unknown = pa.concat_arrays([column.filter(pa.array(node < 0)) for column, node in columns])
+        missing = [column.filter(pa.array(node < 0)) for column, node in columns]
         (src, src_node), (dst, dst_node) = columns[0], columns[-1]
         # in a bipartite stream, source 7 is not destination 7
         is_same = pc.equal(src, dst).to_numpy(zero_copy_only=False) & (ids.sources is None)
         dst_node = np.where(dst_node < 0, np.where(is_same, placeholder, placeholder + 1), dst_node)
         src_node = np.where(src_node < 0, placeholder, src_node)
-        unknown_ids = tuple(pc.unique(unknown).to_pylist())
-        return torch.from_numpy(src_node), torch.from_numpy(dst_node), unknown_ids
+        only_destinations = self._find_on_side(missing[0], "dst")
+        only_sources = self._find_on_side(missing[1], "src") if len(missing) > 1 else ()
+        wrong_sides = WrongSides(only_destinations, only_sources)
+        elsewhere = {*only_destinations, *only_sources}
+        unknown = pc.unique(pa.concat_arrays(missing)).to_pylist()
+        unknown_ids = tuple(name for name in unknown if name not in elsewhere)
+        return torch.from_numpy(src_node), torch.from_numpy(dst_node), unknown_ids, wrong_sides
+
+    def _find_on_side(self, ids: pa.Array, side: Side) -> tuple[str, ...]:
+        """Return those of the ids that are nodes on this side of a bipartite stream."""
+        if self.dataset.ids.sources is None or not len(ids):
+            return ()
+        ids = pc.unique(ids)
+        return tuple(ids.filter(pa.array(self.dataset.ids.to_node(ids, side) >= 0)).to_pylist())
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,6 +253,7 @@ class Predictions:
     unknown_ids: tuple[str, ...]  # ids without events
     calibrated: bool = True  # whether scores are probabilities
     without: tuple[str, ...] = ()  # sources without any candidate
+    wrong_sides: WrongSides = field(default_factory=WrongSides)
 
 
 def score_column(
@@ -250,5 +306,10 @@ def build_predictions(
     without: tuple[str, ...] = (),
 ) -> Predictions:
     return Predictions(
-        pa.table(columns), queries.assumed_time, queries.unknown_ids, calibration is not None, without
+        pa.table(columns),
+        queries.assumed_time,
+        queries.unknown_ids,
+        calibration is not None,
+        without,
+        queries.wrong_sides,
     )

@@ -91,7 +91,8 @@ async def _open(
         live = await asyncio.to_thread(open_live)
         await asyncio.to_thread(service.attach, live)
     except Exception as error:
-        log.error("the run cannot be opened", extra={"error": describe_place(error)})
+        if not isinstance(error, DygError):  # whose message is written for users, and ends the process
+            log.error("the run cannot be opened", extra={"error": describe_place(error)})
         on_failure(error)
         return None
     service.follow(sources)

@@ -20,6 +20,42 @@ CSV_TYPE = "text/csv"
 PROMETHEUS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 DATATYPES = {"src": "BYTES", "dst": "BYTES", "time": "FP64"}
 
+FRAME_FORMS = ("dataframe_split", "dataframe_records", "instances", "inputs")
+_RECORDS_SCHEMA = {
+    "type": "array",
+    "minItems": 1,
+    "items": {
+        "type": "object",
+        "properties": {"src": {"type": ["string", "integer"]}, "dst": {"type": ["string", "integer"]}},
+        "required": ["src", "dst"],
+    },
+}
+_TABLE_SCHEMAS = {
+    "dataframe_split": {
+        "type": "object",
+        "properties": {
+            "columns": {"type": "array", "items": {"type": "string"}},
+            "data": {"type": "array", "items": {"type": "array"}},
+        },
+        "required": ["columns", "data"],
+    },
+    "inputs": {
+        "type": "object",
+        "properties": {"src": {"type": "array", "minItems": 1}, "dst": {"type": "array", "minItems": 1}},
+        "required": ["src", "dst"],
+    },
+}
+FRAME_SCHEMA: dict[str, Any] = {
+    "anyOf": [
+        {
+            "type": "object",
+            "properties": {form: _TABLE_SCHEMAS.get(form, _RECORDS_SCHEMA)},
+            "required": [form],
+        }
+        for form in FRAME_FORMS
+    ]
+}
+
 router = APIRouter(responses=PROBLEM_RESPONSES)
 _ROWS = TypeAdapter(list[Row])
 
@@ -98,7 +134,7 @@ async def infer(name: str, body: schemas.InferRequest, service: Service) -> Resp
             "required": True,
             "content": {
                 JSON_TYPE: {
-                    "schema": {"type": "object"},
+                    "schema": FRAME_SCHEMA,
                     "example": {"dataframe_split": {"columns": ["src", "dst"], "data": [["alice", "bob"]]}},
                 },
                 CSV_TYPE: {"schema": {"type": "string"}, "example": "src,dst\nalice,bob\n"},
@@ -147,9 +183,12 @@ def _read_frame(kind: str, body: Any) -> Mapping[str, Sequence[Any]]:
     """Return the columns of one of the forms that MLflow's clients send."""
     if kind != JSON_TYPE:
         raise Problem(415, "unsupported-media-type", f"give the body as {JSON_TYPE} or {CSV_TYPE}")
-    forms = ("dataframe_split", "dataframe_records", "instances", "inputs")
-    form = next((name for name in forms if isinstance(body, dict) and name in body), None)
-    table = body[form] if form else None
+    form = next((name for name in FRAME_FORMS if isinstance(body, dict) and name in body), None)
+    if form is None:
+        raise Problem(
+            422, "invalid-request", f"give an object with one of {', '.join(FRAME_FORMS)}; see /openapi.json"
+        )
+    table = body[form]
     if form == "dataframe_split" and isinstance(table, dict):
         names, rows = table.get("columns"), table.get("data")
         if (

@@ -10,7 +10,7 @@ from dygmamba.server import schemas
 from dygmamba.server.formats import EVENTS_BODY_SCHEMA, JSON_TYPE, parse_content_type, read_events
 from dygmamba.server.pair_groups import PairQuery
 from dygmamba.server.problems import PROBLEM_TYPE, Problem
-from dygmamba.server.service import LiveService, list_rows
+from dygmamba.server.service import LiveService, describe_missing_history, list_rows
 
 PROBLEM_RESPONSES: dict[int | str, dict[str, Any]] = {
     "default": {
@@ -94,10 +94,12 @@ async def rank_destinations(body: schemas.RankRequest, service: Service) -> Resp
     """Rows are sorted by source and rank; `probability` is that of being the true destination."""
     sources = list(map(str, body.sources))
     candidates = None if body.candidates is None else list(map(str, body.candidates))
-    table, sequence = await service.query(
-        lambda view: view.rank(sources, body.k, body.at, candidates, body.only_new), body.min_sequence
+    found, sequence = await service.query(
+        lambda view: view.find_top(sources, body.k, body.at, candidates, body.only_new), body.min_sequence
     )
-    return JSONResponse({"ranking": list_rows(table), "sequence": sequence})
+    return JSONResponse(
+        {"ranking": list_rows(found.table), "sequence": sequence, "notes": describe_missing_history(found)}
+    )
 
 
 @router.post(

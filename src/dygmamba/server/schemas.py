@@ -4,7 +4,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictFloat, StrictInt, StrictStr
 
-MAX_SEQUENCE = 2**63 - 1
+MAX_SEQUENCE = 2**53 - 1  # the largest integer that every reader of JSON keeps
 BIGGEST_INTEGER = 2**63
 
 Integer = Annotated[StrictInt, Field(ge=-BIGGEST_INTEGER, lt=BIGGEST_INTEGER)]
@@ -85,6 +85,9 @@ class RankRequest(Body):
 class RankResponse(BaseModel):
     ranking: list[dict[str, Any]]
     sequence: int
+    notes: list[str] = Field(
+        [], description="Sources without any event, or only with events as a destination."
+    )
 
 
 class ClassifyRequest(Body):
@@ -116,7 +119,7 @@ class ExplainRequest(Body):
 
 
 class Verdict(BaseModel):
-    """Verdict on an event: accepted, duplicate, late or invalid."""
+    """Verdict on an event: accepted, duplicate, late, ahead or invalid."""
 
     index: int
     status: str

@@ -17,6 +17,7 @@ from dygmamba.core.clock import SYSTEM_CLOCK
 from dygmamba.core.errors import DygError, FileError, WriteError
 from dygmamba.data.readers.values import BadValueError
 from dygmamba.live.event_sources import EventSource, follow_source
+from dygmamba.runs.queries import Predictions
 from dygmamba.server.batching import MicroBatcher, WorkerPool
 from dygmamba.server.formats import Event
 from dygmamba.server.monitoring import Metrics
@@ -26,7 +27,8 @@ from dygmamba.server.settings import ServerSettings
 from dygmamba.server.status import LiveStatus
 
 if TYPE_CHECKING:
-    from dygmamba.live.live_run import LiveRun, LiveView
+    from dygmamba.live.live_run import LiveRun
+    from dygmamba.live.live_view import LiveView
     from dygmamba.live.verdicts import Acknowledgement
 
 Result = TypeVar("Result")
@@ -34,7 +36,7 @@ log = logging.getLogger("dygmamba.server")
 
 APPENDING_THREADS = 8  # appends of several threads share a commit
 QUERY_THREADS = 2  # for rankings, classifications and explanations
-LOST = ("invalid", "late", "unreadable")
+LOST = ("invalid", "late", "ahead", "unreadable")
 POLL_SECONDS = 0.002  # between looks at the sequence that a query waits for
 
 
@@ -167,7 +169,8 @@ class LiveService:
         for status, verdicts in groupby(sorted(verdict.status for verdict in answer.verdicts)):
             self.metrics.events.labels(status).inc(len(list(verdicts)))
         accepted = [events[one.index] for one in answer.verdicts if one.status == "accepted"]
-        self.status.count_events(accepted, len(events) - len(accepted))
+        ahead = sum(one.status == "ahead" for one in answer.verdicts)
+        self.status.count_events(accepted, len(events) - len(accepted), ahead)
 
     async def score(self, queries: Sequence[PairQuery], min_sequence: int | None = None) -> ScoredPairs:
         """Score pairs, together with those of other requests."""
@@ -267,7 +270,7 @@ class LiveService:
                     advice = error.advice.partition(", or give `")[0]
                     text = f"pair {rows[error.row]}: {error.problem}; {advice}"
                     raise FileError(text, code=error.code) from error
-                table, unknown = found.table, unknown + len(found.unknown_ids)
+                table, unknown = found.table, unknown + len(found.unknown_ids) + len(found.wrong_sides)
                 name = table.column_names[-1]
                 shown, values = table["time"].to_pylist(), table[name].to_pylist()
                 for row, time_shown, score in zip(rows, shown, values, strict=True):
@@ -287,3 +290,9 @@ class LiveService:
 def list_rows(table: pa.Table) -> list[dict[str, Any]]:
     """Return the rows of a table of predictions as plain values."""
     return table.to_pylist()
+
+
+def describe_missing_history(found: Predictions) -> list[str]:
+    """Say which ids have no history where they were given; their rows are those of a node without events."""
+    unknown = [f"{name} has no event, so it has no history" for name in found.unknown_ids]
+    return [*unknown, *found.wrong_sides.describe()]

@@ -58,6 +58,7 @@ class LiveStatus:
         self._clock, self._history_seconds = clock, history_seconds
         self.started = clock.now()
         self.unknown, self.refused = RecentShare(RECENT_IDS), RecentShare(RECENT_EVENTS)
+        self.ahead = RecentShare(RECENT_EVENTS)
         self.last_failure = ""  # of the last append, if it failed
         self._counts: deque[tuple[int, int]] = deque(maxlen=RATE_SECONDS)  # second, events
         self._history: deque[dict[str, Any]] = deque(maxlen=HISTORY_POINTS)
@@ -75,9 +76,10 @@ class LiveStatus:
         if self.monitor is not None:
             self.monitor.stop()
 
-    def count_events(self, accepted: Sequence[Event], refused: int) -> None:
-        """Count the events of an append."""
+    def count_events(self, accepted: Sequence[Event], refused: int, ahead: int = 0) -> None:
+        """Count the events of an append; `ahead` of the refused ones are dated in the future."""
         self.refused.add(len(accepted) + refused, refused)
+        self.ahead.add(len(accepted) + refused, ahead)
         second = int(self._clock.monotonic())
         if self._counts and self._counts[-1][0] == second:
             self._counts[-1] = (second, self._counts[-1][1] + len(accepted))
@@ -124,9 +126,12 @@ class LiveStatus:
             found.append(
                 Alert("unknown-ids", f"{100 * self.unknown.share:.0f} % of the ids in queries have no event.")
             )
+        if self.ahead.marked:
+            text = f"{self.ahead.marked:,} of the latest {self.ahead.count:,}"
+            found.append(Alert("events-ahead", f"Events dated too far ahead were set aside: {text}."))
         if self.refused.count >= RECENT_EVENTS and self.refused.share > REFUSED_LIMIT:
-            text = f"{100 * self.refused.share:.0f} % of the latest events were refused (duplicate, late or invalid)."
-            found.append(Alert("events-refused", text))
+            text = f"{100 * self.refused.share:.0f} % of the latest events were refused"
+            found.append(Alert("events-refused", f"{text} (duplicate, late, ahead or invalid)."))
         return found
 
     def describe(self, live: "LiveRun") -> dict[str, Any]:

@@ -59,6 +59,10 @@ class Disk:
     def remove(self, path: Path) -> None:
         path.unlink(missing_ok=True)
 
+    def remove_folder(self, path: Path) -> None:
+        """Delete a folder and all in it, as far as possible; what stays is no error."""
+        shutil.rmtree(path, ignore_errors=True)
+
     def make_folder(self, path: Path) -> None:
         path.mkdir()
 
@@ -256,7 +260,7 @@ def remove_stale_temporaries(folder: Path) -> None:
             modified = entry.stat(follow_symlinks=False).st_mtime if name else 0.0
             if name and is_process_dead(name[1], int(name[2]), int(name[3]), modified):
                 if entry.is_dir(follow_symlinks=False):
-                    shutil.rmtree(entry.path, ignore_errors=True)
+                    disk.remove_folder(Path(entry.path))
                 else:
                     disk.remove(Path(entry.path))
 
@@ -271,7 +275,7 @@ def create_temporary_folder(parent: Path) -> Iterator[Path]:
     try:
         yield folder
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        disk.remove_folder(folder)
 
 
 def sync_file(handle: int, path: Path) -> None:

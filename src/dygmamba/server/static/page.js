@@ -59,6 +59,9 @@ function showFacts(facts) {
     ["Latest event", facts.latest_shown],
     ["Since training, on disk", formatCount(facts.sequence)], ["of these visible", formatCount(facts.applied)],
     ["Late events", `${formatSpan(facts.late, facts.dated)} allowed, then ${facts.on_late}`],
+    ["Events dated ahead", facts.max_ahead === null ? "accepted"
+      : `${formatSpan(facts.max_ahead, facts.dated)} allowed, then set-aside`],
+    ["Set aside", formatCount(facts.set_aside)],
   ];
   if (facts.columns.length) rows.push(["Columns", facts.columns.join(", ")]);
   const list = byId("facts");
@@ -94,7 +97,7 @@ function showCurve(place, points, label, limit) {
   const first = known[0].time, span = Math.max(1, known[known.length - 1].time - first);
   const x = (time) => 4 + (width - 8) * (known.length === 1 ? 1 : (time - first) / span);
   const y = (value) => height - 18 - (height - 32) * value / top;
-  const picture = newPicture(place, width, height, `${label}, from ${known[0].value} to ${known[known.length - 1].value}`);
+  const picture = newPicture(place, width, height, `${label}, from ${known[0].value.toFixed(3)} to ${known[known.length - 1].value.toFixed(3)}, limit ${limit}`);
   draw(picture, "line", { class: "axis", x1: 0, x2: width, y1: y(0), y2: y(0) });
   draw(picture, "line", { class: "limit", x1: 0, x2: width, y1: y(limit), y2: y(limit) });
   draw(picture, "text", { x: 0, y: y(limit) - 4 }, `limit ${limit}`);
@@ -126,6 +129,10 @@ function showAlerts(alerts) {
   for (const text of texts) add(place, "p", text);
 }
 
+function showState(text) {
+  if (byId("state").textContent !== text) byId("state").textContent = text;  // else it would be read aloud again
+}
+
 async function refresh() {
   if (!document.hidden) {
     try {
@@ -134,9 +141,9 @@ async function refresh() {
       showRates(status.rates);
       showQuality(status);
       showAlerts(status.alerts);
-      byId("state").textContent = "ready";
+      showState("ready");
     } catch (error) {
-      byId("state").textContent = error.message;
+      showState(error.message);
     }
   }
   setTimeout(refresh, 2000);
@@ -205,19 +212,25 @@ function readForm() {
   return { src: value("src"), dst: value("dst"), at: at === "" ? null : isNumber ? Number(at) : at };
 }
 
+// Buttons stay focusable while a question is answered: a disabled one would lose the focus of the keyboard.
 async function answerForm(action) {
   const place = byId("answer"), buttons = document.querySelectorAll("button");
+  if (place.getAttribute("aria-busy") === "true") return;
+  const setBusy = (value) => {
+    place.setAttribute("aria-busy", value);
+    buttons.forEach((button) => button.setAttribute("aria-disabled", value));
+  };
   byId("problem").textContent = "";
-  buttons.forEach((button) => { button.disabled = true; });
+  setBusy("true");
   try {
     const found = document.createElement("div");
     await action(readForm(), found);
     place.replaceChildren(found);
   } catch (error) {
     place.replaceChildren();
-    byId("problem").textContent = error.message;
+    byId("problem").textContent = error.message.replace(/^pair 0: /, "");  // the form asks for one pair
   } finally {
-    buttons.forEach((button) => { button.disabled = false; });
+    setBusy("false");
   }
 }
 
@@ -235,14 +248,15 @@ async function scoreAndExplain({ src, dst, at }, place) {
 
 async function rankDestinations({ src, at }, place) {
   if (!src) throw new Error("Name a source.");
-  const { ranking } = await ask("v1/rank", { sources: [src], k: 10, at });
+  const { ranking, notes } = await ask("v1/rank", { sources: [src], k: 10, at });
   add(place, "h3", ranking.length ? `Likeliest destinations of ${src}` : `${src} has no destination left.`);
   addTable(place, [
-    ["", (row) => row.rank, "number"],
+    ["Rank", (row) => row.rank, "number"],
     ["Destination", (row) => row.dst],
     ["Score", (row) => formatScore(row.score ?? row.uncalibrated_score), "number"],
     ["Probability", (row) => row.probability === undefined ? "" : `${(100 * row.probability).toFixed(1)} %`, "number"],
   ], ranking);
+  for (const note of notes) add(place, "p", note, { class: "note" });
 }
 
 byId("form").addEventListener("submit", (event) => {

@@ -1,0 +1,52 @@
+"""The power goes while a live run writes: nothing acknowledged is lost or doubled, and scores keep their bits."""
+
+import random
+import shutil
+
+import pytest
+
+from dygmamba.core.errors import DygWarning
+from dygmamba.live.snapshots import list_snapshots
+from live_power_cuts import EVENTS, STATE, check_cut, check_state, record_live_run
+from live_run_cases import open_live, tiny_run
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory):
+    return record_live_run(tmp_path_factory.mktemp("recorded") / "disk")
+
+
+def test_a_power_cut_at_any_call_loses_no_acknowledged_event(recorded, tmp_path):
+    """For all prefixes of the calls of appends, snapshots, a switch, backups and a restore; a few of them here."""
+    assert {"take", "write", "sync", "replace", "sync_folder", "remove_folder"} <= {
+        call[0] for call in recorded.log
+    }
+    for seed in range(8):
+        rng = random.Random(seed)
+        at = (seed * len(recorded.log)) // 7
+        check_cut(recorded, at, rng, tmp_path / str(seed))
+
+
+@pytest.mark.parametrize("how", ["cut", "zeros", "old"])
+def test_a_torn_write_of_a_snapshot_changes_no_score(tmp_path, how):
+    """For all files of a snapshot: a file that ends early, or has a sector of zeros or of other content."""
+    with open_live(tmp_path / STATE) as live:
+        live.append(EVENTS[:6])
+        live.snapshot()
+    names = [path.name for path in list_snapshots(tmp_path / STATE)[0].path.rglob("*") if path.is_file()]
+    assert len(names) == 3
+    for name in names:
+        folder = shutil.copytree(tmp_path / STATE, tmp_path / f"{how}-{name}")
+        (path,) = folder.rglob(name)
+        content, sector = bytearray(path.read_bytes()), random.Random(name).randbytes(512)
+        middle = len(content) // 2
+        if how == "cut":
+            del content[middle:]
+        else:
+            content[middle : middle + 512] = bytes(512) if how == "zeros" else sector
+        path.write_bytes(content[: path.stat().st_size])
+        if name == "manifest.json":  # unreadable: it is as if there were none
+            check_state(folder, 6, tiny_run(), EVENTS)
+        else:
+            with pytest.warns(DygWarning, match="cannot be used"):
+                check_state(folder, 6, tiny_run(), EVENTS)

@@ -76,10 +76,10 @@ def write_snapshot(folder: Path, served: ServedRun, log: LogReader) -> Snapshot:
             if target.exists():  # damaged; moved as a whole, so that no half of it is ever found
                 publish_path(target, scratch / "replaced")
             publish_path(path, target)
-        for old in list_snapshots(folder):  # not needed any more: the log has everything
-            if old.path != target:
+        for old in parent.glob("[0-9a-f]*-*"):  # not needed any more: the log has everything
+            if old != target:
                 with suppress(WriteError):
-                    publish_path(old.path, scratch / old.path.name)
+                    publish_path(old, scratch / old.name)
     return next(snapshot for snapshot in list_snapshots(folder) if snapshot.path == target)
 
 

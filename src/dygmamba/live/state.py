@@ -18,6 +18,7 @@ import numpy as np
 from dygmamba.core.errors import ConfigError, FileError, first_line
 from dygmamba.core.files.writing import create_anonymous_file
 from dygmamba.data.events.categories import Category
+from dygmamba.data.events.ids import Side
 from dygmamba.data.storage.dataset import Dataset
 from dygmamba.live.growing_events import AddedEvents, GrowingEvents
 from dygmamba.live.node_ids import BaseIds
@@ -32,6 +33,7 @@ from dygmamba.live.state_files import (
 )
 from dygmamba.runs.predictor import Predictor
 
+SIDES: tuple[Side, Side] = ("src", "dst")
 SHARED_BYTES = 1 << 28  # replicas of larger states share a file
 
 
@@ -119,13 +121,14 @@ class LiveState:
         """Number of events appended since those of the dataset."""
         return self._current.applied
 
-    def append(self, events: Dataset) -> None:
+    def append(self, events: Dataset | AddedEvents) -> None:
         """Append events of any times; an error about them leaves the state as it was."""
+        added = AddedEvents.from_dataset(events) if isinstance(events, Dataset) else events
         with self._writing:
-            self._check(events)
+            self._check(added)
             if self._is_spare_broken:
                 self._copy_current()
-            added, spare = AddedEvents.from_dataset(events), self._spare
+            spare = self._spare
             with self._readers:  # nobody begins to read the spare one
                 self._readers.wait_for(lambda: not spare.readers)
             self._is_spare_broken = True
@@ -142,15 +145,15 @@ class LiveState:
         self._spare = Replica.restore(*self._opened, arrays, current.describe())
         self._pending, self._is_spare_broken = [], False
 
-    def _check(self, events: Dataset) -> None:
+    def _check(self, events: AddedEvents) -> None:
         """Raise if the events have other columns, or nodes that the model cannot take."""
         current = self._current
         current.events.check(events)
         if current.predictor.run.scorer.stateful:
-            ids, store = current.events.ids, events.store
-            src, dst = (events.ids.to_user(column.unique().numpy()) for column in (store.src, store.dst))
-            is_new = np.concatenate([ids.to_node(src, "src"), ids.to_node(dst, "dst")]) < 0
-            current.predictor.require_known_nodes(int(is_new.sum()))
+            ids = current.events.ids
+            ends = (list(dict.fromkeys(column)) for column in (events.src, events.dst))
+            is_new = [ids.to_node(column, side) < 0 for column, side in zip(ends, SIDES, strict=True)]
+            current.predictor.require_known_nodes(int(np.concatenate(is_new).sum()))
 
     @contextmanager
     def read(self) -> Iterator[Predictor]:

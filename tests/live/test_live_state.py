@@ -22,7 +22,7 @@ def test_any_order_of_arrival_gives_the_scores_of_all_events_at_once(machine):
 def test_a_saved_state_goes_on_as_if_it_had_not_stopped(shared, tmp_path, monkeypatch):
     """After new nodes and types; the saved files stay as they were, whatever is appended later."""
     if shared:
-        monkeypatch.setattr("dygmamba.live.state.SHARED_BYTES", 0)
+        monkeypatch.setattr("dygmamba.live.state.SHARED_EVENTS", 0)
     first = [
         ("new", "1", END - 3, 2.0, "c"),
         ("0", "7", END + 1, 1.0, "rare"),

@@ -8,6 +8,7 @@ run or log is left out, and the log is read from its beginning.
 import json
 import shutil
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,12 +20,12 @@ from dygmamba.core.files.writing import (
     disk,
     make_folder,
     publish_path,
-    sync_file,
     write_text,
 )
-from dygmamba.live.event_log import LogReader, checksum_event
-from dygmamba.live.serving_state import ServedRun
+from dygmamba.live.event_log import LogReader, RunRecord, checksum_event
 from dygmamba.live.state import LiveState
+from dygmamba.live.state_files import DESCRIPTION, check_arrays
+from dygmamba.runs.predictor import Predictor
 
 SNAPSHOT_FOLDER, MANIFEST, STATE_FOLDER = "snapshots", "manifest.json", "state"
 FORMAT = "dygmamba-snapshot-1"
@@ -45,33 +46,41 @@ class Snapshot:
     def check(self) -> None:
         """Compare every file with its checksum; raise FileError if one differs."""
         for name, entry in self.manifest["files"].items():
-            if describe_file(self.path / name) != entry:
-                raise FileError(f"{self.path / name} is damaged; delete {self.path}", code="snapshot-damaged")
+            path = self.path / name
+            # a large file has its checksums in the description of the state, which is compared here
+            found = describe_file(path) if "sha256" in entry else {"bytes": path.stat().st_size}
+            if found != entry:
+                raise FileError(f"{path} is damaged; delete {self.path}", code="snapshot-damaged")
+        check_arrays(self.path / STATE_FOLDER)
 
 
-def write_snapshot(folder: Path, served: ServedRun, log: LogReader) -> Snapshot:
-    """Write the state as it is now; events that are applied meanwhile are not in it."""
+def write_snapshot(folder: Path, record: RunRecord, log: LogReader, save: Callable[[Path], int]) -> Snapshot:
+    """Write a snapshot of a run.
+
+    Args:
+        folder: The state folder.
+        record: The run.
+        log: The log of the folder.
+        save: Writes the state to a folder and returns how many events it has since those of the dataset.
+    """
     parent = folder / SNAPSHOT_FOLDER
     with create_temporary_folder(parent) as scratch:
         path = scratch / "snapshot"
         make_folder(path / STATE_FOLDER)
-        sequence = served.record.base + served.state.save(path / STATE_FOLDER)
+        sequence = record.base + save(path / STATE_FOLDER)
         files = sorted(file for file in path.rglob("*") if file.is_file())
-        for file in files:
-            with open(file, "rb") as opened:
-                sync_file(opened.fileno(), file)
         manifest = {
             "format": FORMAT,
-            "run": served.record.digest,
-            "base": served.record.base,
+            "run": record.digest,
+            "base": record.base,
             "sequence": sequence,
             "log": log.read_meta().get("log"),
             "last": _checksum_last(log, sequence),
-            "files": {str(file.relative_to(path)): describe_file(file) for file in files},
+            "files": {str(file.relative_to(path)): _describe(file) for file in files},
         }
         write_text(path / MANIFEST, json.dumps(manifest, indent=1) + "\n")
         disk.sync_folder(path / STATE_FOLDER)
-        target = parent / f"{served.record.digest[:12]}-{sequence:012d}"
+        target = parent / f"{record.digest[:12]}-{sequence:012d}"
         if target.exists():  # of the same run and events, hence the same
             shutil.rmtree(target)
         publish_path(path, target)
@@ -79,6 +88,10 @@ def write_snapshot(folder: Path, served: ServedRun, log: LogReader) -> Snapshot:
         if old.path != target:
             shutil.rmtree(old.path, ignore_errors=True)
     return Snapshot(target, manifest)
+
+
+def _describe(file: Path) -> dict[str, Any]:
+    return describe_file(file) if file.name == DESCRIPTION else {"bytes": file.stat().st_size}
 
 
 def list_snapshots(folder: Path) -> list[Snapshot]:
@@ -95,22 +108,22 @@ def list_snapshots(folder: Path) -> list[Snapshot]:
     return sorted(found, key=lambda snapshot: snapshot.sequence, reverse=True)
 
 
-def load_newest(folder: Path, served: ServedRun, log: LogReader) -> ServedRun:
-    """Return the run with the state of its newest usable snapshot, or as it is, without any event of the log."""
+def load_newest(folder: Path, record: RunRecord, predictor: Predictor, log: LogReader) -> LiveState | None:
+    """Return the state of the newest usable snapshot of a run, None if there is none."""
     sequence, facts = log.read_sequence(), log.read_meta()
     for snapshot in list_snapshots(folder):
         about = snapshot.manifest
-        if (about.get("run"), about.get("base")) != (served.record.digest, served.record.base):
+        if (about.get("run"), about.get("base")) != (record.digest, record.base):
             continue
-        if not served.record.base < snapshot.sequence <= sequence or about.get("log") != facts.get("log"):
+        if not record.base <= snapshot.sequence <= sequence or about.get("log") != facts.get("log"):
             continue
         try:
             if about["last"] != _checksum_last(log, snapshot.sequence):
                 continue  # of other events: the log was replaced by an older copy, which then went on
             snapshot.check()
-            state = LiveState.load(served.predictor, snapshot.path / STATE_FOLDER)
-            if state.applied == snapshot.sequence - served.record.base:
-                return ServedRun(served.record, served.predictor, served.parser, state)
+            state = LiveState.load(predictor, snapshot.path / STATE_FOLDER)
+            if state.applied == snapshot.sequence - record.base:
+                return state
             reason = f"it holds {state.applied:,} events"
         except LOAD_ERRORS as error:
             reason = first_line(error)
@@ -118,11 +131,11 @@ def load_newest(folder: Path, served: ServedRun, log: LogReader) -> ServedRun:
             DygWarning(f"the snapshot {snapshot.path} cannot be used ({reason}); the log is read instead"),
             stacklevel=2,
         )
-    return served
+    return None
 
 
 def _checksum_last(log: LogReader, sequence: int) -> int:
-    """Return the checksum of one event, which tells whether a snapshot and a log belong together."""
-    for events in log.read_events(sequence - 1, sequence):
+    """Return the checksum of one event, which tells whether a snapshot and a log belong together; 0 without any."""
+    for events in log.read_events(max(sequence - 1, 0), sequence):
         return checksum_event(sequence, events[0])
     return 0

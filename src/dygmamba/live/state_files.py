@@ -5,10 +5,13 @@ is a hole in the file and takes no space on the disk. A file is never written ag
 written beside the old one, and its description, which names it, is replaced at once.
 """
 
+import hashlib
 import json
 import mmap
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +20,7 @@ import numpy as np
 from dygmamba.core.errors import FileError
 from dygmamba.core.files.writing import (
     create_temporary_file,
+    disk,
     make_folder,
     publish_path,
     remove_file,
@@ -29,7 +33,9 @@ from dygmamba.sampling.block_lists import LEAST_SPARE, Growing
 FORMAT, VERSION = "dygmamba-live-state", 1
 DESCRIPTION = "state.json"
 ALIGNMENT = 4096
-CHUNK = 1 << 26  # bytes that are written at once
+CHUNK = 1 << 26  # bytes that are written at once and have a checksum
+READ_BYTES = 1 << 22
+CHECKING_THREADS = 4
 
 Tables = Mapping[str, Growing]
 Layout = dict[str, dict[str, Any]]  # dtype, shape and offset of each array by name
@@ -41,27 +47,51 @@ def list_arrays(tables: Tables) -> Iterator[tuple[str, Growing, str, int]]:
         yield from table.list_arrays(f"{name}/")
 
 
-def count_bytes(tables: Tables) -> int:
-    """Return the bytes in use of all arrays."""
-    arrays = ((getattr(owner, name), rows) for _, owner, name, rows in list_arrays(tables))
-    return sum(rows * (column.nbytes // max(len(column), 1)) for column, rows in arrays)
+class ArrayWriter:
+    """Writes arrays one after the other to an open file; `layout` says where they are.
 
+    A table that is complete can be moved to the file, so that a build has one table in memory and not all of them.
+    """
 
-def write_arrays(handle: int, path: Path, tables: Tables) -> Layout:
-    """Write all arrays to an open file; return where they are."""
-    layout: Layout = {}
-    end = 0
-    for name, owner, attribute, used in list_arrays(tables):
-        column = getattr(owner, attribute)
+    def __init__(self, handle: int, path: Path) -> None:
+        self._handle, self._path, self._end = handle, path, 0
+        self.layout: Layout = {}
+
+    def write(self, tables: Tables) -> list[tuple[str, Growing, str]]:
+        """Write the arrays that are not in the file yet; return their names, and who has them under which attribute."""
+        written = []
+        for name, owner, attribute, used in list_arrays(tables):
+            if name not in self.layout:
+                self._write_array(name, getattr(owner, attribute), used)
+                written.append((name, owner, attribute))
+        write_at(
+            self._handle, self._end, b"\0", self._path
+        )  # the spare capacity of the last array is part of the file
+        return written
+
+    def _write_array(self, name: str, column: np.ndarray, used: int) -> None:
         rows = max(len(column), used + used // 4 + LEAST_SPARE) if used < len(column) else len(column)
-        layout[name] = {"dtype": column.dtype.str, "shape": [rows, *column.shape[1:]], "offset": end}
         content = np.ascontiguousarray(column[:used]).reshape(-1).view(np.uint8)
+        digests = []
         for begin in range(0, len(content), CHUNK):
-            write_at(handle, end + begin, content[begin : begin + CHUNK].data, path)
-        size = rows * (column.dtype.itemsize * int(np.prod(column.shape[1:])))
-        end += -(-size // ALIGNMENT) * ALIGNMENT
-    write_at(handle, end, b"\0", path)  # the spare capacity of the last array is part of the file
-    return layout
+            chunk = content[begin : begin + CHUNK].data
+            write_at(self._handle, self._end + begin, chunk, self._path)
+            digests.append(hashlib.sha256(chunk).hexdigest())
+        part = {"dtype": column.dtype.str, "shape": [rows, *column.shape[1:]], "offset": self._end}
+        self.layout[name] = {**part, "used": len(content), "sha256": digests}
+        self._end += -(-count_bytes(self.layout[name]) // ALIGNMENT) * ALIGNMENT
+
+    def move(self, tables: Tables) -> None:
+        """Write the arrays that are not in the file yet, and replace them by maps of it, which frees their memory."""
+        written = self.write(tables)
+        maps = map_arrays(self._handle, {name: self.layout[name] for name, _, _ in written})
+        for name, owner, attribute in written:
+            owner.put_array(attribute, maps[name])
+
+
+def count_bytes(part: Mapping[str, Any]) -> int:
+    """Return the bytes of an array with its spare capacity."""
+    return int(np.prod(part["shape"], dtype=np.int64)) * np.dtype(part["dtype"]).itemsize
 
 
 def map_arrays(handle: int, layout: Layout) -> dict[str, np.ndarray]:
@@ -109,23 +139,84 @@ def restore_tables(tables: Tables, arrays: Mapping[str, np.ndarray], integers: M
             setattr(owner, attribute, integers[name])
 
 
-def save_tables(folder: Path, tables: Tables, about: Mapping[str, Any]) -> None:
-    """Write tables, and JSON values about them, to a folder; a state that was there before is replaced."""
+@contextmanager
+def write_state(folder: Path) -> Iterator[tuple[ArrayWriter, Callable[[Tables, Mapping[str, Any]], None]]]:
+    """Inside, tables can be written to a folder; the second value ends it with the tables and JSON values about them.
+
+    A state that was there before is replaced then.
+    """
     make_folder(folder)
     target = folder / DESCRIPTION
     part, handle = create_temporary_file(target)
-    try:
-        layout = write_arrays(handle, part, tables)
+    writer = ArrayWriter(handle, part)
+
+    def finish(tables: Tables, about: Mapping[str, Any]) -> None:
+        writer.write(tables)
         sync_file(handle, part)
+        name = f"tables-{part.name.strip('.')}.bin"
+        publish_path(part, folder / name)
+        facts = {"format": FORMAT, "version": VERSION, "file": name, "arrays": writer.layout}
+        write_text(target, json.dumps({**facts, "integers": list_integers(tables), "about": about}))
+        for old in folder.glob("tables-*.bin"):
+            if old.name != name:
+                remove_file(old)
+
+    try:
+        yield writer, finish
     finally:
         os.close(handle)
-    name = f"tables-{part.name.strip('.')}.bin"
-    publish_path(part, folder / name)
-    facts = {"format": FORMAT, "version": VERSION, "file": name, "arrays": layout}
-    write_text(target, json.dumps({**facts, "integers": list_integers(tables), "about": about}))
-    for old in folder.glob("tables-*.bin"):
-        if old.name != name:
-            remove_file(old)
+        disk.remove(part)
+
+
+def check_arrays(folder: Path) -> None:
+    """Compare the arrays of a state with their checksums, in several threads; raise FileError if one differs."""
+    facts = read_description(folder)
+    path, arrays = folder / facts["file"], facts["arrays"].values()
+    used = [
+        (path, part["offset"] + CHUNK * k, min(CHUNK, part["used"] - CHUNK * k), digest)
+        for part in arrays
+        for k, digest in enumerate(part.get("sha256", ()))
+    ]
+    spare = [
+        (path, part["offset"] + part["used"], part["offset"] + count_bytes(part))
+        for part in arrays
+        if "used" in part
+    ]
+    with ThreadPoolExecutor(CHECKING_THREADS) as pool:
+        results = (
+            pool.map(_has_digest, *zip(*used, strict=True)),
+            pool.map(_is_empty, *zip(*spare, strict=True)),
+        )
+        is_intact = all(all(result) for result in results)
+    if not is_intact:
+        raise FileError(f"{path} is damaged; delete {folder}", code="damaged-state")
+
+
+def _has_digest(path: Path, offset: int, size: int, digest: str) -> bool:
+    total = hashlib.sha256()
+    with open(path, "rb", buffering=0) as file:
+        file.seek(offset)
+        while size and (content := file.read(min(READ_BYTES, size))):
+            total.update(content)
+            size -= len(content)
+    return total.hexdigest() == digest
+
+
+def _is_empty(path: Path, begin: int, end: int) -> bool:
+    """Return whether a part of a file holds zeros; holes, of which it consists unless it was copied, are not read."""
+    with open(path, "rb", buffering=0) as file:
+        while begin < end:
+            with suppress(AttributeError):  # a system that does not tell where holes are
+                try:
+                    begin = os.lseek(file.fileno(), begin, os.SEEK_DATA)
+                except OSError:  # nothing but a hole follows
+                    return True
+            file.seek(begin)
+            content = file.read(min(READ_BYTES, max(0, end - begin)))
+            if content.count(0) != len(content):
+                return False
+            begin += max(len(content), 1)
+    return True
 
 
 def read_description(folder: Path) -> dict[str, Any]:

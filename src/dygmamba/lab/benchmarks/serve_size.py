@@ -23,10 +23,11 @@ import torch
 from dygmamba.core.memory_budget import get_peak_memory
 from dygmamba.core.progress import SILENT
 from dygmamba.data.events.ids import NodeIds
+from dygmamba.data.events.splits import SplitRule
 from dygmamba.data.generate.stream import GeneratorConfig, generate_stream
 from dygmamba.data.storage.dataset import Dataset, save_dataset
 from dygmamba.lab.benchmarks.harness import SEED, BenchmarkRow, Log, require
-from dygmamba.lab.benchmarks.serve import DATA, MODEL, open_predictor, start_server
+from dygmamba.lab.benchmarks.serve_process import DATA, open_predictor, start_server
 from dygmamba.lab.benchmarks.size_stages import EVENTS_PER_NODE, LapTimer
 from dygmamba.live.live_run import LiveRun
 from dygmamba.live.serving_state import ServedRun
@@ -36,6 +37,7 @@ from dygmamba.runs.link_training import start_link_run
 from dygmamba.runs.provenance import StartOptions
 from dygmamba.runs.warm_start import open_warm_start
 
+MODEL = "trees"
 TRAINED_EVENTS = 60_000
 SETTINGS = {"epochs": 2, "rounds": 10}
 STATE = "state"
@@ -81,8 +83,15 @@ def prepare_run(folder: Path, events: int, device: torch.device) -> str:
     save_dataset(whole, folder / DATA)
     first = start_link_run(part, MODEL, SEED, SETTINGS, device, folder / "first")
     first(SILENT)
-    start = open_warm_start(first.run.path, dataset=part)
-    fit = start_link_run(whole, MODEL, SEED, {}, device, folder / "runs", StartOptions(start=start))
+    start, trained = open_warm_start(first.run.path, dataset=part), len(part)
+    sizes = (
+        trained,
+        trained // 10,
+        events - trained - trained // 10,
+    )  # as if it were to be trained on the first part
+    rule = SplitRule(tuple(map(float, sizes)), "the first events", counted=True, protocol="time")
+    options = StartOptions(split=rule, start=start)
+    fit = start_link_run(whole, MODEL, SEED, {}, device, folder / "runs", options)
     fit.checkpoints.save(fit.state, better=True)
     return str(fit.run.path)
 
@@ -96,7 +105,7 @@ def build(folder: Path, path: Path) -> dict[str, Any]:
     live.score([events.pair])
     timer.lap("first build")
     peak = get_peak_memory()
-    sizes = _count_bytes_per_event(folder / STATE, len(predictor.dataset))
+    sizes = count_bytes_per_event(folder / STATE, len(predictor.dataset))
     appended = [events.next() for _ in range(FIRST_APPENDS)]
     for event in appended:
         live.append([event])
@@ -185,7 +194,7 @@ def _measure_state(served: ServedRun, events: list[dict[str, Any]]) -> tuple[Sec
     return measure(served.append, parsed)
 
 
-def _count_bytes_per_event(folder: Path, events: int) -> dict[str, float]:
+def count_bytes_per_event(folder: Path, events: int) -> dict[str, float]:
     """Return the bytes in use of each kind of table of the newest snapshot, per event; empty without a snapshot."""
     sizes: dict[str, float] = {}
     for snapshot in list_snapshots(folder)[:1]:

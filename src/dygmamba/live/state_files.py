@@ -28,7 +28,7 @@ from dygmamba.core.files.writing import (
     write_at,
     write_text,
 )
-from dygmamba.sampling.block_lists import LEAST_SPARE, Growing
+from dygmamba.sampling.block_lists import LEAST_SPARE, Growing, enlarge
 
 FORMAT, VERSION = "dygmamba-live-state", 1
 DESCRIPTION = "state.json"
@@ -36,6 +36,7 @@ ALIGNMENT = 4096
 CHUNK = 1 << 26  # bytes that are written at once and have a checksum
 READ_BYTES = 1 << 22
 CHECKING_THREADS = 4
+SMALL_BYTES = 1 << 24
 
 Tables = Mapping[str, Growing]
 Layout = dict[str, dict[str, Any]]  # dtype, shape and offset of each array by name
@@ -95,7 +96,11 @@ def count_bytes(part: Mapping[str, Any]) -> int:
 
 
 def map_arrays(handle: int, layout: Layout) -> dict[str, np.ndarray]:
-    """Map all arrays of an open file, each page copied when it is first changed."""
+    """Map all arrays of an open file, each page copied when it is first changed; small arrays are read at once.
+
+    The small ones are those of nodes, which every append changes in many places: copying their pages one by one takes
+    most of the time of the first appends.
+    """
     content = mmap.mmap(handle, 0, access=mmap.ACCESS_COPY)
     arrays = {}
     for name, part in layout.items():
@@ -106,7 +111,9 @@ def map_arrays(handle: int, layout: Layout) -> dict[str, np.ndarray]:
             continue
         if part["offset"] + count * dtype.itemsize > len(content):
             raise ValueError(f"its array {name!r} is incomplete")
-        arrays[name] = np.frombuffer(content, dtype, count, part["offset"]).reshape(shape)
+        array = np.frombuffer(content, dtype, count, part["offset"]).reshape(shape)
+        used = part.get("used", array.nbytes) // (array.nbytes // shape[0])
+        arrays[name] = enlarge(array, used, shape[0]) if array.nbytes <= SMALL_BYTES else array
     return arrays
 
 

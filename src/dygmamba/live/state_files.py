@@ -5,10 +5,10 @@ is a hole in the file and takes no space on the disk. A file is never written ag
 written beside the old one, and its description, which names it, is replaced at once.
 """
 
-import hashlib
 import json
 import mmap
 import os
+import zlib
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -34,7 +34,7 @@ FORMAT, VERSION = "dygmamba-live-state", 1
 DESCRIPTION = "state.json"
 ALIGNMENT = 4096
 CHUNK = 1 << 26  # bytes that are written at once and have a checksum
-READ_BYTES = 1 << 22
+READ_BYTES = 1 << 20
 CHECKING_THREADS = 4
 SMALL_BYTES = 1 << 24
 
@@ -73,13 +73,13 @@ class ArrayWriter:
     def _write_array(self, name: str, column: np.ndarray, used: int) -> None:
         rows = max(len(column), used + used // 4 + LEAST_SPARE) if used < len(column) else len(column)
         content = np.ascontiguousarray(column[:used]).reshape(-1).view(np.uint8)
-        digests = []
+        checksums = []
         for begin in range(0, len(content), CHUNK):
             chunk = content[begin : begin + CHUNK].data
             write_at(self._handle, self._end + begin, chunk, self._path)
-            digests.append(hashlib.sha256(chunk).hexdigest())
+            checksums.append(zlib.crc32(chunk))
         part = {"dtype": column.dtype.str, "shape": [rows, *column.shape[1:]], "offset": self._end}
-        self.layout[name] = {**part, "used": len(content), "sha256": digests}
+        self.layout[name] = {**part, "used": len(content), "crc32": checksums}
         self._end += -(-count_bytes(self.layout[name]) // ALIGNMENT) * ALIGNMENT
 
     def move(self, tables: Tables) -> None:
@@ -180,18 +180,14 @@ def check_arrays(folder: Path) -> None:
     facts = read_description(folder)
     path, arrays = folder / facts["file"], facts["arrays"].values()
     used = [
-        (path, part["offset"] + CHUNK * k, min(CHUNK, part["used"] - CHUNK * k), digest)
+        (path, part["offset"] + CHUNK * k, min(CHUNK, part["used"] - CHUNK * k), checksum)
         for part in arrays
-        for k, digest in enumerate(part.get("sha256", ()))
+        for k, checksum in enumerate(part["crc32"])
     ]
-    spare = [
-        (path, part["offset"] + part["used"], part["offset"] + count_bytes(part))
-        for part in arrays
-        if "used" in part
-    ]
+    spare = [(path, part["offset"] + part["used"], part["offset"] + count_bytes(part)) for part in arrays]
     with ThreadPoolExecutor(CHECKING_THREADS) as pool:
         results = (
-            pool.map(_has_digest, *zip(*used, strict=True)),
+            pool.map(_has_checksum, *zip(*used, strict=True)),
             pool.map(_is_empty, *zip(*spare, strict=True)),
         )
         is_intact = all(all(result) for result in results)
@@ -199,14 +195,17 @@ def check_arrays(folder: Path) -> None:
         raise FileError(f"{path} is damaged; delete {folder}", code="damaged-state")
 
 
-def _has_digest(path: Path, offset: int, size: int, digest: str) -> bool:
-    total = hashlib.sha256()
+def _has_checksum(path: Path, offset: int, size: int, checksum: int) -> bool:
+    total, buffer = (
+        0,
+        memoryview(bytearray(READ_BYTES)),
+    )  # one buffer: new memory costs more than the checksum
     with open(path, "rb", buffering=0) as file:
         file.seek(offset)
-        while size and (content := file.read(min(READ_BYTES, size))):
-            total.update(content)
-            size -= len(content)
-    return total.hexdigest() == digest
+        while size and (count := file.readinto(buffer[: min(READ_BYTES, size)])):
+            total = zlib.crc32(buffer[:count], total)
+            size -= count
+    return total == checksum
 
 
 def _is_empty(path: Path, begin: int, end: int) -> bool:

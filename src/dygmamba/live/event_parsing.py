@@ -7,6 +7,7 @@ does not spoil the others. All rows are parsed at once, and one by one only if t
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, TypeVar
 
 import numpy as np
@@ -43,6 +44,7 @@ MISSING_IDS = frozenset(MISSING_ID_WORDS.to_pylist())
 T = TypeVar("T")
 ABSENT = object()  # in place of a value whose column a row does not have
 MAX_TEXT = 10_000  # characters of an id or a category
+REMEMBERED_NAMES = 64  # sets of column names
 CONVERSION_ERRORS = (DygError, pa.ArrowException, TypeError, ValueError, OverflowError)
 
 
@@ -110,6 +112,9 @@ class EventParser:
         # a model with a node memory takes no new nodes
         self._known = predictor.dataset.ids if predictor.run.scorer.stateful else None
         self._model = str(predictor.run.about["model"])
+        self._recall_roles = lru_cache(REMEMBERED_NAMES)(
+            self._find_roles
+        )  # a client sends the same names every time
 
     def parse(self, events: Any) -> ParsedEvents:
         """Parse the events of one call; raise only if they are no table of events at all."""
@@ -142,7 +147,7 @@ class EventParser:
     def _read_dicts(self, rows: Sequence[Mapping[str, Any]]) -> RawEvents:
         # each row by its own names: one may say 'src' and another the column's name in the dataset
         keys = [tuple(row) for row in rows]
-        roles_of = {names: self._find_roles(names) for names in dict.fromkeys(keys)}
+        roles_of = {names: self._recall_roles(names) for names in dict.fromkeys(keys)}
         roles = {role: name for found in reversed(roles_of.values()) for role, name in found.items()}
         by_role = {
             role: [

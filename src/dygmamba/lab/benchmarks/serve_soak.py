@@ -2,7 +2,7 @@
 
 A state that is opened from a snapshot is mapped, and a page is copied when it is first changed, once for each of the
 two replicas. These copies cannot exceed twice the file. They are counted apart from the rest of the memory, which
-must not grow faster than two replicas of the appended events: that is a leak.
+must not grow by more than two replicas of the appended events: more would be a leak.
 """
 
 import threading
@@ -81,8 +81,9 @@ class Load:
                 self._stop.wait(max(0.0, began + seconds * tenth / TENTHS - time.monotonic()))
                 sample = read_memory(self._server.process, time.monotonic() - began, self.appended)
                 log(
-                    f"{sample.seconds:,.0f} s: {sample.appended:,} events appended, {sample.resident / 1e6:,.0f} MB, "
-                    f"{sample.rest / 1e6:,.0f} MB without pages of the state"
+                    f"{sample.seconds:,.0f} s: {sample.appended:,} events appended, {sample.resident / 1e6:,.0f} MB "
+                    f"resident, of which {sample.copied / 1e6:,.0f} MB are changed pages of the mapped state and "
+                    f"{sample.rest / 1e6:,.0f} MB other memory"
                 )
                 samples.append(sample)
         finally:
@@ -169,12 +170,15 @@ def require_bounded(samples: list[MemorySample], bytes_per_event: float) -> None
 
 def list_rows(samples: list[MemorySample], load: Load, bytes_per_event: float) -> list[BenchmarkRow]:
     """Return a row for each kind of request, with the memory of the server at each tenth."""
-    resident = ", ".join(f"{one.resident / 1e6:,.0f}" for one in samples)
-    rest = ", ".join(f"{one.rest / 1e6:,.0f}" for one in samples)
+    resident, copied, rest = (
+        ", ".join(f"{getattr(one, name) / 1e6:,.0f}" for one in samples)
+        for name in ("resident", "copied", "rest")
+    )
     notes = (
-        f"{samples[-1].appended:,} events in {samples[-1].seconds:,.0f} s; MB at each tenth: {resident}",
-        f"{len(load.scores):,} requests; MB without pages of the state: {rest}; at the end "
-        f"{fit_slope(samples):,.0f} bytes more per event, of {2 * bytes_per_event:,.0f} allowed",
+        f"{samples[-1].appended:,} events in {samples[-1].seconds:,.0f} s; resident MB at each tenth: {resident}; "
+        f"of them changed pages of the mapped state: {copied}",
+        f"{len(load.scores):,} requests; other memory, MB: {rest}; over the last half {fit_slope(samples):,.0f} bytes "
+        f"more per event, {2 * bytes_per_event:,.0f} are allowed",
     )
     cases = ((f"append {GROUP} events", load.appends), (f"score {PAIRS} pairs", load.scores))
     return [

@@ -48,6 +48,19 @@ def test_a_saved_state_goes_on_as_if_it_had_not_stopped(shared, tmp_path, monkey
         machine.query(END - 1)
 
 
+@pytest.mark.parametrize("shared", [False, True])
+def test_tables_built_in_parts_are_those_of_one_part(shared, monkeypatch):
+    """Of any part size; also when each table is moved to a file as soon as it is complete."""
+    monkeypatch.setattr("dygmamba.sampling.block_lists.EVENTS_PER_PART", 7)
+    if shared:
+        monkeypatch.setattr("dygmamba.live.state.SHARED_EVENTS", 0)
+    machine = LiveMachine()
+    machine.predictor, machine.events = predictor("tables"), []
+    machine.state = LiveState.open(machine.predictor)
+    machine.query(END - 1)
+    machine.query(END + 9.5)
+
+
 def test_a_state_of_another_run_or_a_damaged_one_is_refused(tmp_path):
     """In one sentence that says what to do."""
     with raises("no-saved-state", FileError):

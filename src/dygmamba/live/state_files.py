@@ -98,8 +98,8 @@ def count_bytes(part: Mapping[str, Any]) -> int:
 def map_arrays(handle: int, layout: Layout) -> dict[str, np.ndarray]:
     """Map all arrays of an open file, each page copied when it is first changed; small arrays are read at once.
 
-    The small ones are those of nodes, which every append changes in many places: copying their pages one by one takes
-    most of the time of the first appends.
+    The small ones are those of nodes, which every append changes in many places: copying their pages one by one makes
+    the first appends slow.
     """
     content = mmap.mmap(handle, 0, access=mmap.ACCESS_COPY)
     arrays = {}

@@ -40,8 +40,8 @@ ColumnKind = tuple[type[np.generic], tuple[int, ...]]  # type of a column and th
 def allocate_zeros(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
     """Return an array of zeros that takes no memory until it is written.
 
-    A large one is in huge pages where the system has them: entries are written all over it, and each page that is
-    written for the first time costs as much as a hundred entries.
+    A large one is in huge pages where the system has them: entries are written all over it, and the first write to
+    each page takes microseconds.
     """
     size = int(np.prod(shape)) * np.dtype(dtype).itemsize
     if size < HUGE_BYTES or not hasattr(mmap, "MADV_HUGEPAGE"):

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import xml.etree.ElementTree as ElementTree
 from contextlib import contextmanager
 from dataclasses import fields
@@ -25,6 +26,9 @@ from dygmamba.lab.benchmarks import (
     memory,
     scan,
     serve,
+    serve_process,
+    serve_size,
+    serve_soak,
     size,
     size_stages,
     step,
@@ -278,26 +282,92 @@ def test_invalid_sizes_are_rejected(monkeypatch, capsys):
         assert err.count("\n") == 1
 
 
+@contextmanager
+def start_in_thread(run, state, device, batch_pairs):
+    """A server of the benchmark in a thread of the tests."""
+    live = LiveRun(serve_process.open_predictor(run, device), state, late=serve_process.MAX_LATE)
+    with running(lambda: live, batch_pairs=batch_pairs) as url:
+        yield serve_process.RunningServer(url, os.getpid())
+
+
 def test_serve_is_checked_and_measured(monkeypatch, tmp_path):
     """Scores over HTTP are those of the run; events, latencies and batches have a row each; wrong scores have none."""
     store = generate_stream(GeneratorConfig(seed=2, nodes=40, events=600))
     data = Dataset.from_events("toy", store, NodeIds.identity(store.num_nodes))
-
-    @contextmanager
-    def start(run, state, device, batch_pairs):
-        live = LiveRun(serve.open_predictor(run, device), state, late=serve.MAX_LATE)
-        with running(lambda: live, batch_pairs=batch_pairs) as url:
-            yield serve.RunningServer(url, os.getpid())
-
     sizes = {"EVENTS": 200, "CLIENTS": 2, "REQUESTS": {1: 6, 100: 2}, "WARMUP": 1, "CHECKED_PAIRS": 20}
-    for name, value in (sizes | {"open_stream": lambda: data, "start_server": start}).items():
+    models = {"trees": {"epochs": 1}, "dyg-mamba": TOY}
+    for name, value in (sizes | {"open_stream": lambda: data, "MODELS": models}).items():
         monkeypatch.setattr(serve, name, value)
+    monkeypatch.setattr(serve, "start_server", start_in_thread)
     rows = serve.run("cpu")
     cases = [row.case.partition(",")[0] for row in rows]
-    assert cases == ["append 100 events", "score 1 pair", "score 100 pairs", "score 1 pair"]
+    parts = ["append 100 events", "score 1 pair", "score 100 pairs", "score 1 pair"]
+    assert cases == [f"{model}: {part}" for model in models for part in parts]
     assert all(row.seconds > 0 for row in rows)
     assert rows[-1].ratio > 0
     assert "events/s acknowledged" in rows[0].note
     monkeypatch.setattr(Predictor, "with_events", lambda self, events: self)
     with raises("wrong-result", kind=WrongResultError):
         serve.run("cpu")
+
+
+@pytest.fixture
+def small_serve(monkeypatch):
+    """The benchmark of a stream of a given size: small numbers, stages in this process, mapped states."""
+    sizes = {
+        "FIRST_APPENDS": 3,
+        "APPENDS": 4,
+        "SCORES": 3,
+        "CHECKED_PAIRS": 20,
+        "start_server": start_in_thread,
+    }
+    for name, value in (sizes | {"SETTINGS": {"epochs": 1, "rounds": 2}}).items():
+        monkeypatch.setattr(serve_size, name, value)
+    for module in ("live_run", "state"):
+        monkeypatch.setattr(f"dygmamba.live.{module}.SHARED_EVENTS", 0)
+
+    def stage(command, **_):
+        name, *paths = command[-3:]
+        return SimpleNamespace(stdout=json.dumps(serve_size.STAGES[name](*map(Path, paths))) + "\n")
+
+    monkeypatch.setattr(serve_size.subprocess, "run", stage)
+
+
+def test_serve_measures_a_stream_of_any_size(small_serve, monkeypatch, tmp_path):
+    """A restart gives the same scores, and is refused if it does not; sizes per event add up to the whole."""
+    rows = serve.run("cpu", events=2_000, folder=tmp_path)
+    assert not list(tmp_path.iterdir())
+    cases = [row.case for row in rows]
+    assert all(case.endswith(", 2,000 events") for case in cases)
+    assert any(case.startswith("append 1 event, durable") for case in cases)
+    assert all(row.seconds > 0 for row in rows)
+    sizes = rows[0].note.split(";")[1]
+    total, *parts = [float(part.replace(",", "")) for part in re.findall(r"\d[\d,]*\b", sizes)]
+    assert total == pytest.approx(sum(parts), abs=len(parts))
+    right = serve_size.reopen
+    monkeypatch.setitem(serve_size.STAGES, "reopen", lambda *given: right(*given) | {"scores": [0.5]})
+    with raises("wrong-result", kind=WrongResultError):
+        serve.run("cpu", events=2_000, folder=tmp_path)
+
+
+def test_soak_bounds_the_memory(small_serve, monkeypatch):
+    """A tenth has a sample each; growth beyond two replicas of the appended events is an error."""
+    monkeypatch.setattr(serve_soak, "start_server", start_in_thread)
+    monkeypatch.setattr(serve_soak, "SPARE_BYTES", 1e9)  # this process also trains
+    messages = []
+    rows = serve.run("cpu", messages.append, events=2_000, soak=1.0)
+    assert len([text for text in messages if "appended" in text]) == serve_soak.TENTHS
+    assert [row.case for row in rows] == ["append 20 events, under load", "score 10 pairs, under load"]
+    samples = [serve_soak.MemorySample(k, 100 * k, 0.0, 0.0, 1e9 * k) for k in range(11)]
+    assert serve_soak.fit_slope(samples) == pytest.approx(1e7)
+    with raises("memory-grows"):
+        serve_soak.require_bounded(samples, 1_000.0)
+    serve_soak.require_bounded(samples, 1e7)
+
+
+def test_options_of_serve_are_checked(monkeypatch, capsys):
+    """One line on stderr and exit code 2: options of another benchmark, no number, no time."""
+    for given in ("size --events 1e6", "serve --events 1e6,1e7", "serve --events few", "serve --soak soon"):
+        code, _, err = invoke(monkeypatch, capsys, "bench", *given.split())
+        assert code == 2, given
+        assert err.count("\n") == 1

@@ -9,6 +9,8 @@ import dygmamba as dm
 from dygmamba.core.errors import DygWarning, FileError
 from dygmamba.live.backup import check_folder
 from dygmamba.live.snapshots import list_snapshots
+from dygmamba.live.state import LiveState
+from dygmamba.live.state_files import count_bytes, read_description
 from live_run_cases import live_scores, make_events, observed_scores, open_live
 from raising import raises
 
@@ -119,3 +121,36 @@ def test_a_snapshot_of_the_same_events_is_replaced_only_if_it_is_damaged(folder,
     assert (after.manifest == before.manifest) is not is_damaged
     assert check_folder(folder).snapshots == {8: "ok"}
     assert not leftover.exists()
+
+
+def test_a_long_stream_is_opened_from_a_snapshot_without_a_build(tmp_path, monkeypatch):
+    """Also before any event is appended; scores are those of the first opening, and the snapshot is left as it was."""
+    for module in ("live_run", "state"):
+        monkeypatch.setattr(f"dygmamba.live.{module}.SHARED_EVENTS", 0)
+    with open_live(tmp_path / "state") as live:
+        before = live_scores(live)
+    built = []
+    monkeypatch.setattr(LiveState, "build", lambda *given: built.append(given))
+    for count in (2, 4):
+        with open_live(tmp_path / "state") as live:
+            assert live_scores(live) == (before if count == 2 else observed_scores(make_events(2)))
+            live.append(make_events(2, first=count - 2))
+            assert live_scores(live) == observed_scores(make_events(count))
+    assert not built
+    assert [snapshot.sequence for snapshot in list_snapshots(tmp_path / "state")] == [0]
+    assert check_folder(tmp_path / "state").snapshots == {0: "ok"}
+
+
+def test_a_flipped_bit_in_spare_capacity_is_found(tmp_path):
+    """New nodes get their zeros from there."""
+    with open_live(tmp_path / "state") as live:
+        live.append(make_events(5))
+        live.snapshot()
+    (snapshot,) = list_snapshots(tmp_path / "state")
+    about = read_description(snapshot.path / "state")
+    part = next(part for part in about["arrays"].values() if part["used"] < count_bytes(part))
+    with open(snapshot.path / "state" / about["file"], "r+b") as file:
+        file.seek(part["offset"] + count_bytes(part) - 1)
+        file.write(b"\1")
+    with raises("damaged-state", FileError):
+        snapshot.check()

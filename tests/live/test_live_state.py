@@ -22,7 +22,7 @@ def test_any_order_of_arrival_gives_the_scores_of_all_events_at_once(machine):
 def test_a_saved_state_goes_on_as_if_it_had_not_stopped(shared, tmp_path, monkeypatch):
     """After new nodes and types; the saved files stay as they were, whatever is appended later."""
     if shared:
-        monkeypatch.setattr("dygmamba.live.state.SHARED_BYTES", 0)
+        monkeypatch.setattr("dygmamba.live.state.SHARED_EVENTS", 0)
     first = [
         ("new", "1", END - 3, 2.0, "c"),
         ("0", "7", END + 1, 1.0, "rare"),
@@ -46,6 +46,19 @@ def test_a_saved_state_goes_on_as_if_it_had_not_stopped(shared, tmp_path, monkey
         machine.predictor, machine.state, machine.events = known, state, [*first, *more]
         machine.query(END + 9.5)
         machine.query(END - 1)
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_tables_built_in_parts_are_those_of_one_part(shared, monkeypatch):
+    """Of any part size; also when each table is moved to a file as soon as it is complete."""
+    monkeypatch.setattr("dygmamba.sampling.block_lists.EVENTS_PER_PART", 7)
+    if shared:
+        monkeypatch.setattr("dygmamba.live.state.SHARED_EVENTS", 0)
+    machine = LiveMachine()
+    machine.predictor, machine.events = predictor("tables"), []
+    machine.state = LiveState.open(machine.predictor)
+    machine.query(END - 1)
+    machine.query(END + 9.5)
 
 
 def test_a_state_of_another_run_or_a_damaged_one_is_refused(tmp_path):

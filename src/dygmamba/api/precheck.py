@@ -38,6 +38,7 @@ from dygmamba.api.validation import (
     check_visible,
     is_property_evaluation,
     parse_budget,
+    parse_duration,
     parse_limits,
     parse_loggers,
     parse_metrics,
@@ -500,6 +501,21 @@ def check_benchmark(name: str, device: str) -> None:
             f"unknown benchmark '{name}'; choose from {', '.join(BENCHMARKS)}", code="unknown-benchmark"
         )
     check_device(device)
+
+
+def check_soak(name: str, soak: str, *, has_events: bool) -> float | None:
+    """Return the seconds of a soak test; raise ConfigError for options of 'serve' with another benchmark."""
+    if (soak or has_events) and name != "serve":
+        raise ConfigError(
+            f"`events` and `soak` are for the benchmark 'serve'; got '{name}'. Leave them out",
+            code="option-of-serve",
+        )
+    if not soak:
+        return None
+    seconds = parse_duration(soak)
+    if not seconds:
+        raise ConfigError(f"`soak` takes a time such as 10m or 90s; got '{soak}'", code="invalid-soak")
+    return seconds
 
 
 def get_generator_defaults() -> dict[str, Any]:

@@ -298,14 +298,28 @@ def run_benchmark(
     device: str = "cpu",
     out: Path | None = None,
     sizes: Sequence[int] = (),
+    events: int | None = None,
+    soak: float | None = None,
     progress: Progress = SILENT,
 ) -> BenchmarkResult:
-    """Check a part of the package against its reference, then time both."""
+    """Check a part of the package against its reference, then time both.
+
+    Args:
+        name: The benchmark.
+        device: Where to run it.
+        out: Folder for tables and pictures, of benchmarks that write some.
+        sizes: Numbers of events of 'size'.
+        events: Number of events of the stream of 'serve'; by default it is UCI.
+        soak: Seconds for which 'serve' keeps a server under load and watches its memory.
+        progress: Receives messages.
+    """
     kind, module = choose_device(device).type, import_module(f"dygmamba.lab.benchmarks.{name}")
     folder, writes, more = out or Path(f"bench-{name}"), hasattr(module, "write"), {}
     if writes:
         make_folder(folder)  # before minutes of work
     if name == "size":
         more = {"sizes": tuple(sizes) or module.SIZES, "folder": folder}
+    elif name == "serve":
+        more = {"events": events, "soak": soak, "folder": out}
     rows = module.run(kind, progress.message, **more)
     return BenchmarkResult(kind, rows, list(module.write(rows, folder)) if writes else [])

@@ -155,6 +155,15 @@ def bench(
     sizes: Annotated[
         str, typer.Option(help="Use these numbers of events for 'size' (comma-separated), e.g. 1e6,1e7.")
     ] = "",
+    events: Annotated[
+        str, typer.Option(help="Use a generated stream of this many events for 'serve', e.g. 1e6.")
+    ] = "",
+    soak: Annotated[
+        str,
+        typer.Option(
+            help="Keep the server of 'serve' under load for this time and watch its memory, e.g. 10m."
+        ),
+    ] = "",
     as_json: Json = False,
 ) -> None:
     """Check a part of the package against its reference, then time both.
@@ -162,12 +171,23 @@ def bench(
     Training is timed on UCI if it is found ($DYGMAMBA_DATA), else on a generated stream of the same size.
     """
     precheck.check_benchmark(name, device)
-    numbers = _parse_sizes(sizes)
+    numbers, number = _parse_sizes("--sizes", sizes), _parse_sizes("--events", events)
+    seconds = precheck.check_soak(name, soak, has_events=bool(events))
+    if len(number) > 1:
+        raise ConfigError(f"--events takes one number; got {events!r}", code="malformed-sizes")
 
     from dygmamba.api.studies import run_benchmark
 
     with show_progress() as progress:
-        result = run_benchmark(name, device=device, out=out, sizes=numbers, progress=progress)
+        result = run_benchmark(
+            name,
+            device=device,
+            out=out,
+            sizes=numbers,
+            events=number[0] if number else None,
+            soak=seconds,
+            progress=progress,
+        )
     for path in result.files:
         print_note(f"wrote {path}")
     if as_json:
@@ -181,17 +201,17 @@ def bench(
             print_line(f"{row.case.strip()}: {row.note}")
 
 
-def _parse_sizes(text: str) -> tuple[int, ...]:
+def _parse_sizes(option: str, text: str) -> tuple[int, ...]:
     """Return numbers of events, smallest first; 1e6 is one too."""
     try:
         numbers = sorted(int(float(part)) for part in text.split(",") if part.strip())
     except (ValueError, OverflowError) as error:
         raise ConfigError(
-            f"--sizes takes numbers like 1e6,1e7; got {text!r}", code="malformed-sizes"
+            f"{option} takes numbers like 1e6,1e7; got {text!r}", code="malformed-sizes"
         ) from error
     if numbers and not MIN_EVENTS <= numbers[0] <= numbers[-1] < MAX_EVENTS:
         raise ConfigError(
-            f"--sizes takes numbers from {MIN_EVENTS:,} to below {MAX_EVENTS:,}; got {text!r}",
+            f"{option} takes numbers from {MIN_EVENTS:,} to below {MAX_EVENTS:,}; got {text!r}",
             code="sizes-out-of-range",
         )
     return tuple(numbers)

@@ -7,6 +7,7 @@ does not spoil the others. All rows are parsed at once, and one by one only if t
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, TypeVar
 
 import numpy as np
@@ -34,6 +35,8 @@ from dygmamba.data.readers.values import (
 from dygmamba.data.storage.dataset import Dataset
 from dygmamba.data.storage.extension import check_time_scale
 from dygmamba.live.event_log import LogEvent
+from dygmamba.live.growing_events import AddedEvents
+from dygmamba.live.node_ids import Key
 from dygmamba.runs.predictor import Predictor
 
 ID_COLUMN = "id"  # of the event, by which it is recognized when it is sent again
@@ -41,6 +44,7 @@ MISSING_IDS = frozenset(MISSING_ID_WORDS.to_pylist())
 T = TypeVar("T")
 ABSENT = object()  # in place of a value whose column a row does not have
 MAX_TEXT = 10_000  # characters of an id or a category
+REMEMBERED_NAMES = 64  # sets of column names
 CONVERSION_ERRORS = (DygError, pa.ArrowException, TypeError, ValueError, OverflowError)
 
 
@@ -108,6 +112,9 @@ class EventParser:
         # a model with a node memory takes no new nodes
         self._known = predictor.dataset.ids if predictor.run.scorer.stateful else None
         self._model = str(predictor.run.about["model"])
+        self._recall_roles = lru_cache(REMEMBERED_NAMES)(
+            self._find_roles
+        )  # a client sends the same names every time
 
     def parse(self, events: Any) -> ParsedEvents:
         """Parse the events of one call; raise only if they are no table of events at all."""
@@ -149,7 +156,7 @@ class EventParser:
     def _read_dicts(self, rows: Sequence[Mapping[str, Any]]) -> RawEvents:
         # each row by its own names: one may say 'src' and another the column's name in the dataset
         keys = [tuple(row) for row in rows]
-        roles_of = {names: self._find_roles(names) for names in dict.fromkeys(keys)}
+        roles_of = {names: self._recall_roles(names) for names in dict.fromkeys(keys)}
         # a column that no row has is missing in each: one row alone must mean the same as among others
         roles = {role: role for role in USUAL_NAMES}
         roles |= {role: name for found in reversed(roles_of.values()) for role, name in found.items()}
@@ -320,32 +327,39 @@ class EventParser:
                 )
 
 
-def build_events(events: Sequence[LogEvent], layout: EventLayout, name: str) -> Dataset:
-    """Build a stream of events of the log, sorted by time; those of the same time keep their order."""
+def collect_events(events: Sequence[LogEvent], layout: EventLayout) -> AddedEvents:
+    """Return events of the log as a state takes them, sorted by time; those of the same time keep their order."""
     time = np.array([event.time for event in events], np.float64)
     if (time[1:] < time[:-1]).any():
         order = np.argsort(time, kind="stable")
         events, time = [events[k] for k in order.tolist()], time[order]
-    ids, src, dst = _number_ids(events, layout.bipartite)
     rows = [json.loads(event.columns) for event in events if event.columns is not None]
     count = len(layout.features)
     edge = np.array([row[:count] for row in rows], np.float32).reshape(len(events), count)
-    categories, codes = [], []
-    for k, category in enumerate(layout.types, count):
+    categories, codes = [], np.zeros((len(events), len(layout.types)), np.int32)
+    for k, category in enumerate(layout.types):
         code: dict[str, int] = {}
-        codes.append([code.setdefault(row[k], len(code)) for row in rows])
+        codes[:, k] = [code.setdefault(row[count + k], len(code)) for row in rows]
         categories.append(Category(category, tuple(code)))
+    ends = [event.src for event in events], [event.dst for event in events]
+    return AddedEvents(*ends, time, edge, codes, tuple(categories))
+
+
+def build_events(events: Sequence[LogEvent], layout: EventLayout, name: str) -> Dataset:
+    """Build a dataset of events of the log, sorted by time; those of the same time keep their order."""
+    added = collect_events(events, layout)
+    ids, src, dst = _number_ids(added, layout.bipartite)
     table = FeatureTable(
         torch.zeros(len(ids), 0),
-        torch.from_numpy(edge),
-        torch.tensor(codes, dtype=torch.int32).T.contiguous() if codes else None,
+        torch.from_numpy(added.edge),
+        torch.from_numpy(added.codes) if layout.types else None,
         layout.features,
-        tuple(categories),
+        added.categories,
     )
     store = EventStore(
         src=torch.tensor(src),
         dst=torch.tensor(dst),
-        time=torch.from_numpy(time),
+        time=torch.from_numpy(added.time),
         features=table,
         num_nodes=len(ids),
         bipartite=layout.bipartite,
@@ -353,19 +367,20 @@ def build_events(events: Sequence[LogEvent], layout: EventLayout, name: str) -> 
     return Dataset.from_events(name, store, ids)
 
 
-def _number_ids(events: Sequence[LogEvent], bipartite: bool) -> tuple[NodeIds, list[int], list[int]]:
+def _number_ids(events: AddedEvents, bipartite: bool) -> tuple[NodeIds, list[int], list[int]]:
     """Number the ids of both ends in order of appearance; in a bipartite stream sources come first."""
-    number: dict[str, int] = {}
+    number: dict[Key, int] = {}
     if not bipartite:
-        ends = [number.setdefault(end, len(number)) for event in events for end in (event.src, event.dst)]
+        pairs = zip(events.src, events.dst, strict=True)
+        ends = [number.setdefault(end, len(number)) for pair in pairs for end in pair]
         return NodeIds(_to_id_array(list(number))), ends[::2], ends[1::2]
-    src = [number.setdefault(event.src, len(number)) for event in events]
-    other: dict[str, int] = {}
-    dst = [len(number) + other.setdefault(event.dst, len(other)) for event in events]
+    src = [number.setdefault(end, len(number)) for end in events.src]
+    other: dict[Key, int] = {}
+    dst = [len(number) + other.setdefault(end, len(other)) for end in events.dst]
     return NodeIds(_to_id_array([*number, *other]), len(number)), src, dst
 
 
-def _to_id_array(ids: list[str]) -> pa.Array:
+def _to_id_array(ids: list[Key]) -> pa.Array:
     """Return ids as integers if each is the usual notation of one, otherwise as text."""
     try:
         numbers = pa.array(map(int, ids), pa.int64())

@@ -11,14 +11,13 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
-import pyarrow as pa
 import torch
 
 from dygmamba.core.errors import EventError
 from dygmamba.data.events.categories import Category
 from dygmamba.data.events.event_store import EventStore, StreamSummary
 from dygmamba.data.storage.dataset import Dataset
-from dygmamba.live.node_ids import BaseIds, LiveIds
+from dygmamba.live.node_ids import BaseIds, Key, LiveIds
 from dygmamba.runs.queries import PLACEHOLDER_NODES
 from dygmamba.sampling.block_lists import Growing, enlarge, with_spare
 
@@ -27,8 +26,8 @@ from dygmamba.sampling.block_lists import Growing, enlarge, with_spare
 class AddedEvents:
     """Events in time order with the user's ids; codes are those of the categories they came with."""
 
-    src: pa.Array
-    dst: pa.Array
+    src: list[Key]
+    dst: list[Key]
     time: np.ndarray
     edge: np.ndarray
     codes: np.ndarray
@@ -39,8 +38,8 @@ class AddedEvents:
         store = events.store
         codes = store.features.codes
         return AddedEvents(
-            events.ids.to_user(store.src.numpy()),
-            events.ids.to_user(store.dst.numpy()),
+            events.ids.to_user(store.src.numpy()).to_pylist(),
+            events.ids.to_user(store.dst.numpy()).to_pylist(),
             store.time.numpy(),
             store.features.edge.numpy(),
             np.zeros((len(store), 0), np.int32) if codes is None else codes.numpy(),
@@ -53,8 +52,8 @@ class AddedEvents:
     def join(self, later: "AddedEvents") -> "AddedEvents":
         """Merge with events that arrived later, which are behind these where times are equal; codes must agree."""
         both = AddedEvents(
-            _concat(self.src, later.src),
-            _concat(self.dst, later.dst),
+            self.src + later.src,
+            self.dst + later.dst,
             np.concatenate([self.time, later.time]),
             np.concatenate([self.edge, later.edge]),
             np.concatenate([self.codes, later.codes]),
@@ -64,19 +63,13 @@ class AddedEvents:
             return both
         order = np.argsort(both.time, kind="stable")
         return AddedEvents(
-            both.src.take(pa.array(order)),
-            both.dst.take(pa.array(order)),
+            [both.src[row] for row in order.tolist()],
+            [both.dst[row] for row in order.tolist()],
             both.time[order],
             both.edge[order],
             both.codes[order],
             both.categories,
         )
-
-
-def _concat(first: pa.Array, second: pa.Array) -> pa.Array:
-    if first.type != second.type:
-        first, second = first.cast(pa.large_string()), second.cast(pa.large_string())
-    return pa.concat_arrays([first, second])
 
 
 class GrowingEvents(Growing):
@@ -115,9 +108,9 @@ class GrowingEvents(Growing):
         self.categories = categories
         self._codes_of = [{value: code for code, value in enumerate(part.values)} for part in categories]
 
-    def check(self, events: Dataset) -> None:
+    def check(self, events: AddedEvents) -> None:
         """Raise EventError if events have other columns than the dataset."""
-        own, given = self.dataset.store.features, events.store.features
+        own, given = self.dataset.store.features, events
         names = [[part.name for part in table.categories] for table in (own, given)]
         if own.edge.shape[1] != given.edge.shape[1] or names[0] != names[1]:
             raise EventError(
@@ -135,8 +128,8 @@ class GrowingEvents(Growing):
         rows = slice(first, self.count)
         src, dst, time = self.src[rows], self.dst[rows], self.time[rows]
         dropped = AddedEvents(
-            self.ids.to_user(src),
-            self.ids.to_user(dst),
+            self.ids.to_user(src).to_pylist(),
+            self.ids.to_user(dst).to_pylist(),
             time.copy(),
             self.edge[rows].copy(),
             self.codes[rows].copy(),

@@ -36,8 +36,8 @@ from dygmamba.live.serving_state import (
     count_trained_events,
     describe_run,
 )
-from dygmamba.live.snapshots import list_snapshots, load_newest, write_snapshot
-from dygmamba.live.state import LiveState
+from dygmamba.live.snapshots import STATE_FOLDER, list_snapshots, load_newest, write_snapshot
+from dygmamba.live.state import SHARED_EVENTS, LiveState
 from dygmamba.live.verdicts import (
     Acknowledgement,
     FutureLimit,
@@ -53,7 +53,8 @@ from dygmamba.runs.run_names import get_run_path
 LOCK_FILE = ".lock"
 SNAPSHOT_EVENTS = 100_000  # events after which a snapshot is written by itself, and
 SNAPSHOT_SHARE = 0.25  # at least this share of all events, so that large states are not written all the time
-CLOSING_EVENTS = 1_000  # events after which closing writes one: reading fewer of the log takes no time
+CLOSING_EVENTS = 1_000  # events after which closing writes one: reading fewer of the log takes no time, and
+CLOSING_SHARE = 0.01  # at least this share of all events, so that a large state is closed in time
 TIMEOUT = 5.0  # seconds that a query waits for `min_sequence`
 
 
@@ -90,7 +91,8 @@ class LiveRun:
             self.recovery = log.recovery
             with LogReader(path) as reader:
                 facts, runs = reader.read_meta(), reader.read_runs()
-                served = self._find_run(predictor, log, facts, runs)
+                record = self._find_run(predictor, log, facts, runs)
+                parser = EventParser(predictor, fill)
                 kept = {"late": facts.get("late", 0.0), "on_late": facts.get("on_late", "refuse")}
                 facts |= kept | {key: value for key, value in given.items() if value is not None}
                 is_dated = bool(predictor.dataset.origin.time_origin)
@@ -98,8 +100,9 @@ class LiveRun:
                     Lateness(facts["late"], facts["on_late"], is_dated),
                     FutureLimit.choose(facts.get("max_ahead"), is_dated),
                 )
-                self._record(log, served, facts, runs)
-                served = load_newest(path, served, reader)
+                self._record(log, parser.layout, record, facts, runs)
+                state = load_newest(path, record, predictor, reader) or self._build(record, predictor, reader)
+                served = ServedRun(record, predictor, parser, state)
                 served.replay(reader, log.sequence)
             with served.read() as (known, _):
                 latest = float(known.dataset.store.time[-1])
@@ -112,10 +115,22 @@ class LiveRun:
             self._lock.release()
             raise
 
+    def _build(self, record: RunRecord, predictor: Predictor, log: LogReader) -> LiveState:
+        """Return the state of a run with the events of its dataset; of a long one a snapshot is written first."""
+        if len(predictor.dataset.store) < SHARED_EVENTS:
+            return LiveState.open(predictor)
+
+        def save(folder: Path) -> int:
+            LiveState.build(predictor, folder)
+            return 0
+
+        snapshot = write_snapshot(self.path, record, log, save)
+        return LiveState.load(predictor, snapshot.path / STATE_FOLDER)
+
     def _find_run(
         self, predictor: Predictor, log: EventLog, facts: dict[str, Any], runs: list[RunRecord]
-    ) -> ServedRun:
-        """Return the run without any event of the log, after checking that the log can go on with it."""
+    ) -> RunRecord:
+        """Return what the log is to record about the run, after checking that the log can go on with it."""
         layout, content = EventLayout.of_dataset(predictor.dataset), predictor.dataset.content
         columns = [*layout.features], [*layout.types], layout.bipartite
         if facts and (facts["features"], facts["types"], facts["bipartite"]) != columns:
@@ -135,29 +150,38 @@ class LiveRun:
                     code="other-dataset",
                 )
             base = known[-1]
-        record = describe_run(predictor, base, log.sequence)
-        return ServedRun(record, predictor, EventParser(predictor, self._fill), LiveState.open(predictor))
+        return describe_run(predictor, base, log.sequence)
 
-    def _record(self, log: EventLog, served: ServedRun, facts: dict[str, Any], runs: list[RunRecord]) -> None:
+    def _record(
+        self,
+        log: EventLog,
+        layout: EventLayout,
+        record: RunRecord,
+        facts: dict[str, Any],
+        runs: list[RunRecord],
+    ) -> None:
         """Write what the log says about itself, if something is new."""
-        layout = served.layout
         facts = {"log": uuid.uuid4().hex, **facts}
         facts |= {"features": layout.features, "types": layout.types, "bipartite": layout.bipartite}
         with log.transaction() as connection:
             EventLog.write_meta(connection, facts)
-            if not runs or runs[-1][:6] != served.record[:6]:
-                EventLog.write_run(connection, served.record, self._clock.now())
+            if not runs or runs[-1][:6] != record[:6]:
+                EventLog.write_run(connection, record, self._clock.now())
 
     def _publish(self, first: int, events: list[LogEvent]) -> None:
         self._applier.publish(first, events)
-        served, count = self._applier.served, first + len(events) - 1 - self._snapshot_sequence
-        total = len(served.predictor.dataset.store) + served.state.applied
-        if count >= max(SNAPSHOT_EVENTS, SNAPSHOT_SHARE * total):
+        count = first + len(events) - 1 - self._snapshot_sequence
+        if count >= max(SNAPSHOT_EVENTS, SNAPSHOT_SHARE * self._count_events()):
             self._snapshot_sequence = first + len(events) - 1
             self._snapshots = threading.Thread(
                 target=self._snapshot_quietly, name="dygmamba-snapshot", daemon=True
             )
             self._snapshots.start()
+
+    def _count_events(self) -> int:
+        """Return the number of events of the dataset and of those applied since."""
+        served = self._applier.served
+        return len(served.predictor.dataset.store) + served.state.applied
 
     def _snapshot_quietly(self) -> None:
         """Write a snapshot that nobody asked for; without one, the next opening takes longer and nothing is lost."""
@@ -416,7 +440,8 @@ class LiveRun:
             served = self._applier.served
             if served.applied == served.record.base:
                 return served.applied
-            self._snapshot_sequence = write_snapshot(self.path, served, log).sequence
+            snapshot = write_snapshot(self.path, served.record, log, served.state.save)
+            self._snapshot_sequence = snapshot.sequence
             return self._snapshot_sequence
 
     @check_arguments
@@ -434,7 +459,8 @@ class LiveRun:
         if self._snapshots is not None:
             self._snapshots.join()
         try:
-            if self.applied - self._snapshot_sequence >= CLOSING_EVENTS and not self._applier.failure:
+            least = max(CLOSING_EVENTS, CLOSING_SHARE * self._count_events())
+            if self.applied - self._snapshot_sequence >= least and not self._applier.failure:
                 self.snapshot()
         except DygError:  # a full disk: the log has everything
             pass

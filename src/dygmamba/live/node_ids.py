@@ -144,10 +144,10 @@ class LiveIds(NodeIds):
         ]
         return pa.array([str(key) for key in keys] if self._has_text else keys, kind)
 
-    def add(self, src: pa.Array, dst: pa.Array) -> tuple[np.ndarray, np.ndarray]:
+    def add(self, src: Sequence[Key], dst: Sequence[Key]) -> tuple[np.ndarray, np.ndarray]:
         """Return the nodes of the ends of events; unknown ids become new nodes, each source before its destination."""
         nodes = np.empty((2, len(src)), np.int64)
-        for row, pair in enumerate(zip(src.to_pylist(), dst.to_pylist(), strict=True)):
+        for row, pair in enumerate(zip(src, dst, strict=True)):
             for end, value in enumerate(pair):
                 nodes[end, row] = self._number(self._base.to_key(value), "dst" if end else "src")
         return nodes[0], nodes[1]

@@ -96,9 +96,12 @@ class Replica:
         """Let the predictor answer from the current events, of which the first `unchanged` are the same as before."""
         events, dataset, store = self.events, self.events.dataset, self.index.store
         stream = Stream(store, self._stream.split, self._stream.device).with_index(self.index)
+        # without the placeholder nodes
+        features = replace(store.features, node=store.features.node[: events.nodes])
+        known = store.derive(num_nodes=events.nodes, features=features)
         self._ranker.follow(stream, unchanged)
         self.predictor = replace(
             self.predictor,
-            dataset=Dataset(dataset.name, events.build_store(), events.ids, "", dataset.origin),
+            dataset=Dataset(dataset.name, known, events.ids, "", dataset.origin),
             ranker=self._ranker,
         )

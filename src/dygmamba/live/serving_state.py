@@ -13,7 +13,7 @@ from dygmamba.data.storage.dataset import Dataset
 from dygmamba.data.storage.extension import extend_dataset
 from dygmamba.engine.run_directory import RunDirectory
 from dygmamba.live.event_log import LogEvent, LogReader, RunRecord
-from dygmamba.live.event_parsing import EventLayout, EventParser, build_events
+from dygmamba.live.event_parsing import EventLayout, EventParser, build_events, collect_events
 from dygmamba.live.state import LiveState
 from dygmamba.runs.predictor import Predictor
 
@@ -40,7 +40,7 @@ class ServedRun:
         return self.record.base + self.state.applied
 
     def append(self, events: list[LogEvent]) -> None:
-        self.state.append(build_events(events, self.layout, self.predictor.dataset.name))
+        self.state.append(collect_events(events, self.layout))
 
     def replay(self, log: LogReader, until: int) -> None:
         """Append the events of the log that the state does not know yet, up to a sequence number."""

@@ -7,6 +7,7 @@ run or log is left out, and the log is read from its beginning.
 
 import json
 import warnings
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,13 +19,12 @@ from dygmamba.core.files.writing import (
     create_temporary_folder,
     make_folder,
     publish_path,
-    sync_file,
     write_text,
 )
-from dygmamba.live.event_log import LogReader, checksum_event
-from dygmamba.live.serving_state import ServedRun
+from dygmamba.live.event_log import LogReader, RunRecord, checksum_event
 from dygmamba.live.state import LiveState
-from dygmamba.live.state_files import DESCRIPTION
+from dygmamba.live.state_files import DESCRIPTION, check_arrays
+from dygmamba.runs.predictor import Predictor
 
 SNAPSHOT_FOLDER, MANIFEST, STATE_FOLDER = "snapshots", "manifest.json", "state"
 FORMAT = "dygmamba-snapshot-1"
@@ -44,33 +44,43 @@ class Snapshot:
 
     def check(self) -> None:
         """Compare every file with its checksum; raise FileError if one differs."""
-        for name, entry in self.manifest["files"].items():
-            if describe_file(self.path / name) != entry:
-                raise FileError(f"{self.path / name} is damaged; delete {self.path}", code="snapshot-damaged")
+        files = self.manifest["files"]
+        for name, entry in files.items():
+            path = self.path / name
+            found = describe_file(path) if "sha256" in entry else {"bytes": path.stat().st_size}
+            if found != entry:
+                raise FileError(f"{path} is damaged; delete {self.path}", code="snapshot-damaged")
+        # the file of arrays has its checksums in the description of the state, which was compared just now
+        if not all("sha256" in entry for entry in files.values()):
+            check_arrays(self.path / STATE_FOLDER)
 
 
-def write_snapshot(folder: Path, served: ServedRun, log: LogReader) -> Snapshot:
-    """Write the state as it is now; events that are applied meanwhile are not in it."""
+def write_snapshot(folder: Path, record: RunRecord, log: LogReader, save: Callable[[Path], int]) -> Snapshot:
+    """Write a snapshot of a run.
+
+    Args:
+        folder: The state folder.
+        record: The run.
+        log: The log of the folder.
+        save: Writes the state to a folder and returns how many events it has since those of the dataset.
+    """
     parent = folder / SNAPSHOT_FOLDER
     with create_temporary_folder(parent) as scratch:
         path = scratch / "snapshot"
         make_folder(path / STATE_FOLDER)
-        sequence = served.record.base + served.state.save(path / STATE_FOLDER)
+        sequence = record.base + save(path / STATE_FOLDER)
         files = sorted(file for file in path.rglob("*") if file.is_file())
-        for file in files:
-            with open(file, "r+b") as opened:  # Windows flushes only a file that may be written
-                sync_file(opened.fileno(), file)
         manifest = {
             "format": FORMAT,
-            "run": served.record.digest,
-            "base": served.record.base,
+            "run": record.digest,
+            "base": record.base,
             "sequence": sequence,
             "log": log.read_meta().get("log"),
             "last": _checksum_last(log, sequence),
-            "files": {file.relative_to(path).as_posix(): describe_file(file) for file in files},
+            "files": {file.relative_to(path).as_posix(): _describe(file) for file in files},
         }
         write_text(path / MANIFEST, json.dumps(manifest, indent=1) + "\n")
-        target = parent / f"{served.record.digest[:12]}-{sequence:012d}"
+        target = parent / f"{record.digest[:12]}-{sequence:012d}"
         # one with the same content stays: it may be mapped, and Windows moves no mapped file
         if not _holds(target, manifest):
             if target.exists():  # damaged; moved as a whole, so that no half of it is ever found
@@ -84,18 +94,17 @@ def write_snapshot(folder: Path, served: ServedRun, log: LogReader) -> Snapshot:
 
 
 def _holds(path: Path, manifest: dict[str, Any]) -> bool:
-    """Return whether there is an intact snapshot with the same content; names of files differ each time."""
-
-    def drop_names(about: dict[str, Any]) -> dict[str, Any]:
-        tables = [entry for name, entry in about["files"].items() if not name.endswith(DESCRIPTION)]
-        return {**about, "files": tables}
-
+    """Return whether there is an intact snapshot of the same run and events; names of files differ each time."""
     try:
         old = Snapshot(path, json.loads((path / MANIFEST).read_text("utf-8")))
         old.check()
-        return drop_names(old.manifest) == drop_names(manifest)
+        return old.manifest | {"files": None} == manifest | {"files": None}
     except LOAD_ERRORS:
         return False
+
+
+def _describe(file: Path) -> dict[str, Any]:
+    return describe_file(file) if file.name == DESCRIPTION else {"bytes": file.stat().st_size}
 
 
 def list_snapshots(folder: Path) -> list[Snapshot]:
@@ -112,22 +121,22 @@ def list_snapshots(folder: Path) -> list[Snapshot]:
     return sorted(found, key=lambda snapshot: snapshot.sequence, reverse=True)
 
 
-def load_newest(folder: Path, served: ServedRun, log: LogReader) -> ServedRun:
-    """Return the run with the state of its newest usable snapshot, or as it is, without any event of the log."""
+def load_newest(folder: Path, record: RunRecord, predictor: Predictor, log: LogReader) -> LiveState | None:
+    """Return the state of the newest usable snapshot of a run, None if there is none."""
     sequence, facts = log.read_sequence(), log.read_meta()
     for snapshot in list_snapshots(folder):
         about = snapshot.manifest
-        if (about.get("run"), about.get("base")) != (served.record.digest, served.record.base):
+        if (about.get("run"), about.get("base")) != (record.digest, record.base):
             continue
-        if not served.record.base < snapshot.sequence <= sequence or about.get("log") != facts.get("log"):
+        if not record.base <= snapshot.sequence <= sequence or about.get("log") != facts.get("log"):
             continue
         try:
             if about["last"] != _checksum_last(log, snapshot.sequence):
                 continue  # of other events: the log was replaced by an older copy, which then went on
             snapshot.check()
-            state = LiveState.load(served.predictor, snapshot.path / STATE_FOLDER)
-            if state.applied == snapshot.sequence - served.record.base:
-                return ServedRun(served.record, served.predictor, served.parser, state)
+            state = LiveState.load(predictor, snapshot.path / STATE_FOLDER)
+            if state.applied == snapshot.sequence - record.base:
+                return state
             reason = f"it holds {state.applied:,} events"
         except LOAD_ERRORS as error:
             reason = first_line(error)
@@ -135,11 +144,11 @@ def load_newest(folder: Path, served: ServedRun, log: LogReader) -> ServedRun:
             DygWarning(f"the snapshot {snapshot.path} cannot be used ({reason}); the log is read instead"),
             stacklevel=2,
         )
-    return served
+    return None
 
 
 def _checksum_last(log: LogReader, sequence: int) -> int:
-    """Return the checksum of one event, which tells whether a snapshot and a log belong together."""
-    for events in log.read_events(sequence - 1, sequence):
+    """Return the checksum of one event, which tells whether a snapshot and a log belong together; 0 without any."""
+    for events in log.read_events(max(sequence - 1, 0), sequence):
         return checksum_event(sequence, events[0])
     return 0

@@ -12,27 +12,31 @@ from contextlib import contextmanager
 from pathlib import Path
 from tempfile import gettempdir
 from threading import Condition, Lock
+from typing import Any
 
 import numpy as np
 
 from dygmamba.core.errors import ConfigError, FileError, first_line
 from dygmamba.core.files.writing import create_anonymous_file
 from dygmamba.data.events.categories import Category
+from dygmamba.data.events.ids import Side
 from dygmamba.data.storage.dataset import Dataset
 from dygmamba.live.growing_events import AddedEvents, GrowingEvents
 from dygmamba.live.node_ids import BaseIds
 from dygmamba.live.replica import Replica, SavedState
 from dygmamba.live.state_files import (
+    ArrayWriter,
     copy_arrays,
-    count_bytes,
     map_arrays,
     read_description,
-    save_tables,
-    write_arrays,
+    write_state,
 )
 from dygmamba.runs.predictor import Predictor
+from dygmamba.runs.queries import PLACEHOLDER_NODES
+from dygmamba.sampling.live_index import LiveIndex
 
-SHARED_BYTES = 1 << 28  # replicas of larger states share a file
+SIDES: tuple[Side, Side] = ("src", "dst")
+SHARED_EVENTS = 1 << 18  # replicas of longer streams share a file
 
 
 class LiveState:
@@ -54,21 +58,28 @@ class LiveState:
         """Return the state of a run with the events of its dataset."""
         require_cpu(predictor)
         base = BaseIds(predictor.dataset.ids)
-        first = Replica(predictor, GrowingEvents(predictor.dataset, base))
-        about = first.describe()
-        if count_bytes(first.tables) < SHARED_BYTES:
-            second = Replica.restore(predictor, base, copy_arrays(first.tables), about)
+        if len(predictor.dataset.store) < SHARED_EVENTS:
+            first = Replica(predictor, GrowingEvents(predictor.dataset, base))
+            second = Replica.restore(predictor, base, copy_arrays(first.tables), first.describe())
             return LiveState(predictor, base, first, second)
         handle = create_anonymous_file(Path(gettempdir()))
         try:
-            layout = write_arrays(handle, Path(gettempdir()), first.tables)
-            del first
-            maps = (map_arrays(handle, layout) for _ in range(2))
+            writer = ArrayWriter(handle, Path(gettempdir()))
+            about = _build_tables(predictor, base, writer).describe()
+            maps = (map_arrays(handle, writer.layout) for _ in range(2))
             return LiveState(
                 predictor, base, *(Replica.restore(predictor, base, arrays, about) for arrays in maps)
             )
         finally:
             os.close(handle)
+
+    @staticmethod
+    def build(predictor: Predictor, folder: Path) -> None:
+        """Write the state of a run with the events of its dataset to a folder, to be loaded; one table is in memory."""
+        require_cpu(predictor)
+        with write_state(folder) as (writer, finish):
+            replica = _build_tables(predictor, BaseIds(predictor.dataset.ids), writer)
+            finish(replica.tables, _describe_replica(replica))
 
     @staticmethod
     def load(predictor: Predictor, folder: Path) -> "LiveState":
@@ -103,29 +114,23 @@ class LiveState:
 
         Reading goes on. So does one append; later ones wait until the state is written.
         """
-        with self.read_replica() as replica:
-            about = replica.describe()
-            facts = {
-                "dataset": replica.events.dataset.digest,
-                "applied": about.applied,
-                "new_ids": about.new_ids,
-                "categories": [(part.name, part.values) for part in about.categories],
-            }
-            save_tables(folder, replica.tables, facts)
-            return about.applied
+        with self.read_replica() as replica, write_state(folder) as (_, finish):
+            finish(replica.tables, _describe_replica(replica))
+            return replica.applied
 
     @property
     def applied(self) -> int:
         """Number of events appended since those of the dataset."""
         return self._current.applied
 
-    def append(self, events: Dataset) -> None:
+    def append(self, events: Dataset | AddedEvents) -> None:
         """Append events of any times; an error about them leaves the state as it was."""
+        added = AddedEvents.from_dataset(events) if isinstance(events, Dataset) else events
         with self._writing:
-            self._check(events)
+            self._check(added)
             if self._is_spare_broken:
                 self._copy_current()
-            added, spare = AddedEvents.from_dataset(events), self._spare
+            spare = self._spare
             with self._readers:  # nobody begins to read the spare one
                 self._readers.wait_for(lambda: not spare.readers)
             self._is_spare_broken = True
@@ -142,15 +147,15 @@ class LiveState:
         self._spare = Replica.restore(*self._opened, arrays, current.describe())
         self._pending, self._is_spare_broken = [], False
 
-    def _check(self, events: Dataset) -> None:
+    def _check(self, events: AddedEvents) -> None:
         """Raise if the events have other columns, or nodes that the model cannot take."""
         current = self._current
         current.events.check(events)
         if current.predictor.run.scorer.stateful:
-            ids, store = current.events.ids, events.store
-            src, dst = (events.ids.to_user(column.unique().numpy()) for column in (store.src, store.dst))
-            is_new = np.concatenate([ids.to_node(src, "src"), ids.to_node(dst, "dst")]) < 0
-            current.predictor.require_known_nodes(int(is_new.sum()))
+            ids = current.events.ids
+            ends = (list(dict.fromkeys(column)) for column in (events.src, events.dst))
+            is_new = [ids.to_node(column, side) < 0 for column, side in zip(ends, SIDES, strict=True)]
+            current.predictor.require_known_nodes(int(np.concatenate(is_new).sum()))
 
     @contextmanager
     def read(self) -> Iterator[Predictor]:
@@ -170,6 +175,29 @@ class LiveState:
             with self._readers:
                 replica.readers -= 1
                 self._readers.notify_all()
+
+
+def _build_tables(predictor: Predictor, base_ids: BaseIds, writer: ArrayWriter) -> Replica:
+    """Return a replica with the events of the dataset; each table is moved to the file when it is complete."""
+    events = GrowingEvents(predictor.dataset, base_ids)
+    index = LiveIndex(events.build_store(PLACEHOLDER_NODES))
+    tables = {"events": events, "index": index}
+    writer.move(tables)
+    for request in predictor.run.scorer.requests:
+        index.store = events.build_store(PLACEHOLDER_NODES)  # of the columns in the file
+        index.prepare((request,))
+        writer.move(tables)
+    return Replica(predictor, events, index)
+
+
+def _describe_replica(replica: Replica) -> dict[str, Any]:
+    about = replica.describe()
+    return {
+        "dataset": replica.events.dataset.digest,
+        "applied": about.applied,
+        "new_ids": about.new_ids,
+        "categories": [(part.name, part.values) for part in about.categories],
+    }
 
 
 def require_cpu(predictor: Predictor) -> None:

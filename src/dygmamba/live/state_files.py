@@ -8,8 +8,10 @@ written beside the old one, and its description, which names it, is replaced at 
 import json
 import mmap
 import os
-from collections.abc import Iterator, Mapping
-from contextlib import suppress
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -26,12 +28,15 @@ from dygmamba.core.files.writing import (
     write_at,
     write_text,
 )
-from dygmamba.sampling.block_lists import LEAST_SPARE, Growing
+from dygmamba.sampling.block_lists import LEAST_SPARE, Growing, enlarge
 
 FORMAT, VERSION = "dygmamba-live-state", 1
 DESCRIPTION = "state.json"
 ALIGNMENT = 4096
-CHUNK = 1 << 26  # bytes that are written at once
+CHUNK = 1 << 26  # bytes that are written at once and have a checksum
+READ_BYTES = 1 << 20
+CHECKING_THREADS = 4
+SMALL_BYTES = 1 << 24
 
 Tables = Mapping[str, Growing]
 Layout = dict[str, dict[str, Any]]  # dtype, shape and offset of each array by name
@@ -43,31 +48,72 @@ def list_arrays(tables: Tables) -> Iterator[tuple[str, Growing, str, int]]:
         yield from table.list_arrays(f"{name}/")
 
 
-def count_bytes(tables: Tables) -> int:
-    """Return the bytes in use of all arrays."""
-    arrays = ((getattr(owner, name), rows) for _, owner, name, rows in list_arrays(tables))
-    return sum(rows * (column.nbytes // max(len(column), 1)) for column, rows in arrays)
+class ArrayWriter:
+    """Writes arrays one after the other to an open file; `layout` says where they are.
 
+    A table that is complete can be moved to the file, so that a build has one table in memory and not all of them.
+    """
 
-def write_arrays(handle: int, path: Path, tables: Tables) -> Layout:
-    """Write all arrays to an open file; return where they are."""
-    layout: Layout = {}
-    end = 0
-    for name, owner, attribute, used in list_arrays(tables):
-        column = getattr(owner, attribute)
+    def __init__(self, handle: int, path: Path) -> None:
+        self._handle, self._path, self._end = handle, path, 0
+        self.layout: Layout = {}
+
+    def write(self, tables: Tables) -> list[tuple[str, Growing, str]]:
+        """Write the arrays that are not in the file yet; return their names, and who has them under which attribute."""
+        written = []
+        for name, owner, attribute, used in list_arrays(tables):
+            if name not in self.layout:
+                self._write_array(name, getattr(owner, attribute), used)
+                written.append((name, owner, attribute))
+        write_at(
+            self._handle, self._end, b"\0", self._path
+        )  # the spare capacity of the last array is part of the file
+        return written
+
+    def _write_array(self, name: str, column: np.ndarray, used: int) -> None:
         rows = max(len(column), used + used // 4 + LEAST_SPARE) if used < len(column) else len(column)
-        layout[name] = {"dtype": column.dtype.str, "shape": [rows, *column.shape[1:]], "offset": end}
         content = np.ascontiguousarray(column[:used]).reshape(-1).view(np.uint8)
+        checksums = []
         for begin in range(0, len(content), CHUNK):
-            write_at(handle, end + begin, content[begin : begin + CHUNK].data, path)
-        size = rows * (column.dtype.itemsize * int(np.prod(column.shape[1:])))
-        end += -(-size // ALIGNMENT) * ALIGNMENT
-    write_at(handle, end, b"\0", path)  # the spare capacity of the last array is part of the file
-    return layout
+            chunk = content[begin : begin + CHUNK].data
+            write_at(self._handle, self._end + begin, chunk, self._path)
+            checksums.append(zlib.crc32(chunk))
+        part = {"dtype": column.dtype.str, "shape": [rows, *column.shape[1:]], "offset": self._end}
+        self.layout[name] = {**part, "used": len(content), "crc32": checksums}
+        self._end += -(-count_bytes(self.layout[name]) // ALIGNMENT) * ALIGNMENT
+
+    def move(self, tables: Tables) -> None:
+        """Write the arrays that are not in the file yet, and replace them by maps of it, which frees their memory."""
+        written = self.write(tables)
+        if os.name == "nt":  # Windows renames no mapped file
+            return
+        maps = map_arrays(self._handle, {name: self.layout[name] for name, _, _ in written})
+        for name, owner, attribute in written:
+            owner.put_array(attribute, maps[name])
+
+    def finish(self) -> None:
+        """Flush and close the file; Windows renames no open file."""
+        sync_file(self._handle, self._path)
+        self.close()
+
+    def close(self) -> None:
+        """Close the file, unless it is closed."""
+        if self._handle >= 0:
+            os.close(self._handle)
+        self._handle = -1
+
+
+def count_bytes(part: Mapping[str, Any]) -> int:
+    """Return the bytes of an array with its spare capacity."""
+    return int(np.prod(part["shape"], dtype=np.int64)) * np.dtype(part["dtype"]).itemsize
 
 
 def map_arrays(handle: int, layout: Layout) -> dict[str, np.ndarray]:
-    """Map all arrays of an open file, each page copied when it is first changed."""
+    """Map all arrays of an open file, each page copied when it is first changed; small arrays are read at once.
+
+    The small ones are those of nodes, which every append changes in many places: copying their pages one by one makes
+    the first appends slow.
+    """
     content = mmap.mmap(handle, 0, access=mmap.ACCESS_COPY)
     arrays = {}
     for name, part in layout.items():
@@ -78,7 +124,9 @@ def map_arrays(handle: int, layout: Layout) -> dict[str, np.ndarray]:
             continue
         if part["offset"] + count * dtype.itemsize > len(content):
             raise ValueError(f"its array {name!r} is incomplete")
-        arrays[name] = np.frombuffer(content, dtype, count, part["offset"]).reshape(shape)
+        array = np.frombuffer(content, dtype, count, part["offset"]).reshape(shape)
+        used = part.get("used", array.nbytes) // (array.nbytes // shape[0])
+        arrays[name] = enlarge(array, used, shape[0]) if array.nbytes <= SMALL_BYTES else array
     return arrays
 
 
@@ -111,24 +159,84 @@ def restore_tables(tables: Tables, arrays: Mapping[str, np.ndarray], integers: M
             setattr(owner, attribute, integers[name])
 
 
-def save_tables(folder: Path, tables: Tables, about: Mapping[str, Any]) -> None:
-    """Write tables, and JSON values about them, to a folder; a state that was there before is replaced."""
+@contextmanager
+def write_state(folder: Path) -> Iterator[tuple[ArrayWriter, Callable[[Tables, Mapping[str, Any]], None]]]:
+    """Inside, tables can be written to a folder; the second value ends it with the tables and JSON values about them.
+
+    A state that was there before is replaced then.
+    """
     make_folder(folder)
     target = folder / DESCRIPTION
     part, handle = create_temporary_file(target)
+    writer = ArrayWriter(handle, part)
+
+    def finish(tables: Tables, about: Mapping[str, Any]) -> None:
+        writer.write(tables)
+        writer.finish()
+        name = f"tables-{part.name.strip('.')}.bin"
+        publish_path(part, folder / name)
+        facts = {"format": FORMAT, "version": VERSION, "file": name, "arrays": writer.layout}
+        write_text(target, json.dumps({**facts, "integers": list_integers(tables), "about": about}))
+        for old in folder.glob("tables-*.bin"):
+            if old.name != name:
+                with translate_os_errors(old), suppress(PermissionError):  # Windows deletes no mapped file
+                    disk.remove(old)
+
     try:
-        layout = write_arrays(handle, part, tables)
-        sync_file(handle, part)
+        yield writer, finish
     finally:
-        os.close(handle)
-    name = f"tables-{part.name.strip('.')}.bin"
-    publish_path(part, folder / name)
-    facts = {"format": FORMAT, "version": VERSION, "file": name, "arrays": layout}
-    write_text(target, json.dumps({**facts, "integers": list_integers(tables), "about": about}))
-    for old in folder.glob("tables-*.bin"):
-        if old.name != name:
-            with translate_os_errors(old), suppress(PermissionError):  # Windows deletes no mapped file
-                disk.remove(old)
+        writer.close()
+        disk.remove(part)
+
+
+def check_arrays(folder: Path) -> None:
+    """Compare the arrays of a state with their checksums, in several threads; raise FileError if one differs."""
+    facts = read_description(folder)
+    path, arrays = folder / facts["file"], facts["arrays"].values()
+    used = [
+        (path, part["offset"] + CHUNK * k, min(CHUNK, part["used"] - CHUNK * k), checksum)
+        for part in arrays
+        for k, checksum in enumerate(part["crc32"])
+    ]
+    spare = [(path, part["offset"] + part["used"], part["offset"] + count_bytes(part)) for part in arrays]
+    with ThreadPoolExecutor(CHECKING_THREADS) as pool:
+        results = (
+            pool.map(_has_checksum, *zip(*used, strict=True)),
+            pool.map(_is_empty, *zip(*spare, strict=True)),
+        )
+        is_intact = all(all(result) for result in results)
+    if not is_intact:
+        raise FileError(f"{path} is damaged; delete {folder}", code="damaged-state")
+
+
+def _has_checksum(path: Path, offset: int, size: int, checksum: int) -> bool:
+    total, buffer = (
+        0,
+        memoryview(bytearray(READ_BYTES)),
+    )  # one buffer: new memory costs more than the checksum
+    with open(path, "rb", buffering=0) as file:
+        file.seek(offset)
+        while size and (count := file.readinto(buffer[: min(READ_BYTES, size)])):
+            total = zlib.crc32(buffer[:count], total)
+            size -= count
+    return total == checksum
+
+
+def _is_empty(path: Path, begin: int, end: int) -> bool:
+    """Return whether a part of a file holds zeros; holes, of which it consists unless it was copied, are not read."""
+    with open(path, "rb", buffering=0) as file:
+        while begin < end:
+            with suppress(AttributeError):  # a system that does not tell where holes are
+                try:
+                    begin = os.lseek(file.fileno(), begin, os.SEEK_DATA)
+                except OSError:  # nothing but a hole follows
+                    return True
+            file.seek(begin)
+            content = file.read(min(READ_BYTES, max(0, end - begin)))
+            if content.count(0) != len(content):
+                return False
+            begin += max(len(content), 1)
+    return True
 
 
 def read_description(folder: Path) -> dict[str, Any]:

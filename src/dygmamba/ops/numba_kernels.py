@@ -23,6 +23,7 @@ from typing import Any
 
 import llvmlite
 import numba
+import numpy as np
 from numba import njit
 from numba.core.compiler import CompileResult
 from numba.core.serialize import dumps
@@ -168,3 +169,25 @@ def first_not_less(values, low, high, target):
         else:
             high = middle
     return low
+
+
+@inlined()
+def move_block(start, room, group, used, capacity):
+    """Give a full block twice its room behind all others, where its entries are to be copied (`copy_block`).
+
+    Returns the block's old start and the entries in use; the old start is -1 if `capacity` does not suffice.
+    """
+    wanted = max(4, 2 * room[group])
+    if used + wanted > capacity:
+        return np.int64(-1), used
+    old = start[group]
+    start[group] = used
+    room[group] = wanted
+    return old, used + wanted
+
+
+@inlined()
+def copy_block(column, old, new, count):
+    """Copy the entries of a block that moved, in one column."""
+    for k in range(count):
+        column[new + k] = column[old + k]

@@ -6,10 +6,13 @@ earlier. The arithmetic is that of the kernels that build whole tables, so the n
 
 Arrays have spare capacity behind what is in use. They are saved and mapped again as they are (`live/snapshots.py`).
 
-Legend: g groups, a appended entries, m entries, s scales, c values, q queries.
+Legend: g groups, e events, b ends of events, a appended entries, m entries, s scales, c values, q queries.
 """
 
+import mmap
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
@@ -26,13 +29,32 @@ from dygmamba.ops.hash_map import cpu as hash_map
 from dygmamba.ops.recent_neighbors.cpu import append_neighbors, append_weights, weigh_blocks
 
 LEAST_SPARE = 64  # rows
+HUGE_BYTES = 1 << 23
 KEYS_PER_PART = 1 << 14
 LONG_LIST, SPARE_SHARE = 32, 4  # lists from this length on get a quarter of it as spare room
+EVENTS_PER_PART = 1 << 20  # appended at a time when a table is built
+
+ColumnKind = tuple[type[np.generic], tuple[int, ...]]  # type of a column and the shape of its rows
+
+
+def allocate_zeros(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+    """Return an array of zeros that takes no memory until it is written.
+
+    A large one is in huge pages where the system has them: entries are written all over it, and the first write to
+    each page takes microseconds.
+    """
+    size = int(np.prod(shape)) * np.dtype(dtype).itemsize
+    if size < HUGE_BYTES or not hasattr(mmap, "MADV_HUGEPAGE"):
+        return np.zeros(shape, dtype)
+    memory = mmap.mmap(-1, size)
+    with suppress(OSError):  # a system without them
+        memory.madvise(mmap.MADV_HUGEPAGE)
+    return np.frombuffer(memory, dtype).reshape(shape)
 
 
 def enlarge(column: np.ndarray, used: int, rows: int) -> np.ndarray:
     """Return a copy with at least `rows` rows; rows beyond `used` are 0 and take no memory until they are written."""
-    wide = np.zeros((rows, *column.shape[1:]), column.dtype)
+    wide = allocate_zeros((rows, *column.shape[1:]), column.dtype)
     wide[:used] = column[:used]
     return wide
 
@@ -119,19 +141,19 @@ class BlockLists(Growing):
     def __init_subclass__(cls) -> None:
         cls.arrays = dict.fromkeys(("start", "size", "room"), "groups") | dict.fromkeys(cls.columns, "used")
 
-    def __init__(
-        self, start: Int64[np.ndarray, "g"], size: Int64[np.ndarray, "g"], *columns: np.ndarray
-    ) -> None:
-        """Take lists without spare room, group after group; long ones get some, so that they do not move at once."""
-        room = size + np.where(size >= LONG_LIST, size // SPARE_SHARE, 0)
-        begin = room.cumsum() - room
-        self.groups, self.used = len(start), int(room.sum())
-        self.start, self.size, self.room = (with_spare(column) for column in (begin, size, room))
-        place = np.arange(len(columns[0])) + np.repeat(begin - start, size)
-        for name, column in zip(self.columns, columns, strict=True):
-            wide = np.zeros((2 * self.used + LEAST_SPARE, *column.shape[1:]), column.dtype)
-            wide[place] = column
-            setattr(self, name, wide)
+    def __init__(self, sizes: Int64[np.ndarray, "g"], *kinds: ColumnKind) -> None:
+        """Create empty lists with room for so many entries each; long ones get more, so that they do not move at once.
+
+        Args:
+            sizes: Number of entries that each list is about to get.
+            kinds: Type of each column, and the shape of its rows.
+        """
+        room = sizes + np.where(sizes >= LONG_LIST, sizes // SPARE_SHARE, 0)
+        self.groups, self.used = len(sizes), int(room.sum())
+        self.start, self.room = with_spare(room.cumsum() - room), with_spare(room)
+        self.size = allocate_zeros(self.room.shape, np.int64)
+        for name, (dtype, shape) in zip(self.columns, kinds, strict=True):
+            setattr(self, name, allocate_zeros((2 * self.used + LEAST_SPARE, *shape), dtype))
 
     def ensure_groups(self, groups: int) -> None:
         """Add empty groups so that there are at least `groups` of them."""
@@ -165,11 +187,19 @@ class CountLists(BlockLists):
     columns = ("time", "running")
     running: np.ndarray
 
-    def __init__(self, counts: DecayedCounts) -> None:
-        """Take counts without spare room."""
-        super().__init__(*(part.numpy() for part in (counts.start, counts.size, counts.time, counts.running)))
-        self.scale = counts.scale
+    def __init__(
+        self,
+        group: Int64[np.ndarray, "e"],
+        time: Float64[np.ndarray, "e"],
+        groups: int,
+        scale: Float64[Tensor, "s"],
+    ) -> None:
+        """Count events in time order, each in one group below `groups`."""
+        sizes = np.bincount(group, minlength=groups)
+        super().__init__(sizes, (np.float64, ()), (np.float64, (len(scale),)))
+        self.scale = scale
         self._lists: DecayedCounts | None = None
+        self.append(group, time)
 
     @property
     def lists(self) -> DecayedCounts:
@@ -203,12 +233,19 @@ class SumLists(BlockLists):
     running: np.ndarray
     latest: np.ndarray
 
-    def __init__(self, sums: DecayedSums) -> None:
-        """Take sums without spare room."""
-        super().__init__(
-            *(part.numpy() for part in (sums.start, sums.size, sums.time, sums.running, sums.latest))
-        )
-        self.scale = sums.scale
+    def __init__(
+        self,
+        group: Int64[np.ndarray, "e"],
+        time: Float64[np.ndarray, "e"],
+        value: Float64[np.ndarray, "e c"],
+        groups: int,
+        scale: Float64[Tensor, "s"],
+    ) -> None:
+        """Sum the values of events in time order, each in one group below `groups`."""
+        sizes, width = np.bincount(group, minlength=groups), value.shape[1]
+        super().__init__(sizes, (np.float64, ()), (np.float64, (len(scale), width)), (np.float64, (width,)))
+        self.scale = scale
+        self.append(group, time, np.ascontiguousarray(value))
 
     @property
     def lists(self) -> DecayedSums:
@@ -224,14 +261,27 @@ class SumLists(BlockLists):
 
 
 class EventRows:
-    """The events of a store from row `first` on, which tables append or drop."""
+    """The events of a store from row `first` to row `stop` (default: the last), which tables append or drop."""
 
-    def __init__(self, store: EventStore, first: int = 0) -> None:
-        self.store, self.first = store, first
+    def __init__(self, store: EventStore, first: int = 0, stop: int | None = None) -> None:
+        self.store, self.first, self.stop = store, first, len(store) if stop is None else stop
         columns = (store.src, store.dst, store.time)
-        self.src, self.dst, self.time = (column.numpy()[first:] for column in columns)
-        self.ends = interleave(self.src, self.dst)  # source and destination of each event in turn
-        self.end_times = self.time.repeat(2)
+        self.src, self.dst, self.time = (column.numpy()[first : self.stop] for column in columns)
+
+    @cached_property
+    def ends(self) -> Int64[np.ndarray, "b"]:
+        """Source and destination of each event in turn."""
+        return interleave(self.src, self.dst)
+
+    @cached_property
+    def end_times(self) -> Float64[np.ndarray, "b"]:
+        """The time of each of the ends."""
+        return self.time.repeat(2)
+
+    def split(self) -> Iterator["EventRows"]:
+        """Yield consecutive parts, so that what is computed from one fits into little memory."""
+        for first in range(self.first, self.stop, EVENTS_PER_PART):
+            yield EventRows(self.store, first, min(first + EVENTS_PER_PART, self.stop))
 
 
 class NeighborLists(BlockLists):
@@ -241,10 +291,17 @@ class NeighborLists(BlockLists):
     neighbor: np.ndarray
     event: np.ndarray
 
+    def __init__(self, rows: EventRows) -> None:
+        nodes = rows.store.num_nodes
+        sizes = np.bincount(rows.src, minlength=nodes) + np.bincount(rows.dst, minlength=nodes)
+        super().__init__(sizes, (np.int32, ()), (np.int32, ()), (np.float64, ()))
+        for part in rows.split():
+            self.append_rows(part)
+
     def append_rows(self, rows: EventRows) -> None:
         """Append events."""
         self.ensure_groups(rows.store.num_nodes)
-        event = np.arange(rows.first, len(rows.store)).repeat(2)
+        event = np.arange(rows.first, rows.stop).repeat(2)
         other = interleave(rows.dst, rows.src)
         self.extend(append_neighbors, (), rows.ends, other, event, rows.end_times)
 
@@ -262,8 +319,7 @@ class WeightLists(BlockLists):
 
     def __init__(self, near: NeighborLists, scale: float) -> None:
         """Weight the entries of neighbor lists; equal appends keep the blocks of both at the same places."""
-        empty = np.zeros(0, np.int64)
-        super().__init__(empty, empty, np.zeros(0), np.zeros(0), np.zeros(0))
+        super().__init__(np.zeros(0, np.int64), *(((np.float64, ()),) * 3))
         self.scale = np.array([scale])
         self.groups, self.used = near.groups, near.used
         self.start, self.size, self.room = near.start.copy(), near.size.copy(), near.room.copy()
@@ -283,4 +339,6 @@ class WeightLists(BlockLists):
 
 def interleave(first: np.ndarray, second: np.ndarray) -> np.ndarray:
     """Return first[0], second[0], first[1], second[1], ..."""
-    return np.stack([first, second], axis=1).reshape(-1)
+    both = np.empty(2 * len(first), first.dtype)
+    both[::2], both[1::2] = first, second
+    return both

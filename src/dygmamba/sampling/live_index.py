@@ -17,7 +17,7 @@ from torch import Tensor
 
 from dygmamba.core.errors import EventError
 from dygmamba.data.events.event_store import EventStore, FeatureTable
-from dygmamba.ops.recent_neighbors import SamplingWeights, build_adjacency
+from dygmamba.ops.recent_neighbors import SamplingWeights
 from dygmamba.ops.recent_neighbors.cpu import find_past, last_k_in_blocks
 from dygmamba.sampling.block_lists import EventRows, Growing, NeighborLists, WeightLists
 from dygmamba.sampling.columns import ColumnRequest
@@ -60,11 +60,7 @@ class LiveIndex(EventIndex, Growing):
 
     def __init__(self, store: EventStore) -> None:
         self.store = store
-        event = torch.arange(len(store))
-        entries = build_adjacency(store.src, store.dst, event, store.time, store.num_nodes)
-        size = entries.start.diff()
-        columns = (entries.start[:-1], size, entries.neighbor, entries.event, entries.time)
-        self.near = NeighborLists(*(column.numpy() for column in columns))
+        self.near = NeighborLists(EventRows(store))
         self.tables: dict[Any, Any] = {}  # by kind and settings
         self._totals: StreamTotals | None = None
 

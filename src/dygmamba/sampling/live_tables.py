@@ -14,8 +14,8 @@ import torch
 from jaxtyping import Float32, Float64, Int, Int64
 from torch import Tensor
 
-from dygmamba.ops.decayed_counts import DecayedCounts, build_decayed_counts
-from dygmamba.ops.decayed_sums import DecayedSums, build_decayed_sums
+from dygmamba.ops.decayed_counts import DecayedCounts
+from dygmamba.ops.decayed_sums import DecayedSums
 from dygmamba.ops.decayed_sums.cpu import find_last
 from dygmamba.ops.transitions import (
     SourceHistories,
@@ -48,7 +48,8 @@ from dygmamba.sampling.node_values import NodeValueRequest, compute_side, is_fir
 
 MAX_NODES = 1 << 28  # the key of a pair and an event type fits into 63 bits
 HISTORIES_OF_NODES = (True, True, False)  # whether the keys of a history of columns are nodes
-NODE_KINDS = ("node", "sent", "received")  # of counts: their keys are nodes
+COUNT_KINDS = ("node", "pair", "sent", "received", "way")  # groups of counts
+NODE_KINDS = ("node", "sent", "received")  # of them: their keys are nodes
 
 
 class KeyedLists(Growing):
@@ -84,11 +85,11 @@ class KeyedLists(Growing):
         self.lists_by_group.drop(self.find(key))
 
 
-def _first_groups(key: Tensor, slots: KeySlots | None) -> tuple[Tensor, int]:
+def _first_groups(key: np.ndarray, slots: KeySlots | None) -> tuple[np.ndarray, int]:
     """Return the group of each key and the number of groups."""
     if slots is None:
         return key, 1 + int(key.max()) if len(key) else 0
-    return torch.from_numpy(slots.insert(key.contiguous().numpy())), slots.count
+    return slots.insert(key), slots.count
 
 
 class KeyedCounts(KeyedLists):
@@ -96,14 +97,14 @@ class KeyedCounts(KeyedLists):
 
     def __init__(
         self,
-        key: Int64[Tensor, "e"],
-        time: Float64[Tensor, "e"],
+        key: Int64[np.ndarray, "e"],
+        time: Float64[np.ndarray, "e"],
         scale: Float64[Tensor, "s"],
         is_node: bool = False,
     ) -> None:
         self.slots = None if is_node else KeySlots()
         group, groups = _first_groups(key, self.slots)
-        self.counts = self.lists_by_group = CountLists(build_decayed_counts(group, time, groups, scale))
+        self.counts = self.lists_by_group = CountLists(group, time, groups, scale)
 
     @property
     def lists(self) -> DecayedCounts:
@@ -120,16 +121,15 @@ class KeyedSums(KeyedLists, NumericHistory):
 
     def __init__(
         self,
-        key: Int64[Tensor, "e"],
-        time: Float64[Tensor, "e"],
-        value: Float64[Tensor, "e c"],
+        key: Int64[np.ndarray, "e"],
+        time: Float64[np.ndarray, "e"],
+        value: Float64[np.ndarray, "e c"],
         scale: Float64[Tensor, "s"],
         is_node: bool = False,
     ) -> None:
         self.slots = None if is_node else KeySlots()
         group, groups = _first_groups(key, self.slots)
-        sums = build_decayed_sums(group, time, value, groups, scale)
-        self.values = self.lists_by_group = SumLists(sums)
+        self.values = self.lists_by_group = SumLists(group, time, value, groups, scale)
 
     @property
     def sums(self) -> DecayedSums:
@@ -149,8 +149,7 @@ class LiveCounts(Growing):
     def __init__(self, rows: EventRows, scales: tuple[float, ...]) -> None:
         scale = torch.tensor(scales, dtype=torch.float64)
         self.groups = {
-            kind: KeyedCounts(torch.from_numpy(key), torch.from_numpy(when), scale, kind in NODE_KINDS)
-            for kind, (key, when) in list_keys(rows).items()
+            kind: KeyedCounts(*list_keys(rows, kind), scale, kind in NODE_KINDS) for kind in COUNT_KINDS
         }
         self.counts = EventCounts(MAX_NODES, scale, self.groups)
 
@@ -160,29 +159,33 @@ class LiveCounts(Growing):
 
     def append_rows(self, rows: EventRows) -> None:
         """Append events."""
-        for kind, (key, when) in list_keys(rows).items():
-            self.groups[kind].append(key, when)
+        for kind, groups in self.groups.items():
+            groups.append(*list_keys(rows, kind))
 
     def drop_rows(self, rows: EventRows) -> None:
         """Drop the newest events."""
-        for kind, (key, _) in list_keys(rows).items():
-            self.groups[kind].drop(key)
+        for kind, groups in self.groups.items():
+            groups.drop(list_keys(rows, kind)[0])
 
 
-def list_keys(rows: EventRows) -> dict[str, tuple[np.ndarray, np.ndarray]]:
-    """Return the keys and times of every kind of group (`sampling/counts.py`); a self-loop is one event of its node."""
-    src, dst, time, ends, end_times = rows.src, rows.dst, rows.time, rows.ends, rows.end_times
-    is_loop = src == dst
-    if is_loop.any():
-        once = interleave(np.ones_like(is_loop), ~is_loop)
-        ends, end_times = ends[once], end_times[once]
-    return {
-        "node": (ends, end_times),
-        "pair": (np.minimum(src, dst) * MAX_NODES + np.maximum(src, dst), time),
-        "sent": (src, time),
-        "received": (dst, time),
-        "way": (src * MAX_NODES + dst, time),
-    }
+def list_keys(rows: EventRows, kind: str) -> tuple[np.ndarray, np.ndarray]:
+    """Return the keys and times of a kind of groups (`sampling/counts.py`); a self-loop is one event of its node."""
+    src, dst = rows.src, rows.dst
+    match kind:
+        case "node":
+            is_loop = src == dst
+            if not is_loop.any():
+                return rows.ends, rows.end_times
+            once = interleave(np.ones_like(is_loop), ~is_loop)
+            return rows.ends[once], rows.end_times[once]
+        case "pair":
+            return np.minimum(src, dst) * MAX_NODES + np.maximum(src, dst), rows.time
+        case "sent":
+            return src, rows.time
+        case "received":
+            return dst, rows.time
+        case _:
+            return src * MAX_NODES + dst, rows.time
 
 
 class DestinationLists(BlockLists):
@@ -190,6 +193,15 @@ class DestinationLists(BlockLists):
 
     columns = ("time", "recent")
     recent: np.ndarray
+
+    def __init__(self, sizes: Int64[np.ndarray, "n"], lags: int) -> None:
+        super().__init__(sizes, (np.float64, ()), (np.int64, (lags,)))
+
+    def append(self, rows: EventRows) -> Int64[np.ndarray, "a l"]:
+        """Append events; return the last destinations of each source strictly before its event, -1 if none."""
+        previous = np.full((len(rows.src), self.recent.shape[1]), -1)
+        self.extend(append_destinations, (), rows.src, rows.dst, rows.time, previous)
+        return previous
 
     @property
     def lists(self) -> SourceHistories:
@@ -202,16 +214,17 @@ class LiveTransitions(Growing):
     """Transitions between destinations (`ops/transitions`)."""
 
     def __init__(self, rows: EventRows, lags: int, scale: Float64[Tensor, "s"]) -> None:
-        store = rows.store
-        whole = Transitions(store.src, store.dst, store.time, store.num_nodes, lags, scale).parts
-        past = whole.histories
-        self.lags = lags
-        columns = (past.start, past.size, past.time, past.recent)
-        self.sources = DestinationLists(*(column.numpy() for column in columns))
+        nodes, self.lags = rows.store.num_nodes, lags
         self.cells, self.pairs = KeySlots(), KeySlots()
-        self.cells.insert(whole.cells.keys())
-        self.pairs.insert(whole.pairs.keys())
-        self.followed, self.left, self.met = map(CountLists, (whole.followed, whole.left, whole.met))
+        self.sources = DestinationLists(np.bincount(rows.src, minlength=nodes), lags)
+        pair = self.pairs.insert(pack_key(rows.src, rows.dst))
+        self.met = CountLists(pair, rows.time, self.pairs.count, scale[:0])
+        del pair  # as large as a column of the events
+        parts = [self._record(part) for part in rows.split()] or [self._record(rows)]
+        cell, total, when = (np.concatenate(own) for own in zip(*parts, strict=True))
+        del parts
+        self.followed = CountLists(cell, when, self.cells.count, scale)
+        self.left = CountLists(total, when, lags * nodes, scale)
 
     @property
     def parts(self) -> Mapping[str, Growing]:
@@ -232,18 +245,19 @@ class LiveTransitions(Growing):
 
     def append_rows(self, rows: EventRows) -> None:
         """Append events."""
-        src, dst, time = rows.src, rows.dst, rows.time
         self.ensure_nodes(rows.store.num_nodes)
-        previous = np.full((len(src), self.lags), -1)
-        self.sources.extend(append_destinations, (), src, dst, time, previous)
-        event, lag, origin, key = _list_transitions(previous, dst)
-        cell, when = self.cells.insert(key), time[event]
-        pair = self.pairs.insert(pack_key(src, dst))
+        cell, total, when = self._record(rows)
+        pair = self.pairs.insert(pack_key(rows.src, rows.dst))
         self.followed.ensure_groups(self.cells.count)
         self.met.ensure_groups(self.pairs.count)
         self.followed.append(cell, when)
-        self.left.append(origin * self.lags + lag, when)
-        self.met.append(pair, time)
+        self.left.append(total, when)
+        self.met.append(pair, rows.time)
+
+    def _record(self, rows: EventRows) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """Append events to the histories of their sources; return the groups and the time of each transition."""
+        event, lag, origin, key = _list_transitions(self.sources.append(rows), rows.dst)
+        return self.cells.insert(key), origin * self.lags + lag, rows.time[event]
 
     def drop_rows(self, rows: EventRows) -> None:
         """Drop the newest events."""
@@ -272,16 +286,16 @@ class LiveColumns(Growing):
     def __init__(self, rows: EventRows, request: ColumnRequest) -> None:
         scale = torch.tensor(request.scales, dtype=torch.float64)
         keys, numeric = list_histories(rows), ()
-        columns, time = select_columns(rows), rows.store.time
+        columns, time = select_columns(rows), rows.time
         if request.columns.numeric:
-            value = stack_moments(columns, request)
+            value = stack_moments(columns, request).numpy()
             numeric = tuple(
-                KeyedSums(key, time, value, scale, is_node)
+                KeyedSums(key.numpy(), time, value, scale, is_node)
                 for key, is_node in zip(keys, HISTORIES_OF_NODES, strict=True)
             )
         self.numeric: tuple[KeyedSums, ...] = numeric
         self.types: tuple[tuple[KeyedCounts, ...], ...] = tuple(
-            tuple(KeyedCounts(key, time, scale) for key in type_keys(keys, columns, column))
+            tuple(KeyedCounts(key.numpy(), time, scale) for key in type_keys(keys, columns, column))
             for column in request.columns.types
         )
         self.table = ColumnTable(request, MAX_NODES, self.numeric, self.types)
@@ -318,16 +332,17 @@ class LiveNodeValues(Growing):
 
     def __init__(self, rows: EventRows, request: NodeValueRequest) -> None:
         self.request, scale = request, request.make_scale()
-        pair, time = torch.from_numpy(rows.src * MAX_NODES + rows.dst), torch.from_numpy(rows.time)
-        self.pairs = KeyedCounts(pair, time, scale[:1])  # only whether a pair has met is read from them
-        value = self._stack(rows, is_first_meeting(pair))
+        pair = rows.src * MAX_NODES + rows.dst
+        self.pairs = KeyedCounts(pair, rows.time, scale[:1])  # only whether a pair has met is read from them
+        value = self._stack(rows, is_first_meeting(torch.from_numpy(pair))).numpy()
         self.sent, self.received = (
-            KeyedSums(torch.from_numpy(node), time, value, scale, is_node=True)
-            for node in (rows.src, rows.dst)
+            KeyedSums(node, rows.time, value, scale, is_node=True) for node in (rows.src, rows.dst)
         )
 
     def _stack(self, rows: EventRows, first: Tensor) -> Float64[Tensor, "a c"]:
-        return stack_values(first, rows.store.features.edge[rows.first :][:, list(self.request.columns)])
+        return stack_values(
+            first, rows.store.features.edge[rows.first : rows.stop][:, list(self.request.columns)]
+        )
 
     @property
     def parts(self) -> Mapping[str, Growing]:
@@ -422,7 +437,7 @@ def list_histories(rows: EventRows) -> tuple[Tensor, ...]:
 def select_columns(rows: EventRows) -> QueryColumns:
     """Return the columns of these events."""
     features = rows.store.features
-    return QueryColumns(torch.arange(rows.first, len(rows.store)), features.edge, features.codes)
+    return QueryColumns(torch.arange(rows.first, rows.stop), features.edge, features.codes)
 
 
 def count_in_32_bits(

@@ -31,8 +31,10 @@ class WalkLists(BlockLists):
         stride = len(table.instant) + 1
         size = torch.bincount(table.key // stride, minlength=num_nodes)
         instant = table.instant[table.key % stride]
-        start = size.cumsum(0) - size
-        super().__init__(start.numpy(), size.numpy(), instant.numpy(), np.arange(len(instant)))
+        super().__init__(size.numpy(), (np.float64, ()), (np.int64, ()))
+        entry = np.arange(len(instant))
+        at = entry + np.repeat(self.start[:num_nodes] - (size.cumsum(0) - size).numpy(), size.numpy())
+        self.size[:num_nodes], self.time[at], self.place[at] = size.numpy(), instant.numpy(), entry
         self.near, self.request, self.rates, self.nodes = near, request, table.decays, num_nodes
         self.row_count = self.first_row = len(instant)  # rows in use, and those of the first build
         self.walk_rows, self.node_rows = with_spare(table.rows.numpy()), with_spare(table.base.numpy())

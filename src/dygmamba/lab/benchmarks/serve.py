@@ -1,36 +1,30 @@
 """Speed and memory of the server: acknowledged events per second, latency of scores, batched against direct scoring.
 
-The server is a process of its own, so that clients do not share its interpreter; its state folder is in the temporary
-folder, whose disk decides how fast events are acknowledged. Before anything is timed, scores over HTTP are compared
-with those of the run that observed the same events at once.
+The state folder is in the temporary folder, whose disk decides how fast events are acknowledged. Before anything is
+timed, scores over HTTP are compared with those of the run that observed the same events at once.
 """
 
-import json
-import subprocess
-import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
-from http.client import HTTPConnection
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 from tempfile import TemporaryDirectory
 from typing import Any
-from urllib.parse import urlsplit
 
 import numpy as np
 import torch
 
-from dygmamba.core.errors import DygError, NotFoundError
+from dygmamba.core.errors import NotFoundError
 from dygmamba.core.files.writing import make_folder
 from dygmamba.core.progress import SILENT
 from dygmamba.data.events.ids import NodeIds
 from dygmamba.data.generate.stream import generate_stream
 from dygmamba.data.storage.dataset import Dataset, save_dataset
 from dygmamba.data.storage.library import open_dataset
+from dygmamba.lab.benchmarks import serve_size, serve_soak
 from dygmamba.lab.benchmarks.harness import (
     SEED,
     STAND_IN_STREAM,
@@ -40,39 +34,62 @@ from dygmamba.lab.benchmarks.harness import (
     ignore_message,
     require,
 )
-from dygmamba.live.live_run import LiveRun
+from dygmamba.lab.benchmarks.serve_process import DATA, RunningServer, open_predictor, start_server
 from dygmamba.runs.link_training import start_link_run
 from dygmamba.runs.predictor import Predictor
-from dygmamba.server.runner import run_server
 from dygmamba.server.settings import ServerSettings
 
-MODEL = "trees"
+MODELS: dict[str, dict[str, Any]] = {serve_size.MODEL: {}, "dyg-mamba": {"length": 32}}
 GROUP = 100  # events of a request
 EVENTS = 20_000
 CLIENTS = 8
 REQUESTS = {1: 1_000, 100: 200}  # requests by their number of pairs
 WARMUP = 20
-DATA = "bench-data"
-MAX_LATE = 1e9  # clients overtake each other, and every event is accepted
+MAX_SECONDS = 20.0  # a slow model gets fewer requests of a kind
 CHECKED_PAIRS = 200
 
 
-def run(device: str, log: Log = ignore_message) -> list[BenchmarkRow]:
-    """Train a run, check the scores of the server, then measure it with batches and without."""
-    with TemporaryDirectory() as place:
-        folder, dataset = Path(place), open_stream()
-        make_folder(folder / DATA)
-        save_dataset(dataset, folder / DATA)
-        log(f"training {MODEL} on {dataset.name}")
-        fit = start_link_run(dataset, MODEL, SEED, {}, torch.device(device), folder / "runs")
-        fit(SILENT)
-        load = Load.continue_stream(dataset)
+def run(
+    device: str,
+    log: Log = ignore_message,
+    events: int | None = None,
+    soak: float | None = None,
+    folder: Path | None = None,
+) -> list[BenchmarkRow]:
+    """Measure the server; with `events` a stream of that size, with `soak` the memory under load for some seconds.
+
+    Trees are trained; DyG-Mamba has the weights that it starts with, which score as fast as any.
+    """
+    if soak is not None:
+        return serve_soak.run(device, log, soak, events or serve_soak.EVENTS, folder)
+    if events is not None:
+        return serve_size.run(device, log, events, folder)
+    with TemporaryDirectory(dir=folder) as place:
+        root, dataset = Path(place), open_stream()
+        make_folder(root / DATA)
+        save_dataset(dataset, root / DATA)
         rows = []
-        for name, pairs in (("direct", 1), ("batched", ServerSettings().batch_pairs)):
-            log(f"measuring the server, {name}")
-            with start_server(fit.run.path, folder / name, device, pairs) as server:
-                _check_scores(server, open_predictor(fit.run.path, device), load)
-                rows.append(_measure(server, load))
+        for model, settings in MODELS.items():
+            fit = start_link_run(dataset, model, SEED, settings, torch.device(device), root / "runs")
+            if model == serve_size.MODEL:
+                log(f"training {model} on {dataset.name}")
+                fit(SILENT)
+            else:
+                fit.checkpoints.save(fit.state, better=True)
+            rows += _measure_model(model, fit.run.path, root, device, dataset, log)
+    return rows
+
+
+def _measure_model(
+    model: str, path: Path, folder: Path, device: str, dataset: Dataset, log: Log
+) -> list[BenchmarkRow]:
+    """Check the scores of a server, then measure it with batches and without."""
+    load, rows = Load.continue_stream(dataset), []
+    for name, pairs in (("direct", 1), ("batched", ServerSettings().batch_pairs)):
+        log(f"measuring the server of {model}, {name}")
+        with start_server(path, folder / model / name, device, pairs) as server:
+            _check_scores(server, open_predictor(path, device), load)
+            rows.append(_measure(server, load))
     direct, batched = rows
     batched[-1] = BenchmarkRow.from_times(
         f"score 1 pair, {CLIENTS} clients, batched",
@@ -80,7 +97,7 @@ def run(device: str, log: Log = ignore_message) -> list[BenchmarkRow]:
         direct[-1].seconds,
         note=f"{1 / (batched[-1].seconds or 1):,.0f} requests/s, each alone {1 / (direct[-1].seconds or 1):,.0f}",
     )
-    return batched
+    return [replace(row, case=f"{model}: {row.case}") for row in batched]
 
 
 def open_stream() -> Dataset:
@@ -113,102 +130,16 @@ class Load:
         return Load(events, [{"src": event["src"], "dst": event["dst"]} for event in events])
 
 
-@dataclass(frozen=True, slots=True)
-class RunningServer:
-    """A server process; `process` is its id."""
-
-    url: str
-    process: int
-
-    @contextmanager
-    def connect(self) -> Iterator[Callable[[str, Any], Any]]:
-        """Yield a function that posts a body to a path over one connection and returns the answer."""
-        parts = urlsplit(self.url)
-        connection = HTTPConnection(str(parts.hostname), parts.port, timeout=60)
-
-        def post(path: str, body: Any) -> Any:
-            connection.request("POST", path, json.dumps(body), {"Content-Type": "application/json"})
-            response = connection.getresponse()
-            answer = json.loads(response.read())
-            if response.status != 200:
-                raise DygError(str(answer.get("detail")), code=answer.get("code"))
-            return answer
-
-        try:
-            yield post
-        finally:
-            connection.close()
-
-    @property
-    def memory_mb(self) -> float:
-        """Resident memory of the process."""
-        status = Path(f"/proc/{self.process}/status")
-        if not status.exists():
-            return float("nan")
-        found = next(
-            line for line in status.read_text(encoding="utf-8").splitlines() if line.startswith("VmRSS:")
-        )
-        return int(found.split()[1]) / 1024
-
-
-@contextmanager
-def start_server(run: Path, state: Path, device: str, batch_pairs: int) -> Iterator[RunningServer]:
-    """Start a server in a process of its own and wait until it is ready."""
-    command = [sys.executable, "-m", __name__, str(run), str(state), device, str(batch_pairs)]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
-    try:
-        assert process.stdout is not None
-        url = process.stdout.readline().strip()
-        if not url:
-            raise DygError("the server of the benchmark did not start", code="server-not-started")
-        _wait_until_ready(url)
-        yield RunningServer(url, process.pid)
-    finally:
-        process.terminate()
-        process.communicate(timeout=60)
-
-
-def _wait_until_ready(url: str) -> None:
-    parts = urlsplit(url)
-    while True:
-        connection = HTTPConnection(str(parts.hostname), parts.port, timeout=60)
-        connection.request("GET", "/v2/health/ready")
-        status = connection.getresponse().status
-        connection.close()
-        if status == 200:
-            return
-        time.sleep(0.1)
-
-
-def serve(run: Path, state: Path, device: str, batch_pairs: int) -> None:
-    """Serve a run on a free port, and print the address."""
-    settings = ServerSettings(port=0, batch_pairs=batch_pairs)
-
-    def print_url(url: str) -> None:
-        sys.stdout.write(f"{url}\n")
-        sys.stdout.flush()
-
-    run_server(
-        lambda: LiveRun(open_predictor(run, device), state, late=MAX_LATE), settings, on_start=print_url
-    )
-
-
-def open_predictor(run: Path, device: str) -> Predictor:
-    """Open a run of this benchmark, whose dataset is in a folder beside the runs."""
-    return Predictor.open(
-        run, device, next(parent / DATA for parent in run.parents if (parent / DATA).exists())
-    )
-
-
 def _check_scores(server: RunningServer, predictor: Predictor, load: Load) -> None:
     """Require the scores of a run that observed the first events at once."""
     events, pairs = load.events[:GROUP], load.pairs[:CHECKED_PAIRS]
+    table = {name: [event[name] for event in events] for name in ("src", "dst", "time")}
+    # before the server is asked, whose answers have a time limit: it finds the compiled kernels on the disk
+    known = predictor.with_events(table)
+    expected = known.score({name: [pair[name] for pair in pairs] for name in ("src", "dst")}).table
     with server.connect() as post:
         answer = post("/v1/events", {"events": events})
         rows = post("/v1/score", {"pairs": pairs, "min_sequence": answer["sequence"]})["scores"]
-    table = {name: [event[name] for event in events] for name in ("src", "dst", "time")}
-    known = predictor.with_events(table)
-    expected = known.score({name: [pair[name] for pair in pairs] for name in ("src", "dst")}).table
     scores = [list(row.values())[-1] for row in rows]
     require(scores == expected[expected.column_names[-1]].to_pylist(), "scores over HTTP")
 
@@ -219,9 +150,12 @@ def _measure(server: RunningServer, load: Load) -> list[BenchmarkRow]:
         seconds = _measure_scores(server, load.pairs, pairs, requests)
         low, high = np.quantile(seconds, (0.5, 0.99))
         case = f"score {pairs} pair" + "s" * (pairs > 1)
-        note = f"median of {requests}, 99th percentile {1e3 * high:.1f} ms"
+        note = f"median of {len(seconds)}, 99th percentile {1e3 * high:.1f} ms"
         rows.append(BenchmarkRow.from_times(case, float(low), peak_mb=server.memory_mb, note=note))
-    rows.append(_measure_concurrent(server, load.pairs, REQUESTS[1]))
+    alone = rows[1].seconds or 0.0
+    rows.append(
+        _measure_concurrent(server, load.pairs, max(CLIENTS, min(REQUESTS[1], int(MAX_SECONDS / alone))))
+    )
     return rows
 
 
@@ -254,6 +188,8 @@ def _measure_scores(
     seconds = []
     with server.connect() as post:
         for k in range(WARMUP + requests):
+            if sum(seconds) > MAX_SECONDS and len(seconds) > WARMUP:
+                break
             body = {"pairs": [pairs[(size * k + row) % len(pairs)] for row in range(size)]}
             began = time.perf_counter()
             post("/v1/score", body)
@@ -284,7 +220,3 @@ def _run_clients(shares: Sequence[Any], work: Callable[[Any], None]) -> float:
     for thread in threads:
         thread.join()
     return time.perf_counter() - began
-
-
-if __name__ == "__main__":
-    serve(Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3], int(sys.argv[4]))

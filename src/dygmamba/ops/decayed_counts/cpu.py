@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dygmamba.ops.numba_kernels import first_not_less, inlined, kernel
+from dygmamba.ops.numba_kernels import copy_block, first_not_less, inlined, kernel, move_block
 from dygmamba.ops.threads import run_in_threads
 
 if TYPE_CHECKING:
@@ -122,15 +122,11 @@ def append_counts(start, size, room, entries, running, scale, used, group, time,
     for i in range(done, group.shape[0]):
         v = group[i]
         if size[v] == room[v]:
-            wanted = max(4, 2 * room[v])
-            if used + wanted > entries.shape[0]:
+            old, used = move_block(start, room, v, used, entries.shape[0])
+            if old < 0:
                 return used, i
-            for k in range(size[v]):
-                entries[used + k] = entries[start[v] + k]
-                running[used + k] = running[start[v] + k]
-            start[v] = used
-            room[v] = wanted
-            used += wanted
+            copy_block(entries, old, start[v], size[v])
+            copy_block(running, old, start[v], size[v])
         at = start[v] + size[v]
         entries[at] = time[i]
         count_after(entries, running, scale, at, start[v])

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dygmamba.ops.numba_kernels import first_not_less, inlined, kernel
+from dygmamba.ops.numba_kernels import copy_block, first_not_less, inlined, kernel, move_block
 
 if TYPE_CHECKING:
     from dygmamba.ops.decayed_sums import DecayedSums
@@ -62,16 +62,12 @@ def append_sums(start, size, room, entries, running, latest, scale, used, group,
     for i in range(done, group.shape[0]):
         v = group[i]
         if size[v] == room[v]:
-            wanted = max(4, 2 * room[v])
-            if used + wanted > entries.shape[0]:
+            old, used = move_block(start, room, v, used, entries.shape[0])
+            if old < 0:
                 return used, i
-            for k in range(size[v]):
-                entries[used + k] = entries[start[v] + k]
-                running[used + k] = running[start[v] + k]
-                latest[used + k] = latest[start[v] + k]
-            start[v] = used
-            room[v] = wanted
-            used += wanted
+            copy_block(entries, old, start[v], size[v])
+            copy_block(running, old, start[v], size[v])
+            copy_block(latest, old, start[v], size[v])
         at = start[v] + size[v]
         entries[at] = time[i]
         tied = 1

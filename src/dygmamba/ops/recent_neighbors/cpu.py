@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dygmamba.ops.numba_kernels import first_not_less, inlined, kernel
+from dygmamba.ops.numba_kernels import copy_block, first_not_less, inlined, kernel, move_block
 from dygmamba.ops.recent_neighbors.counting_sort import count_entries, sort_entries
 
 if TYPE_CHECKING:
@@ -153,16 +153,12 @@ def append_neighbors(start, size, room, neighbor, event, entries, used, node, ot
     for i in range(done, node.shape[0]):
         v = node[i]
         if size[v] == room[v]:
-            wanted = max(4, 2 * room[v])
-            if used + wanted > entries.shape[0]:
+            old, used = move_block(start, room, v, used, entries.shape[0])
+            if old < 0:
                 return used, i
-            for k in range(size[v]):
-                neighbor[used + k] = neighbor[start[v] + k]
-                event[used + k] = event[start[v] + k]
-                entries[used + k] = entries[start[v] + k]
-            start[v] = used
-            room[v] = wanted
-            used += wanted
+            copy_block(neighbor, old, start[v], size[v])
+            copy_block(event, old, start[v], size[v])
+            copy_block(entries, old, start[v], size[v])
         at = start[v] + size[v]
         neighbor[at] = other[i]
         event[at] = row[i]
@@ -199,16 +195,12 @@ def append_weights(start, size, room, entries, count, running, scale, used, node
     for i in range(done, node.shape[0]):
         v = node[i]
         if size[v] == room[v]:
-            wanted = max(4, 2 * room[v])
-            if used + wanted > entries.shape[0]:
+            old, used = move_block(start, room, v, used, entries.shape[0])
+            if old < 0:
                 return used, i
-            for k in range(size[v]):
-                entries[used + k] = entries[start[v] + k]
-                count[used + k] = count[start[v] + k]
-                running[used + k] = running[start[v] + k]
-            start[v] = used
-            room[v] = wanted
-            used += wanted
+            copy_block(entries, old, start[v], size[v])
+            copy_block(count, old, start[v], size[v])
+            copy_block(running, old, start[v], size[v])
         at = start[v] + size[v]
         entries[at] = time[i]
         _add_weight(entries, count, running, scale, at, start[v])

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dygmamba.ops.numba_kernels import first_not_less, inlined, kernel
+from dygmamba.ops.numba_kernels import copy_block, first_not_less, inlined, kernel, move_block
 
 if TYPE_CHECKING:
     from dygmamba.ops.transitions import SourceHistories
@@ -84,15 +84,11 @@ def append_destinations(start, size, room, entries, recent, used, src, dst, time
     for i in range(done, src.shape[0]):
         u = src[i]
         if size[u] == room[u]:
-            wanted = max(4, 2 * room[u])
-            if used + wanted > entries.shape[0]:
+            old, used = move_block(start, room, u, used, entries.shape[0])
+            if old < 0:
                 return used, i
-            for k in range(size[u]):
-                entries[used + k] = entries[start[u] + k]
-                recent[used + k] = recent[start[u] + k]
-            start[u] = used
-            room[u] = wanted
-            used += wanted
+            copy_block(entries, old, start[u], size[u])
+            copy_block(recent, old, start[u], size[u])
         first, at = start[u], start[u] + size[u]
         begin = first_not_less(entries, first, at, time[i])  # the first entry of this instant
         if begin > first:

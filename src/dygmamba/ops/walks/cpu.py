@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dygmamba.ops.numba_kernels import first_not_less, inlined, kernel
+from dygmamba.ops.numba_kernels import copy_block, first_not_less, inlined, kernel, move_block
 
 if TYPE_CHECKING:
     from dygmamba.ops.walks import WalkEnds
@@ -66,15 +66,11 @@ def _fill(instant, key, entry, partner, base, decays, rows):
 def _take_entry(start, size, room, entries, place, counters, v, now):
     """Append an entry with the next row to a node's block; return whether there was room."""
     if size[v] == room[v]:
-        wanted = max(4, 2 * room[v])
-        if counters[0] + wanted > entries.shape[0]:
+        old, counters[0] = move_block(start, room, v, counters[0], entries.shape[0])
+        if old < 0:
             return False
-        for k in range(size[v]):
-            entries[counters[0] + k] = entries[start[v] + k]
-            place[counters[0] + k] = place[start[v] + k]
-        start[v] = counters[0]
-        room[v] = wanted
-        counters[0] += wanted
+        copy_block(entries, old, start[v], size[v])
+        copy_block(place, old, start[v], size[v])
     entries[start[v] + size[v]] = now
     place[start[v] + size[v]] = counters[1]
     counters[1] += 1

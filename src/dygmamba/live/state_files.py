@@ -114,17 +114,20 @@ def map_arrays(handle: int, layout: Layout) -> dict[str, np.ndarray]:
     The small ones are those of nodes, which every append changes in many places: copying their pages one by one makes
     the first appends slow.
     """
-    content = mmap.mmap(handle, 0, access=mmap.ACCESS_COPY)
-    arrays = {}
+    arrays, end = {}, os.fstat(handle).st_size
     for name, part in layout.items():
         dtype, shape = np.dtype(part["dtype"]), tuple(part["shape"])
         count = int(np.prod(shape))
         if not count:  # of no length, such as features of events without any
             arrays[name] = np.zeros(shape, dtype)
             continue
-        if part["offset"] + count * dtype.itemsize > len(content):
+        if part["offset"] + count * dtype.itemsize > end:
             raise ValueError(f"its array {name!r} is incomplete")
-        array = np.frombuffer(content, dtype, count, part["offset"]).reshape(shape)
+        # one map per array: systems refuse a map that is larger than the memory, of which most is spare capacity
+        before = part["offset"] % mmap.ALLOCATIONGRANULARITY
+        size, begin = before + count * dtype.itemsize, part["offset"] - before
+        content = mmap.mmap(handle, size, access=mmap.ACCESS_COPY, offset=begin)
+        array = np.frombuffer(content, dtype, count, before).reshape(shape)
         used = part.get("used", array.nbytes) // (array.nbytes // shape[0])
         arrays[name] = enlarge(array, used, shape[0]) if array.nbytes <= SMALL_BYTES else array
     return arrays

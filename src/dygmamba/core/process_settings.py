@@ -63,6 +63,22 @@ def limit_process_memory(most: int) -> bool:
     return True
 
 
+def extend_memory_limit(size: int) -> None:
+    """Raise the limit of this process by the size of a file that is going to be mapped copy-on-write.
+
+    Linux counts all of such a map as data, although only the pages that are changed take memory. A hard limit, such as
+    one set with `ulimit`, is not exceeded.
+    """
+    try:
+        import resource
+    except ImportError:  # Windows
+        return
+    soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    if soft != resource.RLIM_INFINITY:
+        raised = soft + size if hard == resource.RLIM_INFINITY else min(soft + size, hard)
+        resource.setrlimit(resource.RLIMIT_DATA, (raised, hard))
+
+
 def enable_determinism() -> None:
     """Make two runs on a GPU agree in every bit, or raise an error; call it before CUDA is first used.
 

@@ -28,6 +28,7 @@ from dygmamba.core.files.writing import (
     write_at,
     write_text,
 )
+from dygmamba.core.process_settings import extend_memory_limit
 from dygmamba.sampling.block_lists import LEAST_SPARE, Growing, enlarge
 
 FORMAT, VERSION = "dygmamba-live-state", 1
@@ -123,9 +124,10 @@ def map_arrays(handle: int, layout: Layout) -> dict[str, np.ndarray]:
             continue
         if part["offset"] + count * dtype.itemsize > end:
             raise ValueError(f"its array {name!r} is incomplete")
-        # one map per array: systems refuse a map that is larger than the memory, of which most is spare capacity
+        # one map per array: systems may refuse a map that is larger than the memory, and half of it is spare capacity
         before = part["offset"] % mmap.ALLOCATIONGRANULARITY
         size, begin = before + count * dtype.itemsize, part["offset"] - before
+        extend_memory_limit(size)
         content = mmap.mmap(handle, size, access=mmap.ACCESS_COPY, offset=begin)
         array = np.frombuffer(content, dtype, count, before).reshape(shape)
         used = part.get("used", array.nbytes) // (array.nbytes // shape[0])

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from dygmamba.core.errors import ConfigError, FileError, first_line
+from dygmamba.core.errors import ConfigError, FileError, first_line, make_unreadable_error
 from dygmamba.core.files.writing import create_anonymous_file
 from dygmamba.data.events.categories import Category
 from dygmamba.data.events.ids import Side
@@ -102,12 +102,14 @@ class LiveState:
                 maps = [map_arrays(file.fileno(), facts["arrays"]) for _ in range(2)]
             replicas = (Replica.restore(predictor, base, arrays, about) for arrays in maps)
             return LiveState(predictor, base, *replicas)
-        except (OSError, KeyError, TypeError, ValueError) as error:
+        except (FileNotFoundError, KeyError, TypeError, ValueError) as error:
             raise FileError(
                 f"{folder} is no state of {predictor.run.folder.path} ({first_line(error)}); delete it, so that it is "
                 "built again",
                 code="damaged-state",
             ) from error
+        except OSError as error:  # not damaged: no memory left, or no permission
+            raise make_unreadable_error(folder, error) from error
 
     def save(self, folder: Path) -> int:
         """Write the state to a folder; return how many appended events it has.

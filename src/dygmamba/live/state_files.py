@@ -8,7 +8,6 @@ written beside the old one, and its description, which names it, is replaced at 
 import json
 import mmap
 import os
-import zlib
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -29,12 +28,13 @@ from dygmamba.core.files.writing import (
     write_text,
 )
 from dygmamba.core.process_settings import extend_memory_limit
+from dygmamba.ops.checksum import compute_checksum
 from dygmamba.sampling.block_lists import LEAST_SPARE, Growing, enlarge
 
 FORMAT, VERSION = "dygmamba-live-state", 1
 DESCRIPTION = "state.json"
 ALIGNMENT = 4096
-CHUNK = 1 << 26  # bytes that are written at once and have a checksum
+CHUNK = 1 << 24  # bytes that are written at once and have a checksum
 READ_BYTES = 1 << 20
 CHECKING_THREADS = 4
 SMALL_BYTES = 1 << 24
@@ -76,11 +76,11 @@ class ArrayWriter:
         content = np.ascontiguousarray(column[:used]).reshape(-1).view(np.uint8)
         checksums = []
         for begin in range(0, len(content), CHUNK):
-            chunk = content[begin : begin + CHUNK].data
-            write_at(self._handle, self._end + begin, chunk, self._path)
-            checksums.append(zlib.crc32(chunk))
+            chunk = content[begin : begin + CHUNK]
+            write_at(self._handle, self._end + begin, chunk.data, self._path)
+            checksums.append(compute_checksum(chunk))
         part = {"dtype": column.dtype.str, "shape": [rows, *column.shape[1:]], "offset": self._end}
-        self.layout[name] = {**part, "used": len(content), "crc32": checksums}
+        self.layout[name] = {**part, "used": len(content), "checksums": checksums}
         self._end += -(-count_bytes(self.layout[name]) // ALIGNMENT) * ALIGNMENT
 
     def move(self, tables: Tables) -> None:
@@ -199,14 +199,15 @@ def check_arrays(folder: Path) -> None:
     facts = read_description(folder)
     path, arrays = folder / facts["file"], facts["arrays"].values()
     used = [
-        (path, part["offset"] + CHUNK * k, min(CHUNK, part["used"] - CHUNK * k), checksum)
+        (part["offset"] + CHUNK * k, min(CHUNK, part["used"] - CHUNK * k), checksum)
         for part in arrays
-        for k, checksum in enumerate(part["crc32"])
+        for k, checksum in enumerate(part["checksums"])
     ]
     spare = [(path, part["offset"] + part["used"], part["offset"] + count_bytes(part)) for part in arrays]
     with ThreadPoolExecutor(CHECKING_THREADS) as pool:
+        shares = [used[first::CHECKING_THREADS] for first in range(CHECKING_THREADS)]
         results = (
-            pool.map(_has_checksum, *zip(*used, strict=True)),
+            pool.map(_have_checksums, [path] * CHECKING_THREADS, shares),
             pool.map(_is_empty, *zip(*spare, strict=True)),
         )
         is_intact = all(all(result) for result in results)
@@ -214,17 +215,18 @@ def check_arrays(folder: Path) -> None:
         raise FileError(f"{path} is damaged; delete {folder}", code="damaged-state")
 
 
-def _has_checksum(path: Path, offset: int, size: int, checksum: int) -> bool:
-    total, buffer = (
-        0,
-        memoryview(bytearray(READ_BYTES)),
-    )  # one buffer: new memory costs more than the checksum
+def _have_checksums(path: Path, parts: list[tuple[int, int, int]]) -> bool:
+    """Return whether parts of a file, each with its offset and size, have their checksums."""
+    buffer = np.empty(CHUNK, np.uint8)  # one for all: new memory costs more than the checksum
     with open(path, "rb", buffering=0) as file:
-        file.seek(offset)
-        while size and (count := file.readinto(buffer[: min(READ_BYTES, size)])):
-            total = zlib.crc32(buffer[:count], total)
-            size -= count
-    return total == checksum
+        for offset, size, checksum in parts:
+            file.seek(offset)
+            count = 0
+            while count < size and (read := file.readinto(buffer[count:size].data)):
+                count += read
+            if compute_checksum(buffer[:count]) != checksum:
+                return False
+    return True
 
 
 def _is_empty(path: Path, begin: int, end: int) -> bool:

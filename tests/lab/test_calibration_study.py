@@ -62,16 +62,16 @@ def test_errors_are_those_of_the_test_sets():
     assert rows["new_ends"]["pairs"] == int(sets["test", "transductive"].new_ends.any(dim=1).sum())
     for row in rows.values():
         assert row["raw"] > row["fitted"]
-        assert not row["kept_raw"]
+        assert not row["is_unfitted"]
     assert rows["new_ends"]["fitted"] < 0.5 * rows["new_ends"]["single"]
     sets["test", "inductive"] = draw_pairs(2_000, 2, 1.0)  # without validation events of this setting
     (new_nodes,) = [row for row in measure_errors(sets, 1) if row["population"] == "inductive"]
-    assert new_nodes["kept_raw"]
+    assert new_nodes["is_unfitted"]
     assert new_nodes["raw"] == new_nodes["fitted"]
 
 
 def test_the_single_curve_follows_the_last_blocks():
-    """As in version 0.1: if the bias drifts from block to block only the end is fitted, otherwise everything."""
+    """If the bias drifts from block to block only the end is fitted, otherwise everything."""
     pairs = draw_pairs(16_000, 3)
     assert fit_single_curve(pairs).stretch == 1
     drift = 3.0 * (pairs.order * 8 // len(pairs.order)) / 8
@@ -84,7 +84,7 @@ def test_records_are_merged_and_shown(tmp_path):
 
     def record(seed, error):
         errors = dict.fromkeys(calibration_study.METHODS, error)
-        row = {"population": "transductive", "pairs": 2, "kept_raw": False, **errors}
+        row = {"population": "transductive", "pairs": 2, "is_unfitted": False, **errors}
         return ResultRecord("calibration", "uci", "trees", seed, {}, [row])
 
     add_records(tmp_path, "first", [record(0, 0.5)])
@@ -92,7 +92,7 @@ def test_records_are_merged_and_shown(tmp_path):
     stored = StudyResults.read(tmp_path / "calibration.json")
     assert [one.seed for one in stored.records] == [0, 1]
     _, _, line, means = build_table(tmp_path).split("\n")
-    assert line == "| uci | trees |" + " 3.0 |" * 4 + " - |" * 8
+    assert line == "| UCI (messages) | trees |" + " 3.0 |" * 4 + " - |" * 8
     assert means.startswith("| **mean** | | 3.0 |")
 
 

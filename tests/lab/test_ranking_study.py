@@ -47,6 +47,8 @@ def test_tables_mark_the_loss_with_the_best_validation(tmp_path):
     add_records(tmp_path, "second", runs)
     assert len(StudyResults.read(tmp_path / "ranking.json").records) == 3
     _, _, pairwise, ranking = build_table(tmp_path).split("\n")
-    assert pairwise.startswith("| uci | 1,000 | `trees` | pairwise | 2 | 50.0 ± 0.0 | 60.0 ± 0.0 |")
-    assert ranking.startswith("| uci | 1,000 | `trees` | **ranking** | 1 | 55.0 | 40.0 |")
+    assert pairwise.startswith(
+        "| UCI (messages) | 1,000 | `trees` | pairwise | 2 | 50.0 ± 0.0 | 60.0 ± 0.0 |"
+    )
+    assert ranking.startswith("| UCI (messages) | 1,000 | `trees` | **ranking** | 1 | 55.0 | 40.0 |")
     assert build_type_table(tmp_path).endswith("| ranking |" + " 2 | 40.0 | - |" * 3)

@@ -9,6 +9,7 @@ import dygmamba as dm
 from dygmamba.data.events.node_rows import NodeRows
 from dygmamba.data.storage.dataset import save_dataset
 from dygmamba.runs.contract import sample_stream
+from raising import raises
 
 SMALL = {"trees": 20, "rounds": 20, "epochs": 1, "leaves": 15, "rate": 0.2, "neighbors": 4, "transitions": 0}
 
@@ -91,6 +92,18 @@ def test_a_later_run_reads_the_same_features(run, folder):
     warm = dm.train(residents(), "trees", out=folder / "warm", start_from=run.path, device="cpu", **SMALL)[0]
     names = [number.name for number in warm.explain(last_pair(), orders=1).numbers.strongest]
     assert any("level of the source" in name for name in names)
+
+
+def test_exports_take_them_as_inputs_or_name_the_setting(run, tmp_path):
+    """ONNX graphs get the features from this package; the numpy scorer has no table of nodes."""
+    program = dm.load_program(run.export(tmp_path / "trees.onnx"))
+    pair = [last_pair()]
+    score = float(program.probability(run.inputs(pair))[0])
+    assert score == pytest.approx(run.score(pair)["score"][0].as_py(), abs=1e-6)
+    with raises("model-not-exportable") as caught:
+        run.export(tmp_path / "scorer.zip")
+    assert "node features" in str(caught.value)
+    assert "`node_columns=0`" in str(caught.value)
 
 
 def test_networks_do_not_read_them(folder):

@@ -1,4 +1,4 @@
-"""Calibration errors of trained runs: raw logits, the single curve of version 0.1, and the fit of today.
+"""Calibration errors of trained runs: raw logits, the single curve of development versions, and the fit of today.
 
     python -m dygmamba.lab.calibration_study --data DIR --streams uci,enron --models trees,dyg-mamba --seeds 0 --jobs 4
 
@@ -42,6 +42,7 @@ from dygmamba.engine.evaluation import score_evaluation_set
 from dygmamba.engine.run_directory import RunDirectory
 from dygmamba.engine.stream import Stream
 from dygmamba.engine.visibility import VisibilityRule
+from dygmamba.lab.result_tables import STREAMS
 from dygmamba.lab.study_command import format_study_command, make_study_parser, merge_records
 from dygmamba.models.base import Scorer
 from dygmamba.report.result_records import ResultRecord, StudyResults
@@ -61,12 +62,12 @@ from dygmamba.tasks.link import SETTINGS, build_link_set, has_events
 
 FILE = "calibration"
 COMMAND = "python -m dygmamba.lab.calibration_study"
-# no calibration, the single curve of version 0.1, the fit of today, and the same fit to the test period itself
+# no calibration, the single curve of development versions, the fit of today, and the same fit to the test period
 METHODS = ("raw", "single", "fitted", "hindsight")
 # pairs with a new end among the pairs of all nodes: new nodes as predictions meet them
 POPULATIONS = (*SETTINGS, "new_ends")
 POPULATION_TITLES = ("all nodes", "new nodes", "pairs with a new end")
-SUMMARY_TITLES = ("raw", "0.1", "now", "hindsight")
+SUMMARY_TITLES = ("raw", "single curve", "now", "hindsight")
 ERROR_BOUNDS = {"transductive": 3, "inductive": 5, "new_ends": 5}  # ECE in percent that a fit should reach
 BLOCKS = 8
 MIN_BLOCK_PAIRS = 100
@@ -86,8 +87,9 @@ ScoredSets = dict[tuple[str, str], ScoredPairs]  # by split and setting
 
 
 def measure_errors(sets: ScoredSets, negatives: int) -> list[dict[str, object]]:
-    """Fit every method on the validation sets and return the ECEs of the test sets, a row per population.
+    """Fit every method and return the ECEs of the test sets, a row per population.
 
+    All are fitted to the validation sets, except "hindsight", which is fitted to the test sets themselves.
     `negatives` is the number of negatives per event that the model was trained with.
     """
     single = fit_single_curve(sets["val", "transductive"])
@@ -101,7 +103,7 @@ def measure_errors(sets: ScoredSets, negatives: int) -> list[dict[str, object]]:
         pairs = sets.get(("test", setting))
         if pairs is None:
             continue
-        # without new-node events in validation their raw logits are kept
+        # without new-node events in validation nothing is fitted: log(negatives) is added to the logits
         own = fitted.get(("val", setting), Calibration.from_training(negatives))
         chosen = torch.ones(len(pairs.label), dtype=torch.bool)
         if population == "new_ends":
@@ -123,7 +125,7 @@ def measure_errors(sets: ScoredSets, negatives: int) -> list[dict[str, object]]:
                 "population": population,
                 "setting": setting,
                 "pairs": int(chosen.sum()),
-                "kept_raw": not own.is_fitted,
+                "is_unfitted": not own.is_fitted,
                 **errors,
             }
         )
@@ -131,7 +133,7 @@ def measure_errors(sets: ScoredSets, negatives: int) -> list[dict[str, object]]:
 
 
 def fit_single_curve(pairs: ScoredPairs) -> Calibration:
-    """Fit the calibration of version 0.1: one curve for all nodes, on the last blocks that predict the next one."""
+    """Fit the single curve of development versions: for all nodes, on the last blocks that predict the next one."""
     block = pairs.order * BLOCKS // (int(pairs.order.max()) + 1)
     last = _choose_last_blocks(pairs.logit, pairs.label, block)
     used = block >= BLOCKS - last
@@ -292,7 +294,7 @@ def build_table(folder: Path) -> str:
         runs = [record.rows for record in records if (record.data, record.model) == (stream, model)]
         cells = []
         for column, (population, method) in zip(columns, product(POPULATIONS, METHODS), strict=True):
-            # records of stored logits have no fit to the test period
+            # older records have no fit to the test period
             values = [
                 row[method]
                 for rows in runs
@@ -301,7 +303,7 @@ def build_table(folder: Path) -> str:
             ]
             column += [mean(values)] if values else []
             cells.append(f"{100 * mean(values):.1f}" if values else "-")
-        lines.append(f"| {stream} | {model} | " + " | ".join(cells) + " |")
+        lines.append(f"| {STREAMS.get(stream, stream)} | {model} | " + " | ".join(cells) + " |")
     means = [f"{100 * mean(column):.1f}" if column else "-" for column in columns]
     return "\n".join([*lines, "| **mean** | | " + " | ".join(means) + " |"])
 
@@ -309,7 +311,7 @@ def build_table(folder: Path) -> str:
 def build_summary_table(folder: Path) -> str:
     """Build the table of means: runs of the first events, by their share, and of whole streams."""
     records = StudyResults.read(folder / f"{FILE}.json").records
-    head = ["events", "nodes", "cases", "ECE", *SUMMARY_TITLES]
+    head = ["events", "nodes", "cases", "figure", *SUMMARY_TITLES]
     lines = ["| " + " | ".join(head) + " |", "|---" * 2 + "|---:|---" + "|---:" * len(SUMMARY_TITLES) + "|"]
     for share in sorted({record.about.get("first", 1.0) for record in records}):
         own = [record for record in records if record.about.get("first", 1.0) == share]
@@ -317,11 +319,11 @@ def build_summary_table(folder: Path) -> str:
             rows = [row for record in own for row in record.rows if row["population"] == population]
             bound = ERROR_BOUNDS[population]
             cells = {
-                "mean": [f"{100 * mean(row[method] for row in rows):.1f}" for method in METHODS],
-                f"at most {bound}": [
+                "mean ECE": [f"{100 * mean(row[method] for row in rows):.1f}" for method in METHODS],
+                f"cases with ECE ≤ {bound}": [
                     str(sum(100 * row[method] <= bound for row in rows)) for method in METHODS
                 ],
-                "above raw by 0.5": [
+                "cases above raw by 0.5": [
                     str(sum(100 * (row[method] - row["raw"]) > 0.5 for row in rows)) for method in METHODS
                 ],
             }

@@ -25,6 +25,7 @@ from dygmamba.data.storage.dataset import Dataset
 from dygmamba.data.storage.leaderboard import get_default_split
 from dygmamba.data.storage.library import open_dataset
 from dygmamba.engine.fit import Trainer
+from dygmamba.lab.result_tables import STREAMS
 from dygmamba.lab.study_command import format_study_command, make_study_parser, merge_records
 from dygmamba.models.base import Scorer
 from dygmamba.report.result_records import ResultRecord, StudyResults
@@ -118,9 +119,7 @@ def build_table(folder: Path) -> str:
                 _format(_values(records, split, metric))
                 for split, metric in (("val", "mrr"), ("test", "mrr"), ("test", "hits@10"), ("test", "ap"))
             ]
-            about = (
-                f"| {first.data} | {first.about['events']:,} | `{first.model}` | {name} | {len(records)} | "
-            )
+            about = f"| {_title(first)} | {first.about['events']:,} | `{first.model}` | {name} | {len(records)} | "
             lines.append(about + " | ".join(cells) + " |")
     return "\n".join(lines)
 
@@ -141,7 +140,9 @@ def build_type_table(folder: Path) -> str:
                 cells += [
                     _format([part[key] for part in parts if part[key] is not None]) for key in ("ap", "mrr")
                 ]
-            lines.append(f"| {records[0].data} | `{records[0].model}` | {loss} | " + " | ".join(cells) + " |")
+            lines.append(
+                f"| {_title(records[0])} | `{records[0].model}` | {loss} | " + " | ".join(cells) + " |"
+            )
     return "\n".join(lines)
 
 
@@ -152,6 +153,10 @@ def _group_records(folder: Path) -> list[dict[str, list[ResultRecord]]]:
         group = groups.setdefault((record.data, record.model), {})
         group.setdefault(record.about["loss"], []).append(record)
     return list(groups.values())
+
+
+def _title(record: ResultRecord) -> str:
+    return STREAMS.get(record.data, record.data)
 
 
 def _test_row(record: ResultRecord) -> Row:

@@ -247,7 +247,7 @@ def _is_empty(path: Path, begin: int, end: int) -> bool:
 
 
 def read_description(folder: Path) -> dict[str, Any]:
-    """Read what `save_tables` wrote about a state; raise FileError if there is none or it is damaged."""
+    """Read what `write_state` wrote about a state; raise FileError if there is none or it is damaged."""
     path = folder / DESCRIPTION
     try:
         facts = json.loads(path.read_text("utf-8"))

@@ -203,7 +203,7 @@ class AlignFeatures(nn.Module):
 
 
 class Cooccurrence(Channel):
-    """Count of the token's node in its own and in the other sequence."""
+    """Counts of the token's node in the first and in the second sequence of its pair."""
 
     def __init__(self, config: ChannelConfig) -> None:
         super().__init__()

@@ -24,6 +24,7 @@ from dygmamba.runs.opening import OpenRun
 from dygmamba.sampling import columns, transitions
 from dygmamba.sampling.columns import ColumnRequest
 from dygmamba.sampling.counts import CountRequest
+from dygmamba.sampling.node_features import NodeFeatureRequest
 from dygmamba.sampling.transitions import TransitionRequest
 from dygmamba.sampling.view import Request
 from dygmamba.tasks.calibration import NewNodes
@@ -59,7 +60,7 @@ def export_numpy_scorer(run: OpenRun) -> bytes:
     """Return the content of the zip file.
 
     Raises:
-        ConfigError: The model is not boosted trees, or reads temporal walks.
+        ConfigError: The model is not boosted trees, or reads temporal walks or node features.
     """
     scorer = run.scorer
     if not isinstance(scorer, BoostedTrees):
@@ -143,6 +144,12 @@ def _describe_features(requests: tuple[Request, ...], model: str) -> dict[str, A
             parts[-1] |= asdict(request.columns)
             event_columns = [column.name for column in (*request.columns.numeric, *request.columns.types)]
             query_columns = event_columns if request.query else []
+        elif isinstance(request, NodeFeatureRequest):
+            raise ConfigError(
+                f"model '{model}' of this run reads node features, which the numpy scorer does not support; use the "
+                "suffix .onnx, or train with `node_columns=0`",
+                code="model-not-exportable",
+            )
         else:
             raise ConfigError(
                 f"model '{model}' with these settings reads temporal walks, whose 32-bit sums numpy cannot repeat; "

@@ -124,8 +124,9 @@ class Scorer:
         return self
 
     def score(self, src, dst, time=None, columns=None):
-        """Return the probability that each pair has an event then, against a random destination.
+        """Return the probability that each pair is an event and not the source with a random destination.
 
+        A model without a calibration returns the logistic function of the logit.
         Without `time`, at the first instant after all observed events; `columns` of the pairs are read only if the
         model scores events with their columns (`about["query_columns"]`).
         """

@@ -72,8 +72,8 @@ class Calibration:
         bias: Bias of the line.
         prior: Share of positives among the fitted pairs.
         pairs: Number of fitted pairs.
-        stretch: Share of the validation period, counted from its end, that was fitted; below 1 only in files of
-            version 0.1.
+        stretch: Share of the validation period, counted from its end, that was fitted; below 1 only in files written
+            before the first release.
         knots: (logit, log-odds) points.
         new_source: Added to the log-odds if the source is new.
         new_destination: Added if the destination is new.
@@ -97,7 +97,7 @@ class Calibration:
 
     @property
     def is_fitted(self) -> bool:
-        """Whether the calibration was fitted to validation pairs; if not, the raw logits are kept."""
+        """Whether the calibration was fitted to validation pairs; if not, it only adds log(negatives) to the logits."""
         return self.slope != 1.0 or bool(self.knots) or self.has_offsets
 
     @property
@@ -145,7 +145,7 @@ class LinkCalibration:
 
     Attributes:
         transductive: For the setting of all nodes, and for predictions.
-        inductive: For the setting of new nodes; None in files of version 0.1, which use the other one.
+        inductive: For the setting of new nodes; None in files written before the first release, which use the other.
         new_nodes: Tells which ends of a pair are new.
     """
 
@@ -210,7 +210,7 @@ def fit_calibration(
     new_ends: Bool[Tensor, "p 2"] | None = None,
     negatives: int = 1,
 ) -> Calibration:
-    """Fit a calibration to logits of known labels, or keep the raw logits if there are too few pairs.
+    """Fit a calibration to logits of known labels; with too few pairs it only adds log(`negatives`) to the logits.
 
     Args:
         logit: Logits of the pairs.

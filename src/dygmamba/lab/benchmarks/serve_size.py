@@ -2,7 +2,7 @@
 
 The run is made of a short training on the first events of a generated stream, whose trees are then carried over to a
 run on the whole stream without further rounds: what a state costs depends on the stream, not on the training. Every
-stage runs in a process of its own, `python -m dygmamba.lab.benchmarks.serve_size STAGE FOLDER EVENTS`, which prints one
+stage runs in a process of its own, `python -m dygmamba.lab.benchmarks.serve_size STAGE FOLDER RUN`, which prints one
 line of JSON. Scores after a restart must equal those before it bit for bit; those of short streams must also equal the
 scores of the run that observes the same events at once.
 """
@@ -173,7 +173,7 @@ class EventSource:
 
 
 def read_scores(table: pa.Table) -> list[float]:
-    """Return the scores of a table of predictions, or its logits if the run has no calibration."""
+    """Return the scores of a table of predictions, or its uncalibrated scores if the run has no calibration."""
     return table.columns[-1].to_pylist()
 
 

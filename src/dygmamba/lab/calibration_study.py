@@ -1,4 +1,4 @@
-"""Calibration errors of trained runs: raw logits, the single curve of version 0.1, and the fit of today.
+"""Calibration errors of trained runs: raw logits, the single curve of version 0.1, and the current fit.
 
     python -m dygmamba.lab.calibration_study --data DIR --streams uci,enron --models trees,dyg-mamba --seeds 0 --jobs 4
 
@@ -61,9 +61,9 @@ from dygmamba.tasks.link import SETTINGS, build_link_set, has_events
 
 FILE = "calibration"
 COMMAND = "python -m dygmamba.lab.calibration_study"
-# no calibration, the single curve of version 0.1, the fit of today, and the same fit to the test period itself
+# no calibration, the single curve of version 0.1, the current fit, and the same fit to the test period itself
 METHODS = ("raw", "single", "fitted", "hindsight")
-# pairs with a new end among the pairs of all nodes: new nodes as predictions meet them
+# pairs with a new end among the pairs of all nodes: new nodes as they occur in predictions
 POPULATIONS = (*SETTINGS, "new_ends")
 POPULATION_TITLES = ("all nodes", "new nodes", "pairs with a new end")
 SUMMARY_TITLES = ("raw", "0.1", "now", "hindsight")

@@ -2,7 +2,7 @@
 
 import torch
 
-from dygmamba.nn.encodings import decayed_pair_counts, pair_counts
+from dygmamba.nn.encodings import count_decayed_pair_tokens, count_pair_tokens
 from dygmamba.nn.tokens import make_tokens
 from dygmamba.sampling.view import NeighborSequence
 
@@ -19,7 +19,7 @@ def some_tokens(seed: int):
 
 def test_each_token_counts_its_meetings_in_both_sequences_by_their_age():
     tokens, scale = some_tokens(0), torch.tensor([1.0, 20.0])
-    found = decayed_pair_counts(tokens, scale)
+    found = count_decayed_pair_tokens(tokens, scale)
     rows, width = tokens.node.shape
     for row in range(rows):
         other = (row + rows // 2) % rows
@@ -37,8 +37,8 @@ def test_each_token_counts_its_meetings_in_both_sequences_by_their_age():
 
 def test_where_nothing_fades_it_is_the_published_count():
     tokens = some_tokens(1)
-    endless = decayed_pair_counts(tokens, torch.tensor([1e30]))
-    counts = pair_counts(tokens.node, tokens.mask).float()
+    endless = count_decayed_pair_tokens(tokens, torch.tensor([1e30]))
+    counts = count_pair_tokens(tokens.node, tokens.mask).float()
     p = len(counts) // 2
     own = torch.cat([counts[:p, :, 0], counts[p:, :, 1]])
     other = torch.cat([counts[:p, :, 1], counts[p:, :, 0]])
@@ -65,5 +65,6 @@ def test_padding_counts_nothing_and_moves_nothing():
     )
     scale = torch.tensor([3.0])
     assert torch.allclose(
-        decayed_pair_counts(wide, scale)[:, : tokens.node.shape[1]], decayed_pair_counts(tokens, scale)
+        count_decayed_pair_tokens(wide, scale)[:, : tokens.node.shape[1]],
+        count_decayed_pair_tokens(tokens, scale),
     )

@@ -52,7 +52,8 @@ scorer = Scorer.load(sys.argv[1])
 half = len(given["event.time"]) // 2
 for part in (slice(0, half), slice(half, None)):
     scorer.observe(*(column[part] for column in read("event")), {n: c[part] for n, c in columns("event").items()})
-answer = {name: getattr(scorer, name)(*read("query"), columns("query")) for name in ("logit", "score")}
+methods = {"logit": scorer.compute_logits, "score": scorer.score}
+answer = {name: method(*read("query"), columns("query")) for name, method in methods.items()}
 assert not {"dygmamba", "torch"} & set(sys.modules)
 np.savez(sys.argv[3], **answer)
 """

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from dygmamba.core.errors import ConfigError, EventError
 from dygmamba.data.events.categories import Category
 from dygmamba.data.events.columns import ColumnFacts, NumericColumn, TypeColumn
-from dygmamba.data.events.node_rows import STATIC_TIME, NodeRows, rank_node_columns
+from dygmamba.data.events.node_rows import STATIC_TIME, NodeRows, select_node_columns
 from dygmamba.models.base import DatasetFacts
 from dygmamba.sampling.index import NeighborIndex, gather_view
 from dygmamba.sampling.node_features import NodeFeatureRequest
@@ -155,11 +155,11 @@ def test_facts_are_those_of_rows_before_the_end_of_training(store, rows):
 def test_columns_that_say_nothing_are_left_out():
     """Constants in training, and columns without a value there."""
     rows = make_rows([(0, 0.0, 1.0, 1), (1, 0.0, 1.0, 1), (0, 5.0, 2.0, 2)])
-    assert not rank_node_columns(rows, 5.0)
-    facts = rank_node_columns(rows, 6.0)
+    assert not select_node_columns(rows, 5.0)
+    facts = select_node_columns(rows, 6.0)
     assert [column.name for column in facts.numeric] == ["level"]
     assert facts.types[0].values == ("bonn", "köln")
-    assert not rank_node_columns(None, 5.0)
+    assert not select_node_columns(None, 5.0)
 
 
 def test_requests_without_answers_are_errors():

@@ -65,7 +65,7 @@ QUICK_PER_EVENT = 3e-4  # seconds of a run of trees on two cores of a server, fr
 
 @dataclass(frozen=True, slots=True)
 class TrainingLimit:
-    """When a training ends before its time: at a deadline, or interrupted as soon as `stop` returns True."""
+    """Limit of a training: it ends at a deadline, or is interrupted as soon as `stop` returns True."""
 
     deadline: Deadline = NO_DEADLINE
     stop: StopCondition = never_stop

@@ -59,7 +59,7 @@ from dygmamba.runs.selection import (
 
 MIN_SHARE = 0.4  # of its expected training; a candidate that is trained for less rarely wins
 EVALUATION_SHARE, MAX_RESERVE = 0.3, 0.5  # time of the final evaluation: of a training, at most of the budget
-SPEED_RANGE = (0.2, 10.0)  # how much faster or slower than the measured one a machine is believed to be
+SLOWNESS_RANGE = (0.2, 10.0)  # at most 5 times faster, 10 times slower than the measured machine
 START_SECONDS = 5.0  # of any training: indices, compiled kernels
 
 
@@ -149,7 +149,7 @@ class Selector:
     ) -> None:
         self.dataset, self.plan, self.seed, self.progress = dataset, plan, seed, progress
         self.record, self.deadline = record, deadline
-        self.speed = 1.0  # of this machine: seconds per expected second
+        self.slowness = 1.0  # of this machine: seconds per expected second
         self.best: tuple[float, Trainer] | None = None  # the only trained run that is kept open
         self.scores: dict[int, Tensor] = {}  # validation logits by number of the candidate
         self.errors: list[DygError] = []
@@ -253,7 +253,7 @@ class Selector:
         state, seconds = fit.state, before + self.deadline.clock() - start
         if expected and not before and self.plan.device.type == "cpu":
             ratio = (seconds - START_SECONDS) / (expected - START_SECONDS)
-            self.speed = min(max(self.speed * ratio, SPEED_RANGE[0]), SPEED_RANGE[1])
+            self.slowness = min(max(self.slowness * ratio, SLOWNESS_RANGE[0]), SLOWNESS_RANGE[1])
         is_cut = fit.config.epochs < epochs
         ended = "time" if is_cut else "validation" if state.stale >= fit.config.patience else "epochs"
         self.scores[number] = score.double()
@@ -276,7 +276,7 @@ class Selector:
         expected = estimate_seconds(
             Candidate(candidate.model, candidate.preset), self.plan.device.type, self.record.settings, **size
         )
-        return None if expected is None else START_SECONDS + expected * self.speed
+        return None if expected is None else START_SECONDS + expected * self.slowness
 
     def _choose(self) -> Trainer:
         """Choose among the trained candidates, and return the run of the chosen one."""

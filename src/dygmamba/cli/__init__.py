@@ -30,7 +30,7 @@ use_passive_wait_policy()  # before any command imports torch
 
 
 class CommandEntry(NamedTuple):
-    """Where a command is, and the line that lists it; a test compares it with the command's docstring."""
+    """Module and function of a command, and the line that lists it; a test compares it with the command's docstring."""
 
     module: str
     function: str

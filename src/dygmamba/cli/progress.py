@@ -151,7 +151,10 @@ class ProgressTask:
 
 
 class LineProgress:
-    """What is used of rich's `Progress`, for a stderr that is no terminal: a thread prints a line now and then."""
+    """Progress for a stderr that is no terminal: a thread prints a line now and then.
+
+    It has the methods of rich's `Progress` that are used.
+    """
 
     def __init__(
         self,

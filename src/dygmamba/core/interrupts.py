@@ -70,5 +70,5 @@ def defer_interrupts(deferred: bool = True) -> Iterator[None]:
 
 
 def allow_interrupts() -> Any:
-    """Inside, a signal raises KeyboardInterrupt at once, even within `defer_interrupts`."""
+    """Context manager: a signal raises KeyboardInterrupt at once, even within `defer_interrupts`."""
     return defer_interrupts(False)

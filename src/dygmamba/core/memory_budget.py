@@ -78,7 +78,7 @@ def require_memory(size: float, what: str) -> None:
 
 @contextmanager
 def limit_tensor_memory(what: str, share: float = 1.0) -> Iterator[None]:
-    """Inside, raise MemoryBudgetError before tensors together take more than a share of the free memory.
+    """Context manager: raise MemoryBudgetError before tensors together take more than a share of the free memory.
 
     Sizes are added up before anything is allocated, so a width of a million is an error at once.
     """

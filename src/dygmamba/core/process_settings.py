@@ -168,7 +168,7 @@ def redirect_warnings(category: type[Warning], report: Callable[[str], None]) ->
 
 @contextmanager
 def use_matmul_precision(precision: str) -> Iterator[None]:
-    """Inside, compute float32 matrix products at torch's precision "highest", "high" (TF32) or "medium"."""
+    """Context manager: float32 matrix products have torch's precision "highest", "high" (TF32) or "medium"."""
     import torch
 
     previous = torch.get_float32_matmul_precision()

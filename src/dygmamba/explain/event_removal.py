@@ -119,7 +119,7 @@ class RemovalGame(Protocol):
 
 
 def reads_windows(scorer: Scorer) -> bool:
-    """Whether a scorer reads nothing but sequences of the most recent neighbors of a node."""
+    """Return whether a scorer reads nothing but sequences of the most recent neighbors of a node."""
     return not scorer.stateful and all(
         isinstance(request, NeighborRequest) and len(request.fanout) == 1 and request.strategy == "recent"
         for request in scorer.requests

@@ -52,7 +52,7 @@ class ScoreScale:
         )
 
     def is_positive(self, logit: float) -> bool:
-        """Whether the decision is for the pair."""
+        """Return whether the decision is for the pair."""
         return self(logit) >= 0.5
 
 
@@ -172,7 +172,7 @@ def _describe_player(dataset: Dataset, player: Player, pair: PairBatch) -> str:
 
 
 def _has_seconds(dataset: Dataset) -> bool:
-    """Whether the times of a dataset are seconds, so that an age can be written as a duration."""
+    """Return whether the times of a dataset are seconds, so that an age can be written as a duration."""
     time = dataset.store.time
     return bool(dataset.origin.time_origin) or looks_like_epoch_seconds(float(time[0]), float(time[-1]))
 

@@ -1,4 +1,4 @@
-"""Calibration errors of trained runs: raw logits, the single curve of development versions, and the fit of today.
+"""Calibration errors of trained runs: raw logits, the single curve of development versions, and the current fit.
 
     python -m dygmamba.lab.calibration_study --data DIR --streams uci,enron --models trees,dyg-mamba --seeds 0 --jobs 4
 
@@ -62,9 +62,9 @@ from dygmamba.tasks.link import SETTINGS, build_link_set, has_events
 
 FILE = "calibration"
 COMMAND = "python -m dygmamba.lab.calibration_study"
-# no calibration, the single curve of development versions, the fit of today, and the same fit to the test period
+# no calibration, the single curve of development versions, the current fit, and the same fit to the test period
 METHODS = ("raw", "single", "fitted", "hindsight")
-# pairs with a new end among the pairs of all nodes: new nodes as predictions meet them
+# pairs with a new end among the pairs of all nodes: new nodes as they occur in predictions
 POPULATIONS = (*SETTINGS, "new_ends")
 POPULATION_TITLES = ("all nodes", "new nodes", "pairs with a new end")
 SUMMARY_TITLES = ("raw", "single curve", "now", "hindsight")

@@ -1,4 +1,4 @@
-"""What each kind of job computes (`JOB_RUNNERS` by name), and how the cost of a training is measured.
+"""Computation of each kind of job (`JOB_RUNNERS` by name), and measurement of the cost of a training.
 
 A runner takes a job and its context, and returns the rows of its result together with what they cost.
 """
@@ -64,7 +64,7 @@ JobResult = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class JobContext:
-    """What a runner needs besides its job: result cache, device, data folder, and an observer of its training."""
+    """Context of a runner besides its job: result cache, device, data folder, and an observer of its training."""
 
     results: ResultCache
     device: str = "auto"

@@ -159,7 +159,7 @@ def load_measurements() -> list[dict[str, Any]]:
 
 @dataclass(frozen=True, slots=True)
 class ExecutionOptions:
-    """Where a study writes, on which device it runs, and with how many workers (None: a default for the device)."""
+    """Output folder, device and number of workers of a study (None: a default for the device)."""
 
     out: Path = DEFAULT_OUT
     device: str = "auto"

@@ -37,7 +37,7 @@ PUBLISHED_HEURISTICS = ("edgebank",)  # the paper's tables have them, told of ev
 
 @dataclass(frozen=True, slots=True)
 class StudyRequest:
-    """What the user chose for a study; None means the defaults of the study."""
+    """Choices of the user for a study; None means the defaults of the study."""
 
     datasets: Sequence[str] | None = None
     models: Sequence[str] | None = None

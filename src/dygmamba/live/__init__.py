@@ -1,4 +1,4 @@
-"""Runs that go on: a trained run whose events are appended one by one while it is queried.
+"""Live runs: trained runs that take events while they are queried.
 
 The package can be called: `dygmamba.live(run, path)` is `dygmamba.api.live.live`. A function of that name would hide
 the package.

@@ -193,7 +193,7 @@ def _read_manifest(archive: zipfile.ZipFile, backup: Path) -> dict[str, Any]:
         raise _damaged_error(backup, "it holds no log")
     for name in about["files"]:
         if not ALLOWED_NAME.fullmatch(name):
-            raise _damaged_error(backup, f"it names a file {name[:60]!r} that no backup has")
+            raise _damaged_error(backup, f"unexpected file {name[:60]!r}")
     return about
 
 
@@ -211,4 +211,4 @@ def _read_entry(archive: zipfile.ZipFile, name: str, entry: dict[str, Any], back
 
 
 def _damaged_error(backup: Path, what: str) -> FileError:
-    return FileError(f"{backup} is not a whole backup ({what}); {RETRY}", code="backup-damaged")
+    return FileError(f"{backup} is damaged or not a backup ({what}); {RETRY}", code="backup-damaged")

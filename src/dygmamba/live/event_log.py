@@ -141,7 +141,7 @@ class EventLog:
 
     @contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:
-        """Inside, changes are one transaction; on leaving without an error they are on the disk.
+        """Context manager: changes are one transaction, which is on the disk after an exit without an error.
 
         Raises:
             WriteError: The disk is full or failing; nothing was acknowledged, and the next transaction tries again.

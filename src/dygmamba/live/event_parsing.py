@@ -133,7 +133,7 @@ class EventParser:
         return ParsedEvents(parsed, problems)
 
     def find_problems(self, events: Sequence[LogEvent]) -> dict[int, str]:
-        """Return why events of the log, which were parsed for an earlier run, are none for this one; by position."""
+        """Return the reason why this run cannot take an event of the log, by position."""
         problems: dict[int, str] = {}
         if self._known is not None and events:
             self._find_unknown_nodes(
@@ -446,7 +446,7 @@ UNIT_BOUNDS = np.sort([bound * ticks for bound in EPOCH_RANGE for ticks in TICKS
 
 
 def _is_uniform(column: pa.Array) -> bool:
-    """Whether all times are numbers of one unit, or all are dates, so that each alone would be read the same way."""
+    """Return whether all times are numbers of one unit, or all dates, so that each alone would be read the same way."""
     if is_text_type(column.type):
         numeric = [NUMBER_PATTERN.fullmatch(text.strip()) is not None for text in column.to_pylist() if text]
         if not any(numeric):

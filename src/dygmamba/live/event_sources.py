@@ -45,7 +45,7 @@ class EventSource(Protocol):
 
     @property
     def name(self) -> str:
-        """Under which its offset is kept; the same after a restart."""
+        """Name under which the offset is stored; the same after a restart."""
         ...
 
     def read(self, offset: Any, stop: threading.Event) -> Iterator[SourceBatch]:

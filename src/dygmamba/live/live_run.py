@@ -1,4 +1,4 @@
-"""A trained run that takes events as they happen and answers queries about the moment.
+"""A trained run that takes events as they happen and answers queries with all events so far.
 
 An append returns when its events are on the disk and in the state. Queries read one consistent state and never wait for
 appends. Opening the folder again gives the same scores to the bit, as does `observe` with all events of the log.
@@ -246,7 +246,7 @@ class LiveRun:
 
     @contextmanager
     def read(self, min_sequence: int | None = None, timeout: float = TIMEOUT) -> Iterator[LiveView]:
-        """Inside, several queries see the same state, with at least the events up to `min_sequence`."""
+        """Context manager: a view in which all queries see one state, with at least the events up to `min_sequence`."""
         if self._is_closed:
             raise ConfigError("this live run is closed; open it again", code="live-closed")
         if min_sequence is not None and not self._applier.wait_until(min_sequence, timeout):

@@ -100,7 +100,7 @@ class LiveIds(NodeIds):
 
     @property
     def is_source(self) -> pa.Array | None:
-        """Whether each node is a source, in a bipartite stream."""
+        """Mask of the nodes that are sources, in a bipartite stream; None in another."""
         known = self._base.ids.is_source
         if known is None:
             return None

@@ -1,4 +1,4 @@
-"""One of the two replicas of a live state: events, their index and a ranker that follow each other."""
+"""One of the two replicas of a live state: events, their index and a ranker, kept consistent with each other."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -55,7 +55,7 @@ class ServedRun:
 
     @contextmanager
     def read(self) -> Iterator[tuple[Predictor, int]]:
-        """Inside, there are a predictor over one state and the sequence number of its last event."""
+        """Context manager: a predictor over one consistent state, and the sequence number of its last event."""
         with self.state.read() as predictor:
             added = len(predictor.dataset.store) - len(self.predictor.dataset.store)
             yield predictor, self.record.base + added
@@ -102,7 +102,7 @@ def count_trained_events(served: ServedRun, log: LogReader, dataset: Dataset) ->
 
 
 def _has_same_events(first: Dataset, second: Dataset) -> bool:
-    """Whether both have the same events in the same order, in the user's ids; nodes may be numbered differently."""
+    """Return whether both have the same events in the same order, by the user's ids; node numbers may differ."""
     one, two = first.store, second.store
     if len(one) != len(two) or not one.time.equal(two.time) or not one.features.edge.equal(two.features.edge):
         return False

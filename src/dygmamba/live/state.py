@@ -56,7 +56,7 @@ class LiveState:
     @staticmethod
     def open(predictor: Predictor) -> "LiveState":
         """Return the state of a run with the events of its dataset."""
-        require_cpu(predictor)
+        require_live_support(predictor)
         base = BaseIds(predictor.dataset.ids)
         if len(predictor.dataset.store) < SHARED_EVENTS:
             first = Replica(predictor, GrowingEvents(predictor.dataset, base))
@@ -76,7 +76,7 @@ class LiveState:
     @staticmethod
     def build(predictor: Predictor, folder: Path) -> None:
         """Write the state of a run with the events of its dataset to a folder, to be loaded; one table is in memory."""
-        require_cpu(predictor)
+        require_live_support(predictor)
         with write_state(folder) as (writer, finish):
             replica = _build_tables(predictor, BaseIds(predictor.dataset.ids), writer)
             finish(replica.tables, _describe_replica(replica))
@@ -88,7 +88,7 @@ class LiveState:
         Raises:
             FileError: There is none, it is damaged, or it belongs to another run or dataset.
         """
-        require_cpu(predictor)
+        require_live_support(predictor)
         facts = read_description(folder)
         base = BaseIds(predictor.dataset.ids)
         try:
@@ -202,7 +202,7 @@ def _describe_replica(replica: Replica) -> dict[str, Any]:
     }
 
 
-def require_cpu(predictor: Predictor) -> None:
+def require_live_support(predictor: Predictor) -> None:
     """Raise ConfigError unless the run is on a CPU, where the growing tables are, and reads no labels."""
     if predictor.run.shown is not None:
         raise ConfigError(

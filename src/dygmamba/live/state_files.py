@@ -44,7 +44,7 @@ Layout = dict[str, dict[str, Any]]  # dtype, shape and offset of each array by n
 
 
 def list_arrays(tables: Tables) -> Iterator[tuple[str, Growing, str, int]]:
-    """Yield the name of each array, who has it under which attribute, and how many of its rows are in use."""
+    """Yield the name of each array, its owner and attribute, and how many of its rows are in use."""
     for name, table in tables.items():
         yield from table.list_arrays(f"{name}/")
 
@@ -60,7 +60,7 @@ class ArrayWriter:
         self.layout: Layout = {}
 
     def write(self, tables: Tables) -> list[tuple[str, Growing, str]]:
-        """Write the arrays that are not in the file yet; return their names, and who has them under which attribute."""
+        """Write the arrays that are not in the file yet; return their names, owners and attributes."""
         written = []
         for name, owner, attribute, used in list_arrays(tables):
             if name not in self.layout:
@@ -166,9 +166,10 @@ def restore_tables(tables: Tables, arrays: Mapping[str, np.ndarray], integers: M
 
 @contextmanager
 def write_state(folder: Path) -> Iterator[tuple[ArrayWriter, Callable[[Tables, Mapping[str, Any]], None]]]:
-    """Inside, tables can be written to a folder; the second value ends it with the tables and JSON values about them.
+    """Context manager: write tables to `folder`.
 
-    A state that was there before is replaced then.
+    Yields the writer and `finish(tables, about)`, which completes the files and replaces the previous state; `about`
+    holds JSON values.
     """
     make_folder(folder)
     target = folder / DESCRIPTION

@@ -118,7 +118,7 @@ class FutureLimit:
 
 @dataclass(frozen=True, slots=True)
 class TimeRules:
-    """Which events are late, which are dated ahead, and which of them are kept apart."""
+    """Rules for the times of events: which are late, which are dated ahead, and which of them are set aside."""
 
     lateness: Lateness
     future: FutureLimit
@@ -132,7 +132,8 @@ class TimeRules:
         return None
 
     def keeps(self, verdict: Verdict) -> bool:
-        """Whether an event that was not accepted is set aside: one that is ahead always is, its date may come."""
+        """Return whether an event that was not accepted is set aside."""
+        # one that is ahead always is: its time may come
         return verdict.status == "ahead" or self.lateness.on_late == "set-aside"
 
 

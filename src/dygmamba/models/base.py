@@ -15,7 +15,7 @@ from dygmamba.core.choices import TargetKind
 from dygmamba.core.errors import ConfigError
 from dygmamba.data.events.columns import ColumnFacts, rank_columns
 from dygmamba.data.events.event_store import EventBatch, EventStore
-from dygmamba.data.events.node_rows import rank_node_columns
+from dygmamba.data.events.node_rows import select_node_columns
 from dygmamba.data.events.statistics import compute_median_gap
 from dygmamba.data.events.stream_prefix import StreamPrefix
 from dygmamba.models.spec import ModelSpec as ModelSpec
@@ -53,7 +53,7 @@ class MemorySaver(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class DatasetFacts:
-    """What a model may know about a dataset when it is built: sizes, and time statistics of the training events."""
+    """Facts about a dataset that a model is built with: sizes, and time statistics of the training events."""
 
     num_nodes: int
     node_dim: int
@@ -107,7 +107,7 @@ class DatasetFacts:
             node_gap=compute_median_gap(torch.cat([store.src[chosen], store.dst[chosen]]), time.repeat(2)),
             period=period if period > 0 else 1.0,
             columns=rank_columns(store, events),
-            node_columns=rank_node_columns(
+            node_columns=select_node_columns(
                 store.features.node_rows, float(time[-1]) if len(time) else -math.inf
             ),
         )
@@ -115,7 +115,7 @@ class DatasetFacts:
 
 @dataclass(frozen=True, slots=True)
 class TargetFacts:
-    """What a model of nodes may know about its target when it is built.
+    """Facts about the target that a model of nodes is built with.
 
     Attributes:
         kind: Two states, classes or a number.
@@ -151,7 +151,7 @@ class Scorer(Protocol):
 
     @property
     def requests(self) -> tuple[Request, ...]:
-        """What the model needs to look up for each query: neighbor sequences, counts, walks."""
+        """Look-ups that the model needs for each query: neighbor sequences, counts, walks."""
         ...
 
     def __call__(self, view: PairView) -> Float[Tensor, "p"]:

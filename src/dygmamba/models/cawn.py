@@ -17,7 +17,7 @@ from dygmamba.data.events.event_store import FeatureTable
 from dygmamba.models.base import DatasetFacts, Encoder
 from dygmamba.models.configs import CAWNConfig
 from dygmamba.nn.attention import PostNormLayer, lookup
-from dygmamba.nn.encodings import TimeEncoding, pair_counts
+from dygmamba.nn.encodings import TimeEncoding, count_pair_tokens
 from dygmamba.nn.initialization import uniform_parameter
 from dygmamba.nn.mixers import MeanPool
 from dygmamba.nn.tokens import Tokens, make_tokens
@@ -31,7 +31,7 @@ def walk_positions(tokens: Tokens) -> Float[Tensor, "r l 2 2"]:
     once in its own sequence.
     """
     p, mask = tokens.node.shape[0] // 2, tokens.mask
-    counts = pair_counts(tokens.node, mask)  # [r l 2]
+    counts = count_pair_tokens(tokens.node, mask)  # [r l 2]
     roots, walks = (  # of u and v, for either row of their pair: [r 1 2]
         torch.stack([x[:p], x[p:]], dim=-1).repeat(2, 1)[:, None]
         for x in (tokens.node[:, 0], tokens.length - 1)

@@ -154,7 +154,7 @@ class DyGMambaCountsConfig(DyGMambaConfig):
 
 @dataclass(frozen=True, slots=True)
 class EdgeBankConfig(Settings):
-    """Which pairs EdgeBank remembers."""
+    """Settings of EdgeBank: which pairs it remembers."""
 
     memory: Literal["unlimited", "window", "repeat", "threshold"] = (
         "unlimited"  # pairs in memory: all, those of a window, of a window as long as repeats take, frequent ones

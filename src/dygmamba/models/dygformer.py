@@ -15,7 +15,7 @@ from dygmamba.data.events.event_store import FeatureTable
 from dygmamba.models.base import DatasetFacts, Encoder
 from dygmamba.models.configs import DyGFormerConfig
 from dygmamba.nn.attention import PreNormLayer, lookup
-from dygmamba.nn.encodings import CountSum, TimeEncoding, pair_counts
+from dygmamba.nn.encodings import CountSum, TimeEncoding, count_pair_tokens
 from dygmamba.nn.initialization import padded_width, uniform_parameter
 from dygmamba.nn.mixers import MeanPool
 from dygmamba.nn.tokens import Tokens, make_tokens
@@ -66,7 +66,7 @@ class PatchChannels(nn.Module):
             self.node(lookup(features.node, tokens.node, mask), mask),
             self.edge(lookup(features.edge, tokens.event, tokens.is_event), mask),
             self.age(self.time(tokens.age), mask),
-            self.common(self.count(pair_counts(tokens.node, mask)), mask),
+            self.common(self.count(count_pair_tokens(tokens.node, mask)), mask),
         )
         return torch.cat(parts, dim=-1)
 

@@ -17,7 +17,7 @@ from dygmamba.data.events.event_store import FeatureTable
 from dygmamba.models.base import DatasetFacts, Encoder
 from dygmamba.models.configs import FreeDyGConfig
 from dygmamba.nn.attention import FeedForward
-from dygmamba.nn.encodings import ChannelConfig, CountEncoding, pair_counts
+from dygmamba.nn.encodings import ChannelConfig, CountEncoding, count_pair_tokens
 from dygmamba.nn.tokens import Tokens, make_tokens, newest_last
 from dygmamba.sampling.view import NeighborRequest, NeighborSequence, PairView
 
@@ -27,7 +27,7 @@ def count_interactions(paired: NeighborSequence) -> Int32[Tensor, "r l 2"]:
 
     The other end of the pair gets its count in this sequence for both, so that common events show on both sides.
     """
-    p, counts = paired.node.shape[0] // 2, pair_counts(paired.node, paired.mask)
+    p, counts = paired.node.shape[0] // 2, count_pair_tokens(paired.node, paired.mask)
     own = torch.cat([counts[:p, :, :1], counts[p:, :, 1:]])  # [r l 1], count in the entry's own sequence
     met = (
         paired.node == paired.query_node.roll(p)[:, None]
@@ -44,7 +44,7 @@ class MixedChannels(nn.Module):
     def __init__(self, config: FreeDyGConfig, facts: DatasetFacts) -> None:
         super().__init__()
         dims = (facts.node_dim, facts.edge_dim, config.time_dim, config.out)
-        self.channels = ChannelConfig(*dims, fill=config.out).channels()
+        self.channels = ChannelConfig(*dims, min_fan_in=config.out).build_channels()
         self.count = CountEncoding(config.count_dim, config.out)
         self.mix = nn.Linear((len(self.channels) + 1) * config.out, config.out)
 

@@ -17,7 +17,7 @@ ENTRY_POINT_GROUP = "dygmamba.models"  # the object of each entry point is a Mod
 
 @dataclass(frozen=True, slots=True)
 class NodeSpec:
-    """How a model that learns labels of nodes without a backbone is configured and built."""
+    """Config and builder of a model that learns labels of nodes without a backbone."""
 
     config: type
     target: str  # import path "module:attribute" of its class, which is imported when it is built

@@ -25,8 +25,8 @@ class DepthTokens(nn.Module):
     def __init__(self, config: TCLConfig, facts: DatasetFacts) -> None:
         super().__init__()
         dims = (facts.node_dim, facts.edge_dim, config.time_dim, config.out)
-        sizes = ChannelConfig(*dims, trainable_time=True, fill=config.out)
-        self.channels = sizes.channels()
+        sizes = ChannelConfig(*dims, trainable_time=True, min_fan_in=config.out)
+        self.channels = sizes.build_channels()
         self.depth = nn.Embedding(config.neighbors + 1, config.out)
 
     def depths(self, tokens: Tokens) -> Tensor:

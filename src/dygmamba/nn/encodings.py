@@ -1,7 +1,8 @@
 """Channels: encodings of tokens, each projected to the same width (DyG-Mamba section 4.1).
 
-Legend: q sequences, r = 2 p sequences of p pairs (first all sources, then all destinations), l tokens,
-t time frequencies, c channel width, k values of a categorical column.
+Legend: r = 2 p sequences of p pairs (first all sources, then all destinations), l tokens, t time frequencies,
+c channel width, d columns of all channels, dc categorical columns, k one-hot columns of them, s time scales, f = 2 s
+decayed counts of a token.
 """
 
 from collections.abc import Iterable
@@ -23,7 +24,13 @@ from dygmamba.ops.gather_rows import gather_rows
 
 
 class TimeEncoding(nn.Module):
-    """cos(omega * span + b), omega_i = 10^(-decades * i / (t - 1)); fixed as in the paper, or trained."""
+    """cos(omega * span + b), omega_i = 10^(-decades * i / (t - 1)); fixed as in the paper, or trained.
+
+    Args:
+        dim: Number t of frequencies.
+        decades: Frequencies go from 1 down to 10^-decades.
+        trainable: Train frequencies and phases.
+    """
 
     def __init__(self, dim: int, decades: float = 9.0, trainable: bool = False) -> None:
         super().__init__()
@@ -34,7 +41,7 @@ class TimeEncoding(nn.Module):
         return torch.cos(span[..., None] * self.omega + self.phase)
 
 
-def pair_counts(node: Int32[Tensor, "r l"], mask: Bool[Tensor, "r l"]) -> Int32[Tensor, "r l 2"]:
+def count_pair_tokens(node: Int32[Tensor, "r l"], mask: Bool[Tensor, "r l"]) -> Int32[Tensor, "r l 2"]:
     """Count each token's node in the first and in the second sequence of its pair."""
     p = node.shape[0] // 2
     return torch.cat(cooccurrence(node[:p], node[p:], mask[:p], mask[p:]))
@@ -51,9 +58,9 @@ class CountSum(nn.Module):
         super().__init__()
         self.first, self.second = nn.Linear(1, hidden), nn.Linear(hidden, hidden)
 
-    def forward(self, counts: Int32[Tensor, "p l 2"]) -> Float[Tensor, "p l c"]:
+    def forward(self, counts: Int32[Tensor, "r l 2"]) -> Float[Tensor, "r l c"]:
         count = counts.to(self.first.weight.dtype)[..., None]
-        hidden = torch.addcmul(self.first.bias, count, self.first.weight[:, 0])  # [p l 2 c]
+        hidden = torch.addcmul(self.first.bias, count, self.first.weight[:, 0])  # [r l 2 c]
         return linear(relu(hidden).sum(dim=-2), self.second.weight, 2 * self.second.bias)
 
 
@@ -74,14 +81,13 @@ class ChannelConfig:
     width: int
     trainable_time: bool = False
     scales: tuple[float, ...] = (1.0,)  # time scales of decayed counts
-    fill: int = (
-        1  # node and edge features count as at least this many columns in the initial scale of weights
-    )
+    # least number of columns that the initial scale of the weights of node and edge features assumes
+    min_fan_in: int = 1
     names: tuple[str, ...] = ("node", "edge", "time")
     types: tuple[TypeColumn, ...] = ()  # categorical columns of events, with their values in training
     type_values: int = 1  # values of a categorical column that have an embedding of their own
 
-    def channels(self) -> nn.ModuleList:
+    def build_channels(self) -> nn.ModuleList:
         """Build the channels that need one sequence only."""
         return nn.ModuleList(CHANNELS[name](self) for name in self.names if name in CHANNELS)
 
@@ -98,7 +104,9 @@ class NodeChannel(Channel):
     def __init__(self, config: ChannelConfig) -> None:
         super().__init__()
         self.out_dim = config.width
-        self.align = AlignFeatures(config.node_dim, config.width, padded_width(config.node_dim, config.fill))
+        self.align = FeatureProjection(
+            config.node_dim, config.width, padded_width(config.node_dim, config.min_fan_in)
+        )
 
     def forward(self, tokens: Tokens, features: FeatureTable) -> Tensor:
         return self.align(features.node, tokens.node, tokens.mask)
@@ -110,7 +118,9 @@ class EdgeChannel(Channel):
     def __init__(self, config: ChannelConfig) -> None:
         super().__init__()
         self.out_dim = config.width
-        self.align = AlignFeatures(config.edge_dim, config.width, padded_width(config.edge_dim, config.fill))
+        self.align = FeatureProjection(
+            config.edge_dim, config.width, padded_width(config.edge_dim, config.min_fan_in)
+        )
 
     def forward(self, tokens: Tokens, features: FeatureTable) -> Tensor:
         return self.align(features.edge, tokens.event, tokens.is_event)
@@ -189,8 +199,8 @@ def assign_type_buckets(column: TypeColumn, values: int) -> Int64[Tensor, "_"]:
     return bucket
 
 
-class AlignFeatures(nn.Module):
-    """Linear map of looked-up features; features without columns leave only the bias."""
+class FeatureProjection(nn.Module):
+    """Linear projection of looked-up features; only the bias if the features have no columns."""
 
     def __init__(self, dim: int, width: int, fan_in: int) -> None:
         super().__init__()
@@ -202,7 +212,7 @@ class AlignFeatures(nn.Module):
         return lookup(table, index, present) @ self.weight + self.bias
 
 
-class Cooccurrence(Channel):
+class CooccurrenceChannel(Channel):
     """Counts of the token's node in the first and in the second sequence of its pair."""
 
     def __init__(self, config: ChannelConfig) -> None:
@@ -211,10 +221,10 @@ class Cooccurrence(Channel):
         self.encode = CountEncoding(config.width, config.width)
 
     def forward(self, tokens: Tokens) -> Tensor:
-        return self.encode(pair_counts(tokens.node, tokens.mask))
+        return self.encode(count_pair_tokens(tokens.node, tokens.mask))
 
 
-class DecayedCooccurrence(Channel):
+class DecayedCooccurrenceChannel(Channel):
     """Co-occurrence where each event counts exp(-age / scale), on several time scales."""
 
     scale: Tensor
@@ -227,10 +237,10 @@ class DecayedCooccurrence(Channel):
         self.encode = nn.Sequential(nn.Linear(sides, width), nn.ReLU(), nn.Linear(width, width))
 
     def forward(self, tokens: Tokens) -> Tensor:
-        return self.encode(torch.log1p(decayed_pair_counts(tokens, self.scale)))
+        return self.encode(torch.log1p(count_decayed_pair_tokens(tokens, self.scale)))
 
 
-def decayed_pair_counts(tokens: Tokens, scale: Float32[Tensor, "s"]) -> Float32[Tensor, "r l f"]:
+def count_decayed_pair_tokens(tokens: Tokens, scale: Float32[Tensor, "s"]) -> Float32[Tensor, "r l f"]:
     """Return the decayed count of each token's node in its own and then in the other sequence, on every scale.
 
     The first half of the sequences are sources, the second half the destinations of the same pairs.
@@ -251,8 +261,8 @@ CHANNELS: dict[str, type[Channel]] = {
     "event-types": EventTypeChannel,
 }
 PAIR_CHANNELS: dict[str, type[Channel]] = {
-    "cooccurrence": Cooccurrence,
-    "decayed-cooccurrence": DecayedCooccurrence,
+    "cooccurrence": CooccurrenceChannel,
+    "decayed-cooccurrence": DecayedCooccurrenceChannel,
 }
 
 
@@ -266,7 +276,7 @@ class Channels(nn.Module):
 
     def __init__(self, config: ChannelConfig) -> None:
         super().__init__()
-        self.alone = config.channels()
+        self.alone = config.build_channels()
         self.paired = nn.ModuleList(
             PAIR_CHANNELS[name](config) for name in config.names if name in PAIR_CHANNELS
         )

@@ -237,7 +237,7 @@ def transition_numbers(
 
 
 class TokenTransitions(nn.Module):
-    """How often the other end of the pair came 1, 2, ... events after a token's node, over all sources."""
+    """Encoding of how often the other end of the pair came 1, 2, ... events after a token's node, over all sources."""
 
     def __init__(self, config: HistoryConfig) -> None:
         super().__init__()
@@ -261,7 +261,7 @@ class TokenTransitions(nn.Module):
 
 
 class PairTransitions(nn.Module):
-    """How often the destination came 1, 2, ... events after the source's last, second last, ... destination."""
+    """Encoding of how often the destination came 1, 2, ... events after the last destinations of the source."""
 
     def __init__(self, config: HistoryConfig) -> None:
         super().__init__()

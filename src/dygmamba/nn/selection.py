@@ -34,7 +34,7 @@ class InputSelection(nn.Module):
 
 
 class BoundedSelection(InputSelection):
-    """As `InputSelection`, but ||W_B||_2 <= 1 and ||W_C||_2 <= 1: divided by max(1, sigma)."""
+    """`InputSelection` with ||W_B||_2 <= 1 and ||W_C||_2 <= 1: divided by max(1, sigma)."""
 
     def maps(self) -> Float[Tensor, "2 n d"]:
         """Return W_B and W_C, scaled to spectral norm at most 1."""

@@ -1,4 +1,4 @@
-"""Which published values are free of the two known leaks. docs/reference/protocol.md states the rule.
+"""Check of published values for the two known leaks. docs/reference/protocol.md states the rule.
 
 A published program can leak in two ways. It pads events and negatives in separate calls and reads the padding, so that
 the padded length tells them apart; or it updates a memory after each batch, so that a query sees events of its own
@@ -52,7 +52,7 @@ RELEASED_EVALUATION_BATCH = 400  # with historical and inductive negatives
 
 
 class LeakLabel(StrEnum):
-    """Whether a published value is free of the known leaks."""
+    """Verdict whether a published value is free of the known leaks."""
 
     RETRAINED = "retrained with leaks closed"
     FREE = "free of the known leaks"

@@ -45,7 +45,7 @@ class Card:
 
 @dataclass(frozen=True, slots=True)
 class ReportTask:
-    """What differs between the reports of the tasks."""
+    """Parts of a report that differ between tasks."""
 
     metrics: dict[str, str]  # key in a result row -> heading of the column
     explanation: str  # how to read the metrics

@@ -54,7 +54,7 @@ RESULT_FILE = "backtest.json"
 
 @dataclass(frozen=True, slots=True)
 class BacktestRequest:
-    """What to compare.
+    """Request for a backtest.
 
     Attributes:
         dataset: The stream.

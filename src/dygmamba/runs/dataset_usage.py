@@ -1,4 +1,4 @@
-"""Which runs use which datasets, found by reading the config files below a folder; needs no torch."""
+"""Runs and the datasets that they use, found by reading the config files below a folder; needs no torch."""
 
 import tomllib
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ class DatasetUse:
     version: str  # "" for runs trained before datasets had versions
 
     def is_of(self, version: DatasetVersion) -> bool:
-        """Whether the run was trained on this version of the dataset."""
+        """Return whether the run was trained on this version of the dataset."""
         is_same = self.version == version.version if self.version else self.digest == version.digest
         return self.data == version.name and is_same
 

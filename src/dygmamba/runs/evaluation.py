@@ -131,7 +131,7 @@ def build_score_factor(activity: bool, stream: Stream) -> ScoreFactor:
 
 @dataclass(frozen=True, slots=True)
 class Ranking:
-    """How events are ranked: by which metrics (mrr, hits@10, ...) and among which candidates."""
+    """Settings of a ranking of events: metrics (mrr, hits@10, ...) and candidates."""
 
     metrics: tuple[str, ...]
     count: int | str | None = DEFAULT_CANDIDATES  # sampled candidates; None: all destinations; or the board's

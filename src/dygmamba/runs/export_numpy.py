@@ -103,7 +103,7 @@ def score_last_events(run: OpenRun, content: bytes, count: int) -> np.ndarray:
     (src, dst), time = ends, store.time.numpy()
     scorer.observe(src, dst, time, rows)
     last = {name: column[-count:] for name, column in rows.items()}
-    return scorer.logit(src[-count:], dst[-count:], time[-count:], last)
+    return scorer.compute_logits(src[-count:], dst[-count:], time[-count:], last)
 
 
 def join_modules(about: dict[str, Any]) -> str:

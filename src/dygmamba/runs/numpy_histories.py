@@ -13,7 +13,7 @@ import numpy as np
 
 
 class Block:
-    """Entries sorted by key, time and `tie`, with one binary search for the past of a key."""
+    """Entries sorted by key, time and `tie`; one binary search finds those of a key before a time."""
 
     def __init__(self, key, time, tie, values):
         order = np.lexsort((tie, time, key))
@@ -55,8 +55,8 @@ class History:
             block = Block(*map(np.concatenate, parts), both)
         self.blocks.append(block)
 
-    def last(self, key, time, *names):
-        """Return whether each key has an entry strictly before each time, and of the last one time and values."""
+    def find_last(self, key, time, *names):
+        """Return, for each key, whether it has an entry strictly before the time, and time and values of the last."""
         found, when, values = np.zeros(len(key), bool), np.array(time, np.float64), {}
         for block in self.blocks:  # a later block has later entries
             start, end = block.find(key, time)
@@ -69,7 +69,7 @@ class History:
                 into[has] = column[end[has] - 1]
         return found, when, [values.get(name) for name in names]
 
-    def recent(self, key, time, count):
+    def find_recent(self, key, time, count):
         """Return time and `tie` of the last entries strictly before each time, the last first; time inf if none."""
         times, ties, place = [], [], np.arange(count)
         for block in self.blocks:
@@ -105,7 +105,7 @@ class DecayedSums(History):
         known, start, size = np.unique(key, return_index=True, return_counts=True)
         names = ("running", "number", *(("latest", "tied") if self.has_latest else ()))
         empty = {"running": (len(self.scale), value.shape[1]), "latest": value.shape[1:]}
-        found, when, kept = self.last(known, np.full(len(known), np.inf), *names)
+        found, when, kept = self.find_last(known, np.full(len(known), np.inf), *names)
         state = {
             name: np.zeros((len(known), *empty.get(name, ()))) if old is None else old
             for name, old in zip(names, kept, strict=True)
@@ -138,16 +138,16 @@ class DecayedSums(History):
             return np.exp(x)
         return np.array(list(map(math.exp, x.ravel().tolist()))).reshape(x.shape)
 
-    def count(self, key, time, rate=None):
+    def compute_counts(self, key, time, rate=None):
         """Return the decayed count of each key strictly before each time [q s]; 0 for key -1."""
-        found, when, (running,) = self.last(key, time, "running")
+        found, when, (running,) = self.find_last(key, time, "running")
         if running is None:
             return np.zeros((len(key), len(self.scale)))
         age = (time - when)[:, None]
         return found[:, None] * running[..., 0] * np.exp(-age / self.scale if rate is None else -age * rate)
 
-    def number_and_age(self, key, time):
+    def get_count_and_age(self, key, time):
         """Return the number of events of each key strictly before each time, and the age of the last, -1 if none."""
-        found, when, (number,) = self.last(key, time, "number")
+        found, when, (number,) = self.find_last(key, time, "number")
         number = np.zeros(len(key)) if number is None else number
         return number, np.where(found, time - when, -1.0)

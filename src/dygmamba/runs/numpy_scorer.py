@@ -104,7 +104,7 @@ class Scorer:
             time: Numbers in the unit of the training data, or datetime64 where it has dates.
             columns: The columns that the model reads (`about["columns"]`), by name.
         """
-        time = as_time(time)
+        time = convert_times(time)
         require_lengths(len(time), {**(columns or {}), "src": src, "dst": dst})
         order = np.argsort(time, kind="stable")
         if len(order) and time[order[0]] < self.newest:
@@ -112,7 +112,7 @@ class Scorer:
                 f"an event at {time[order[0]]} is earlier than one observed before, at {self.newest}; "
                 "load the scorer again and observe all events in the order of their times"
             )
-        columns = {name: np.asarray(self._column(columns, name))[order] for name in self.about["columns"]}
+        columns = {name: np.asarray(self._get_column(columns, name))[order] for name in self.about["columns"]}
         src, dst = (np.asarray(ids)[order] for ids in (src, dst))
         self.nodes.add(src, dst)
         ends = [self.nodes.find(ids, side) for side, ids in enumerate((src, dst))]
@@ -131,7 +131,7 @@ class Scorer:
         model scores events with their columns (`about["query_columns"]`).
         """
         time = self._fill_time(time, src)
-        odds = self.logit(src, dst, time, columns)
+        odds = self.compute_logits(src, dst, time, columns)
         calibration = self.about["calibration"]
         if calibration is None:
             return 1 / (1 + np.exp(-odds))
@@ -145,34 +145,36 @@ class Scorer:
         return 1 / (1 + np.exp(-(odds + (is_new[0] & is_new[1]) * calibration["both_new"])))
 
     def _is_new(self, ids, side, time):
-        """Whether nodes have no training event strictly before each time."""
+        """Return whether each node has no training event strictly before each time."""
         node = self.nodes.find(ids, side)
         is_listed = (node >= 0) & (node < len(self.first))
         return ~is_listed | (self.first[np.where(is_listed, node, 0)] >= time)
 
     def _fill_time(self, time, src):
         if time is not None:
-            return as_time(time)
+            return convert_times(time)
         step = (
             1 if self.has_whole_times and abs(self.newest) < 2**53 else 1e-6 if self.about["is_dated"] else 0
         )
         return np.full(len(src), self.newest + step if step else np.nextafter(self.newest, np.inf))
 
-    def logit(self, src, dst, time=None, columns=None):
+    def compute_logits(self, src, dst, time=None, columns=None):
         """Return the sum of the trees for each pair; the arguments are those of `score`."""
         time = self._fill_time(time, src)
         require_lengths(len(time), {**(columns or {}), "src": src, "dst": dst})
         ends = [self.nodes.find(ids, side) for side, ids in enumerate((src, dst))]
         wanted = self.about["query_columns"]
-        columns = {name: np.asarray(self._column(columns, name)) for name in wanted}
+        columns = {name: np.asarray(self._get_column(columns, name)) for name in wanted}
         parts = [np.zeros(0)]
         for begin in range(0, len(time), MAX_PAIRS):
             rows = slice(begin, begin + MAX_PAIRS)
             query = {name: column[rows] for name, column in columns.items()}
-            parts.append(self._sum_trees(self._compute(ends[0][rows], ends[1][rows], time[rows], query)))
+            parts.append(
+                self._sum_trees(self._compute_features(ends[0][rows], ends[1][rows], time[rows], query))
+            )
         return np.concatenate(parts)
 
-    def _compute(self, src, dst, time, query):
+    def _compute_features(self, src, dst, time, query):
         """Return the features of each pair in 32 bits [p f], in the order of `about["numbers"]`."""
         parts = [part for features in self.features for part in features.compute(src, dst, time, query)]
         return np.concatenate(parts, 1).astype(np.float32)
@@ -191,7 +193,7 @@ class Scorer:
             total += value[at]
         return float(self.arrays["base"]) + total
 
-    def _column(self, columns, name):
+    def _get_column(self, columns, name):
         if columns is None or name not in columns:
             raise ValueError(f"the model reads the column {name!r}; give `columns` with it, an array by name")
         return columns[name]
@@ -216,8 +218,8 @@ def require_lengths(count, columns):
             )
 
 
-def as_time(time):
-    """Return times as float64; dates as seconds since 1970, in UTC where they have no zone."""
+def convert_times(time):
+    """Convert times to float64; dates to seconds since 1970, in UTC where they have no zone."""
     time = np.asarray(time)
     if time.dtype.kind == "O":
         aware = [value if value.tzinfo else value.replace(tzinfo=timezone.utc) for value in time]  # noqa: UP017
@@ -240,13 +242,14 @@ def read_csv(path, about, needs_time):
     for usual, name in zip(("src", "dst", "time"), about["table"], strict=True):
         found.append(columns.get(name, columns.get(usual)))
         if found[-1] is None and (usual != "time" or needs_time):
-            raise ValueError(f"{path} has no column {name!r}; name it so in the first line of the file")
+            advice = "add it" if name == usual else f"add it, or name it {usual!r}"
+            raise ValueError(f"{path} has no column {name!r}; {advice}")
     src, dst, time = found
     return src, dst, None if time is None else parse_times(time, about["ticks"], path), columns
 
 
 def parse_times(texts, ticks, path):
-    """Return the numbers of a column in seconds, with `ticks` of them in one, or its dates."""
+    """Parse times: numbers divided by `ticks` (units per second), or ISO dates as datetime64."""
     try:
         return np.array(texts, np.float64) / ticks
     except ValueError:

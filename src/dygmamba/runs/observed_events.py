@@ -36,7 +36,7 @@ def load_observed(predictor: Predictor, path: Path) -> Predictor:
 
 
 def _continues(known: Dataset, own: Dataset) -> bool:
-    """Whether a dataset has the nodes and columns of another one, and at least as many events."""
+    """Return whether a dataset has the nodes and columns of another one, and at least as many events."""
     count = len(own.ids)
     new, old = known.store.features, own.store.features
     return (

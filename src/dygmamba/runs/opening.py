@@ -80,7 +80,7 @@ class OpenRun:
 
     @property
     def rule(self) -> VisibilityRule:
-        """Which events its node memory had observed in training."""
+        """Rule for which events its node memory had observed in training."""
         return self.fit_config.rule
 
     @property

@@ -52,7 +52,7 @@ SettingLayers = dict[str, dict[str, Any]]  # settings by the name of their sourc
 
 @dataclass(frozen=True, slots=True)
 class StartOptions:
-    """What a new run starts with besides dataset, model, seed and settings."""
+    """Options of a new run besides dataset, model, seed and settings."""
 
     split: SplitRule | None = None  # None: the default split of the dataset
     preset: str | None = None  # a size preset; takes precedence over the preset of the dataset

@@ -70,7 +70,7 @@ def _summarize(path: Path) -> RunSummary | None:
 
 
 def _is_main(row: dict[str, Any]) -> bool:
-    """Whether a row is of all nodes against random negatives, or of node classification."""
+    """Return whether a row is of all nodes against random negatives, or of node classification."""
     return row.get("setting", "transductive") == "transductive" and row.get("negatives", "random") == "random"
 
 

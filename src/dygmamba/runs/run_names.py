@@ -49,7 +49,7 @@ def find_runs(name: str | Path = LATEST, runs: Path = RUNS_FOLDER) -> list[Path]
 
 
 def is_finished(run: Path) -> bool:
-    """Whether the final evaluation of a run was written."""
+    """Return whether the final evaluation of a run was written."""
     return (run / "results.json").is_file()
 
 

@@ -89,7 +89,7 @@ def copy_shared_file(folder: Path, name: str, entry: Mapping[str, Any], target: 
 
 
 def read_unchanged(read_manifest: Callable[[], Manifest], use: Callable[[Manifest], Result]) -> Result:
-    """Return `use` of the manifest, again if another run was pushed in the meantime."""
+    """Call `use(manifest)`; retry with the new manifest if another push replaced it."""
     for _ in range(MAX_ATTEMPTS - 1):
         manifest = read_manifest()
         try:
@@ -101,7 +101,7 @@ def read_unchanged(read_manifest: Callable[[], Manifest], use: Callable[[Manifes
 
 
 def is_empty_or_unfinished(folder: Path) -> bool:
-    """Whether a folder has nothing but what a first push leaves that is killed before its end."""
+    """Return whether a folder has nothing but the files of a first push that was killed before its end."""
     names = (path.name for path in folder.iterdir())
     return all(
         name == LOCK_FILE or NEW_NAME.fullmatch(name) or TEMPORARY_NAME.fullmatch(name) for name in names

@@ -39,7 +39,7 @@ PRESET_FILE, PAGE_NAME = "preset.toml", "tune"
 
 @dataclass(frozen=True, slots=True)
 class TuningRequest:
-    """What to search.
+    """Request for a search of settings.
 
     Attributes:
         fixed: Settings that are not searched.

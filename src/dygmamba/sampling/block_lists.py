@@ -79,7 +79,7 @@ class Growing:
         return {}
 
     def list_arrays(self, prefix: str = "") -> "Iterator[tuple[str, Growing, str, int]]":
-        """Yield the name of each array, who has it under which attribute, and how many of its rows are in use."""
+        """Yield the name of each array, its owner and attribute, and how many of its rows are in use."""
         for name, used in self.arrays.items():
             rows = len(getattr(self, name)) if used is None else int(getattr(self, used))
             yield prefix + name, self, name, rows
@@ -91,7 +91,7 @@ class Growing:
         setattr(self, name, array)
 
     def list_integers(self, prefix: str = "") -> "Iterator[tuple[str, Growing, str]]":
-        """Yield the name of each integer and who has it under which attribute."""
+        """Yield the name of each integer, its owner and attribute."""
         for name in self.integers:
             yield prefix + name, self, name
         for name, part in self.parts.items():

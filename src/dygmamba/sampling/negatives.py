@@ -139,7 +139,7 @@ def _sample_inductive(store: EventStore, request: NegativeRequest) -> Iterator[P
 
 @dataclass(frozen=True, slots=True)
 class NegativeSampler:
-    """How negatives are sampled: `sample` yields the pairs of each batch, in the order of the positives.
+    """Sampler of negatives: `sample` yields the pairs of each batch, in the order of the positives.
 
     `keeps_source` says whether a negative has the source of its event; the activity of the source is then no help.
     """

@@ -54,7 +54,11 @@ class NodeFeatureRequest(TableRequest):
             names += [f"{column.name} of the source minus that of the destination"]
             names += [f"{column.name} of the {end} is known" for end in ENDS]
         for column in self.columns.types:
-            words = [*(repr(value) for value in list_frequent(column)[1]), "any other value", "missing"]
+            words = [
+                *(repr(value) for value in list_frequent_values(column)[1]),
+                "any other value",
+                "missing",
+            ]
             names += [f"{column.name} of the {end} is {word}" for end in ENDS for word in words]
             names += [f"{column.name} of source and destination is the same"]
         return names
@@ -81,8 +85,8 @@ class NodeFeatureRequest(TableRequest):
             difference = torch.where(known[0] & known[1], value[0] - value[1], 0.0)
             parts += [torch.stack([*value, difference, *(own.double() for own in known)], dim=1)]
         for column in self.columns.types:
-            frequent, _ = list_frequent(column)
-            missing = find_code(rows, column)
+            frequent, _ = list_frequent_values(column)
+            missing = get_missing_code(rows, column)
             code = [_find_codes(rows, row, column.index, missing) for row in found]
             parts += [_one_hot(own, frequent, missing) for own in code]
             same = (code[0] == code[1]) & (code[0] >= 0) & (code[0] != missing)
@@ -90,13 +94,13 @@ class NodeFeatureRequest(TableRequest):
         return torch.cat(parts, dim=1).float()
 
 
-def list_frequent(column: TypeColumn) -> tuple[list[int], list[str]]:
+def list_frequent_values(column: TypeColumn) -> tuple[list[int], list[str]]:
     """Return codes and values of a categorical column without the missing value, the most frequent first."""
     pairs = [pair for pair in zip(column.codes, column.values, strict=True) if pair[1] != MISSING_VALUE]
     return [code for code, _ in pairs], [value for _, value in pairs]
 
 
-def find_code(rows: NodeRows, column: TypeColumn) -> int:
+def get_missing_code(rows: NodeRows, column: TypeColumn) -> int:
     """Return the code of the missing value, -1 if no row has one."""
     values = rows.categories[column.index].values
     return values.index(MISSING_VALUE) if MISSING_VALUE in values else -1
@@ -116,7 +120,7 @@ def _is_known(rows: NodeRows, row: Int64[Tensor, "p"], index: int) -> Bool[Tenso
 
 
 def _find_codes(rows: NodeRows, row: Int64[Tensor, "p"], index: int, missing: int) -> Int64[Tensor, "p"]:
-    """Return the code of each row, that of a missing value without a row."""
+    """Return the category code of each row; `missing` where row is -1."""
     if not len(rows):
         return torch.full_like(row, missing)
     return torch.where(row >= 0, rows.codes[row.clamp(min=0), index].long(), missing)

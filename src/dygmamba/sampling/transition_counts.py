@@ -1,4 +1,4 @@
-"""Which destination follows which, looked up for any two nodes on the model's device.
+"""Transitions between destinations, looked up for any two nodes on the model's device.
 
 The numbers are those of `ops/transitions`, in the layout of `sampling/decayed_counts.py`: one column of sorted keys for
 all groups and one binary search per look-up, so that a CUDA graph can capture it. The table covers a fixed set of

@@ -182,6 +182,6 @@ def _as_query(event: Event, origin: Origin) -> PairQuery | None:
 
 
 def _is_measurable(predictor: Predictor) -> bool:
-    """Whether scores are probabilities of pairs, and queries of the past do not replay a node memory."""
+    """Return whether scores are probabilities of pairs, and queries of the past do not replay a node memory."""
     is_link = predictor.run.folder.task == "link"
     return is_link and predictor.calibration is not None and not predictor.run.scorer.stateful

@@ -27,7 +27,7 @@ MAX_CLASSES = 1_000  # outputs of a model
 
 @runtime_checkable
 class NodeTarget(Protocol):
-    """What a model of nodes predicts. `outputs` is the number of its outputs, `weights` those of the classes."""
+    """Target that a model of nodes predicts. `outputs` is the number of its outputs, `weights` those of the classes."""
 
     kind: ClassVar[TargetKind]
     watched: ClassVar[str]  # metric that selects the best epoch

@@ -143,7 +143,7 @@ def get_process_start(pid: int | None = None) -> int:
 
 
 def is_process_dead(host_id: str, pid: int, start: int, modified: float) -> bool:
-    """Whether the process that wrote a file is certainly gone.
+    """Return whether the process that wrote a file is certainly gone.
 
     Args:
         host_id: `get_host_id` of the writer.

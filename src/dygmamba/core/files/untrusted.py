@@ -84,7 +84,7 @@ def describe_file(path: Path) -> dict[str, Any]:
 
 
 def is_valid_folder_name(name: str) -> bool:
-    """Whether `name` is one path component that every file system takes: no separators, no invisible characters."""
+    """Return whether `name` is one path component for every file system: no separators, no invisible characters."""
     is_plain = name == name.strip() and name == name.rstrip(".") and name.isprintable()
     is_short = len(name.encode("utf-8", "surrogatepass")) <= MAX_NAME_BYTES
     return bool(name) and is_plain and not RESERVED_CHARACTERS & set(name) and is_short

@@ -267,7 +267,7 @@ def remove_stale_temporaries(folder: Path) -> None:
 
 @contextmanager
 def create_temporary_folder(parent: Path) -> Iterator[Path]:
-    """Inside, there is an empty folder in `parent`; if the process is killed, a later one removes the folder."""
+    """Context manager: an empty folder in `parent`; if the process is killed, a later one removes the folder."""
     make_folder(parent)
     remove_stale_temporaries(parent)
     folder = parent / _make_temporary_name()

@@ -84,7 +84,7 @@ def unpack_archive(
 
 
 def is_intact(folder: Path) -> bool | None:
-    """Whether the files of a folder match their receipt; None if there is no receipt."""
+    """Return whether the files of a folder match their receipt; None if there is no receipt."""
     try:
         files = json.loads((folder / RECEIPT).read_text(encoding="utf-8"))["files"]
         return all(_compute_size_and_crc(folder / name) == list(expected) for name, expected in files.items())

@@ -29,7 +29,7 @@ MIN_PROGRESS_BYTES = 2**20  # an attempt that gained this much does not count as
 
 @dataclass(frozen=True, slots=True)
 class DownloadLimits:
-    """How long and how much a download may take."""
+    """Limits of the time and the size of a download."""
 
     timeout: float = 30.0  # seconds without a byte
     retries: int = 5  # attempts without progress, after the first

@@ -63,7 +63,7 @@ def pin_hash(archive: Path, digest: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class FetchResult:
-    """Where a fetched dataset is and how it got there."""
+    """Folder of a fetched dataset and how it got there."""
 
     entry: CatalogueEntry
     folder: Path
@@ -109,7 +109,7 @@ class ExpectedArchive:
 
     @property
     def hint(self) -> str:
-        """What else can be done if an archive does not match its pinned hash."""
+        """Further advice in case an archive does not match its pinned hash."""
         if self.is_published or self.checksum is None:
             return ""
         return f", or delete {get_trusted_hash_path(self.archive)} if the publisher has changed it"
@@ -121,7 +121,7 @@ class ExpectedArchive:
 
 
 def is_fetched(entry: CatalogueEntry, folder: Path) -> bool:
-    """Whether the dataset is in the folder, as published or in another readable format."""
+    """Return whether the dataset is in the folder, as published or in another readable format."""
     is_unpacked = all((folder / entry.name / name).is_file() for name in entry.members)
     return is_unpacked or has_dataset([folder], entry.name)
 

@@ -91,7 +91,7 @@ class PartialDownload:
 
     @property
     def manual_advice(self) -> str:
-        """How to get the file without this program."""
+        """Advice on how to get the file without this program."""
         return f"put {self.target.name} from {self.url} into {self.target.parent} and run the command again"
 
     @property
@@ -169,7 +169,7 @@ class PartialDownload:
         self.size = 0
 
     def _continues(self, response: HTTPResponse, validator: str | None) -> bool:
-        """Whether a response with status 206 is the rest of the same file, from the requested byte on."""
+        """Return whether a response with status 206 is the rest of the same file, from the requested byte on."""
         span = re.fullmatch(r"bytes (\d+)-\d+/(\d+|\*)", response.headers.get("Content-Range", ""))
         if span is None or parse_header_number(span[1]) != self.size or validator != self._validator:
             return False

@@ -1,6 +1,6 @@
 """Node features as rows (node, time, columns): for a query, the last row of its node before the query time counts.
 
-Shapes: r rows, c numeric columns, k categorical columns, p queries, m rows of the training period.
+Legend: r rows, c numeric columns, k categorical columns, p queries, m rows of the training period.
 """
 
 from dataclasses import dataclass, field, replace
@@ -44,8 +44,13 @@ class NodeRows:
     _key: Int64[Tensor, "r"] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        if any(len(column) != len(self.node) for column in self.columns):
-            raise EventError("columns of node features differ in length", code="column-length")
+        for column in self.columns:
+            if len(column) != len(self.node):
+                raise EventError(
+                    f"node features have {len(self.node):,} nodes but {len(column):,} rows in another column; "
+                    "give columns of one length",
+                    code="column-length",
+                )
         instants, rank = torch.unique(self.time, return_inverse=True)
         key = self.node * (len(instants) + 1) + rank
         if len(key) and (bool((key[1:] < key[:-1]).any()) or int(self.node[0]) < 0):
@@ -91,7 +96,7 @@ class NodeRows:
 
     def find_last_before(self, node: Int64[Tensor, "p"], time: Float64[Tensor, "p"]) -> Int64[Tensor, "p"]:
         """Return the last row of each node strictly before each time, -1 if there is none."""
-        # strict '<': a row at the query time is not visible, as an event is not (ADR 003)
+        # strict '<': a row at the query time is not visible, as an event is not (decision 003)
         earlier = torch.searchsorted(self._instants, time.contiguous())
         row = torch.searchsorted(self._key, node * (len(self._instants) + 1) + earlier) - 1
         is_own = (row >= 0) & (node >= 0)
@@ -118,11 +123,12 @@ class NodeRows:
         return replace(self, codes=torch.cat(codes, dim=1), categories=tuple(merged))
 
 
-def rank_node_columns(rows: NodeRows | None, end: float) -> ColumnFacts:
+def select_node_columns(rows: NodeRows | None, end: float) -> ColumnFacts:
     """Return the columns of node features that a model may read, with statistics of the rows before the time `end`.
 
-    Columns that are constant in these rows are left out, and more than `MAX_SEPARATE_COLUMNS` numeric columns, which
-    are one vector. A categorical column comes first if its eight most frequent values cover most rows.
+    Columns that are constant in these rows are left out. More than `MAX_SEPARATE_COLUMNS` numeric columns count as one
+    vector, and none of them is used. A categorical column comes first if its eight most frequent values cover
+    most rows.
     """
     if rows is None:
         return ColumnFacts()

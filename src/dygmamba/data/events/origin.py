@@ -9,7 +9,7 @@ from dygmamba.core.settings import check_value
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where a dataset came from: the name of the source file and the meaning of its columns."""
+    """Origin of a dataset: the name of the source file and the meaning of its columns."""
 
     file: str = ""
     format: str = ""

@@ -102,7 +102,7 @@ class SplitCounts:
 
 @dataclass(frozen=True, slots=True)
 class SplitRule:
-    """How to split a stream: by shares, at two timestamps, by numbers of events, or not at all.
+    """Rule that splits a stream: by shares, at two timestamps, by numbers of events, or not at all.
 
     The protocol "benchmark" samples a tenth of the nodes and removes their events from training, as DyGLib does. The
     protocol "time" removes nothing. Numbers of events, which leaderboards use, have the protocol "time".

@@ -30,7 +30,7 @@ class StreamPrefix(NamedTuple):
         return StreamPrefix(rows, _get_digest(store, rows))
 
     def matches(self, store: EventStore) -> bool:
-        """Whether the stream begins with the same events."""
+        """Return whether the stream begins with the same events."""
         if self.rows > len(store):
             return False
         return self.seal == _get_digest(store, self.rows) or self.seal == _compute_sampled_checksum(

@@ -14,7 +14,7 @@ MAX_EPOCH_SECONDS = 1e11  # the year 5138: a larger number must be milliseconds 
 
 
 def looks_like_epoch_seconds(start: float, end: float) -> bool:
-    """Whether timestamps from `start` to `end` can be seconds since 1970, see `EPOCH_RANGE`."""
+    """Return whether timestamps from `start` to `end` can be seconds since 1970, see `EPOCH_RANGE`."""
     return EPOCH_RANGE[0] <= start <= end < EPOCH_RANGE[1]
 
 

@@ -27,7 +27,7 @@ BYTES_PER_EVENT = 60
 
 @dataclass(frozen=True, slots=True)
 class Choices:
-    """What customers chose, what shops are like, and how customers changed; the first changes are before all events.
+    """Choices of customers, levels of shops, and changes of customers; the first changes are before all events.
 
     Attributes:
         src: Customer of each event.

@@ -28,7 +28,7 @@ Row = Sequence[str]
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """What the first lines of a delimited file say about it.
+    """Layout of a delimited file, from its first lines.
 
     Without a line of column names (`named` is False), columns are named by their positions, from "0". `width` is the
     number of columns of the first data row, `skip` the number of lines before it.
@@ -106,7 +106,7 @@ def _is_comment(line: str, plain: str | None) -> bool:
 
 
 def _looks_like_event(line: str, like: str) -> bool:
-    """Whether a line that starts with a comment mark has the same kinds of fields as another line."""
+    """Return whether a line that starts with a comment mark has the same kinds of fields as another line."""
     if not line.startswith(COMMENT_MARKS) or not line[1:2].strip():
         return False
     separator = re.compile(r"[\t;|,]" if re.search(r"[\t;|,]", like) else r"\s+")
@@ -169,7 +169,7 @@ def _count_columns(lines: list[str], delimiter: str) -> tuple[int, float] | None
 
 
 def _is_header_line(path: Path, first: Row, sample: Sequence[Row], options: ReadOptions) -> bool:
-    """Whether the first line names the columns: an event contains a number or a date, a name is neither."""
+    """Return whether the first line names the columns: an event contains a number or a date, a name is neither."""
     kinds = [classify_field(field) for field in first]
     if not any(kinds):
         return True
@@ -296,5 +296,5 @@ def _looks_like_time(column: list[str]) -> bool:
 
 
 def _is_increasing(numbers: list[float]) -> bool:
-    """Whether they never fall and are not all equal."""
+    """Return whether numbers never fall and are not all equal."""
     return numbers == sorted(numbers) and numbers[0] < numbers[-1]

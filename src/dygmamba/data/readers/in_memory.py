@@ -99,7 +99,7 @@ class InMemoryTable:
 
 
 def is_in_memory(source: Any) -> bool:
-    """Whether the source is an object rather than the path of a file."""
+    """Return whether the source is an object rather than the path of a file."""
     return not isinstance(source, str | Path)
 
 
@@ -160,7 +160,7 @@ def wrap_table(source: Any) -> InMemoryTable:
 
 
 def has_class(source: Any, package: str, name: str) -> bool:
-    """Whether the object's class is, or derives from, the class of that name in that package."""
+    """Return whether the object's class is, or derives from, the class of that name in that package."""
     return any(
         kind.__name__ == name and kind.__module__.split(".")[0] == package for kind in type(source).__mro__
     )

@@ -63,7 +63,7 @@ COPY_ROWS = 1 << 16  # feature rows copied at a time
 
 
 def is_dyglib(names: tuple[str, ...]) -> bool:
-    """Whether these are DyGLib's column names; most files start with an unnamed row number."""
+    """Return whether these are DyGLib's column names; most files start with an unnamed row number."""
     return names[-len(DYGLIB_COLUMNS) :] == DYGLIB_COLUMNS and len(names) <= len(DYGLIB_COLUMNS) + 1
 
 

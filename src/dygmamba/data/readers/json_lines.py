@@ -41,7 +41,7 @@ Row = Sequence[str | None]
 
 
 def is_json_lines(path: Path, options: ReadOptions) -> bool:
-    """Whether a file holds JSON objects, by its suffix or its first character."""
+    """Return whether a file holds JSON objects, by its suffix or its first character."""
     if SUFFIXES & set(path.suffixes):
         return True
     text, _ = read_head(path, options.encoding)

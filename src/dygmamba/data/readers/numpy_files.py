@@ -79,7 +79,7 @@ ZIP_METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)  # numpy writes no othe
 
 @dataclass(frozen=True, slots=True)
 class ArraySpec:
-    """What an array of the archive must be: letters of numpy dtype kinds, numbers of axes, and a description."""
+    """Requirements of an array of the archive: letters of numpy dtype kinds, numbers of axes, and a description."""
 
     kinds: str
     axes: tuple[int, ...]

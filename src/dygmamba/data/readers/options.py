@@ -47,7 +47,7 @@ BatchObserver = Callable[[Iterator, int], Iterator]
 
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
-    """How to read a file of events; a column left at None is searched under its usual names.
+    """Options to read a file of events; a column left at None is searched under its usual names.
 
     A column is given by its name, or by its position from 0 if no column has that name.
     """
@@ -138,7 +138,7 @@ class ReadOptions:
 
 @dataclass(frozen=True, slots=True)
 class ColumnRoles:
-    """Which column of a file is the source, the destination, the time, a feature, a category or the label."""
+    """Columns of a file by role: source, destination, time, features, categories and label."""
 
     src: str
     dst: str
@@ -294,7 +294,7 @@ METADATA_KEY = "dygmamba"
 
 @dataclass(frozen=True, slots=True)
 class TableMetadata:
-    """What a table exported by this package records about its columns, so that reading it needs no options.
+    """Metadata of the columns of a table that this package exported, so that reading it needs no options.
 
     It is stored in the Arrow schema (so in Parquet and Arrow files too) or in the `attrs` of a data frame. Options of
     the reader take precedence; metadata that does not fit its table is ignored.

@@ -135,7 +135,7 @@ class OtherColumns:
                 self.marks[name] = self.decimal or find_decimal_mark(batch.column(name))
 
     def _is_numeric_text(self, column: pa.Array) -> bool:
-        """Whether text is numbers: the first values that are not missing all are, or there is none."""
+        """Return whether text is numbers: the first values that are not missing all are, or there is none."""
         words = [word for word in as_category_text(column.slice(0, SAMPLE_ROWS)).to_pylist() if word]
         is_plain = bool(words) and all(
             classify_field(word) == "number" or word.lower() in ("true", "false", "inf", "-inf")

@@ -258,7 +258,7 @@ def read_id_list(path: Path, options: ReadOptions, origin: Origin) -> pa.Array |
 
 
 def _has_several_columns(path: Path, encoding: str, delimiter: str) -> bool:
-    """Whether the file is binary or its first line has several columns; a large table is not read for that."""
+    """Return whether the file is binary or its first line has several columns; a large table is not read for that."""
     with path.open("rb") as file:
         start = file.read(FIRST_LINE_BYTES)
     lines = start.decode(encoding, "ignore").splitlines()

@@ -80,7 +80,7 @@ def _raise_os_errors() -> Iterator[None]:
 
 
 def is_zipped_text(path: Path) -> bool:
-    """Whether a zip archive has exactly one file, and not of arrays; raise FileError if it has several."""
+    """Return whether a zip archive has exactly one file, and not of arrays; raise FileError if it has several."""
     names = _list_zipped_files(path)
     if not names or any(name.endswith(".npy") for name in names):
         return False

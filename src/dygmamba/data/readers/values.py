@@ -45,7 +45,7 @@ class BadValueError(FileError):
 
 @dataclass(frozen=True, slots=True)
 class ColumnLocation:
-    """Where a run of values is in its file, for error messages.
+    """Location of a run of values in its file, for error messages.
 
     Data rows are numbered from 1, after any header; `first_row` rows come before this run.
     """
@@ -163,7 +163,7 @@ def is_text_type(kind: pa.DataType) -> bool:
 
 
 def is_real_type(kind: pa.DataType) -> bool:
-    """Whether values of this type may have a fraction."""
+    """Return whether values of this type may have a fraction."""
     return pa.types.is_floating(kind) or pa.types.is_decimal(kind)
 
 

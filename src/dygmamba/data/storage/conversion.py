@@ -138,7 +138,7 @@ def type_names(dataset: "Dataset") -> tuple[str, ...]:
 
 
 def _are_usable(names: tuple[str, ...]) -> bool:
-    """Whether these names are distinct, can be given in a list, and are none of the other columns."""
+    """Return whether these names are distinct, can be given in a list, and are none of the other columns."""
     taken = (*EVENT_COLUMNS, LABEL_COLUMN)
     return len(set(names)) == len(names) and all(
         name and "," not in name and name not in taken for name in names
@@ -157,7 +157,7 @@ def require_package(package: str, name: str) -> None:
 
 
 def _are_whole(time: np.ndarray) -> bool:
-    """Whether all timestamps are exact as integers: whole, below 2^53, and no negative zero."""
+    """Return whether all timestamps are exact as integers: whole, below 2^53, and no negative zero."""
     return not len(time) or bool(
         (time == np.floor(time)).all()
         and np.abs(time).max() < MAX_EXACT_INTEGER

@@ -51,7 +51,7 @@ COPY_CHUNK_BYTES = 1 << 22
 
 @dataclass(frozen=True, slots=True)
 class SaveResult:
-    """Where a dataset was saved, and what happened to the previous dataset of that name."""
+    """Path of a saved dataset, and what happened to the previous dataset of that name."""
 
     path: Path
     how: str  # "new", "newer" (it replaced another version) or "same" (nothing was written)
@@ -255,7 +255,7 @@ def find_dataset(name: str, digest: str, folders: Iterable[Path], version: str =
 
 
 def is_table_file(path: Path) -> bool:
-    """Whether a file is a table whose columns are chosen; other files have a fixed layout."""
+    """Return whether a file is a table whose columns are chosen; other files have a fixed layout."""
     return path.suffix not in (DATASET_SUFFIX, ".npz") and not path.name.startswith("ml_")
 
 

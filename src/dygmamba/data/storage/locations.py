@@ -78,7 +78,7 @@ def find_dataset_files(folder: Path) -> Iterator[tuple[str, Path]]:
 
 
 def has_dataset(folders: Iterable[Path], *names: str) -> bool:
-    """Whether the folders hold a dataset of one of these names."""
+    """Return whether the folders hold a dataset of one of these names."""
     return any(name in names for folder in folders for name, _ in find_dataset_files(folder))
 
 

@@ -76,7 +76,7 @@ class MappedFile:
 
 @contextmanager
 def mark_in_use(source: MappedFile | None) -> Iterator[None]:
-    """Inside, `is_in_use` is true for the file; the mark ends with the process, however that ends."""
+    """Context manager: `is_in_use` is true for the file; the mark ends with the process, however that ends."""
     _lock(source, "LOCK_SH")
     try:
         yield

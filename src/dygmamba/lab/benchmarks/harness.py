@@ -1,4 +1,4 @@
-"""What the benchmarks share: result rows, correctness checks, timing, peak memory, a stream and a trainer.
+"""Common parts of the benchmarks: result rows, correctness checks, timing, peak memory, a stream and a trainer.
 
 Every benchmark checks a fast path against its reference before it times anything, and reports ratios measured in the
 same run, which mean the same on every machine. Anchors are absolute times of other implementations, measured on one

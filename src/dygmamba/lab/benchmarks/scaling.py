@@ -61,8 +61,8 @@ class Cluster:
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
-    """What a model needs per step, per event and per node."""
+class ModelCost:
+    """Time and memory that a model needs per step, per event and per node."""
 
     step: float  # seconds of a step of 200 events on one GPU
     gradients: float  # bytes
@@ -92,25 +92,25 @@ class Estimate:
         return self.steps * (self.issued + self.computed + self.summed)
 
 
-def estimate(cluster: Cluster, load: Load, events: int, batch: int, gpus: int) -> Estimate:
+def estimate(cluster: Cluster, cost: ModelCost, events: int, batch: int, gpus: int) -> Estimate:
     """Estimate an epoch over `events` events whose batches are divided among the GPUs."""
-    issue, entries = cluster.costs.issue, 2 * BATCH * load.length  # of the measured step
-    unit = load.step / (issue + entries)
+    issue, entries = cluster.costs.issue, 2 * BATCH * cost.length  # of the measured step
+    unit = cost.step / (issue + entries)
     pairs = max(2 * ceil(batch / gpus), cluster.costs.narrow)
-    memory_updates = load.memory_share * unit * 2 * batch * load.length
+    memory_updates = cost.memory_share * unit * 2 * batch * cost.length
     return Estimate(
         gpus,
         batch,
         steps=ceil(TRAIN_SHARE * events / batch),
         issued=unit * issue + memory_updates,
-        computed=(1 - load.memory_share) * unit * pairs * load.length,
-        summed=cluster.sum_seconds(load.gradients, gpus),
-        memory=events * (load.index + load.nodes * load.state + TRAIN_SHARE * load.plan / gpus)
-        + COPIES * load.gradients,
+        computed=(1 - cost.memory_share) * unit * pairs * cost.length,
+        summed=cluster.sum_seconds(cost.gradients, gpus),
+        memory=events * (cost.index + cost.nodes * cost.state + TRAIN_SHARE * cost.plan / gpus)
+        + COPIES * cost.gradients,
     )
 
 
-def measure_load(stream: Stream, model: str) -> Load:
+def measure_model_cost(stream: Stream, model: str) -> ModelCost:
     """Count the bytes of a model's gradients and memory, and of a stream's events and both its indices."""
     trainer = build_trainer(model, stream, {})
     entries = [_count_bytes(list_tensors(index.entries)) for index in (stream.index, stream.training_index)]
@@ -124,7 +124,7 @@ def measure_load(stream: Stream, model: str) -> Load:
     state = (
         _count_bytes(trainer.scorer.buffers()) / stream.store.num_nodes if trainer.scorer.stateful else 0.0
     )
-    return Load(
+    return ModelCost(
         EPOCH_SECONDS[model] / UCI_STEPS,
         trained,
         whole,
@@ -157,16 +157,16 @@ def measure_stale_share(stream: Stream, batch: int) -> float:
     return float(stale.view(-1, 2).any(dim=1).float().mean())
 
 
-def build_rows(cluster: Cluster, load: Load, model: str) -> list[BenchmarkRow]:
+def build_rows(cluster: Cluster, cost: ModelCost, model: str) -> list[BenchmarkRow]:
     """Estimate epochs of every stream, with a batch of fixed size and with one that grows with the GPUs."""
     rows = []
     for name, events in STREAMS.items():
         for kind in ("200", "200 per GPU"):
-            alone = estimate(cluster, load, events, BATCH, 1)
+            alone = estimate(cluster, cost, events, BATCH, 1)
             for gpus in GPUS:
                 batch = BATCH if kind == "200" else PER_GPU * gpus
                 case = f"{model}, {name} events, batch {kind}"
-                rows.append(_build_row(case, cluster, alone, estimate(cluster, load, events, batch, gpus)))
+                rows.append(_build_row(case, cluster, alone, estimate(cluster, cost, events, batch, gpus)))
     return rows
 
 
@@ -189,15 +189,15 @@ def run(device: str, log: Log = ignore_message) -> list[BenchmarkRow]:
     log(f"counting bytes on {name}; the rest is a simulation")
     cluster, rows = Cluster(), []
     for model in ("dyg-mamba", "tgn"):
-        load = measure_load(stream, model)
-        alone = estimate(cluster, load, STREAMS["1M"], BATCH, 1)
+        cost = measure_model_cost(stream, model)
+        alone = estimate(cluster, cost, STREAMS["1M"], BATCH, 1)
         require(
-            abs(alone.seconds / alone.steps / load.step - 1) < 1e-9,
+            abs(alone.seconds / alone.steps / cost.step - 1) < 1e-9,
             f"the simulated step of {model} takes the measured time",
         )
-        sizes = f"{load.gradients / 1e6:.2f} MB of gradients, {load.index:.0f} bytes per event"
-        log(f"{model}: {sizes}, {load.state:,.0f} bytes per node")
-        rows += build_rows(cluster, load, model)
+        sizes = f"{cost.gradients / 1e6:.2f} MB of gradients, {cost.index:.0f} bytes per event"
+        log(f"{model}: {sizes}, {cost.state:,.0f} bytes per node")
+        rows += build_rows(cluster, cost, model)
     for batch in (200, 800, 3_200, 12_800):
         share = measure_stale_share(stream, batch)
         log(f"batch of {batch:,}: {share:.0%} of the events follow an event of the same node in their batch")

@@ -84,7 +84,7 @@ def _measure_model(
     model: str, path: Path, folder: Path, device: str, dataset: Dataset, log: Log
 ) -> list[BenchmarkRow]:
     """Check the scores of a server, then measure it with batches and without."""
-    load, rows = Load.continue_stream(dataset), []
+    load, rows = RequestLoad.continue_stream(dataset), []
     for name, pairs in (("direct", 1), ("batched", ServerSettings().batch_pairs)):
         log(f"measuring the server of {model}, {name}")
         with start_server(path, folder / model / name, device, pairs) as server:
@@ -110,14 +110,14 @@ def open_stream() -> Dataset:
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
+class RequestLoad:
     """Events and pairs to send: the last events of a stream again, later."""
 
     events: list[dict[str, Any]]
     pairs: list[dict[str, Any]]
 
     @staticmethod
-    def continue_stream(dataset: Dataset) -> "Load":
+    def continue_stream(dataset: Dataset) -> "RequestLoad":
         store, count = dataset.store, EVENTS + GROUP
         rows = np.arange(count) % min(len(store), count) + max(0, len(store) - count)
         src, dst = (dataset.ids.to_user(part.numpy()[rows]).to_pylist() for part in (store.src, store.dst))
@@ -127,10 +127,10 @@ class Load:
             {"id": f"e{k}", "src": str(a), "dst": str(b), "time": last + step * (k + 1)}
             for k, (a, b) in enumerate(zip(src, dst, strict=True))
         ]
-        return Load(events, [{"src": event["src"], "dst": event["dst"]} for event in events])
+        return RequestLoad(events, [{"src": event["src"], "dst": event["dst"]} for event in events])
 
 
-def _check_scores(server: RunningServer, predictor: Predictor, load: Load) -> None:
+def _check_scores(server: RunningServer, predictor: Predictor, load: RequestLoad) -> None:
     """Require the scores of a run that observed the first events at once."""
     events, pairs = load.events[:GROUP], load.pairs[:CHECKED_PAIRS]
     table = {name: [event[name] for event in events] for name in ("src", "dst", "time")}
@@ -144,7 +144,7 @@ def _check_scores(server: RunningServer, predictor: Predictor, load: Load) -> No
     require(scores == expected[expected.column_names[-1]].to_pylist(), "scores over HTTP")
 
 
-def _measure(server: RunningServer, load: Load) -> list[BenchmarkRow]:
+def _measure(server: RunningServer, load: RequestLoad) -> list[BenchmarkRow]:
     rows = [_measure_appends(server, load.events[GROUP:])]
     for pairs, requests in REQUESTS.items():
         seconds = _measure_scores(server, load.pairs, pairs, requests)

@@ -5,6 +5,7 @@ address.
 """
 
 import json
+import shlex
 import subprocess
 import sys
 import time
@@ -71,7 +72,10 @@ def start_server(run: Path, state: Path, device: str, batch_pairs: int) -> Itera
         assert process.stdout is not None
         url = process.stdout.readline().strip()
         if not url:
-            raise DygError("the server of the benchmark did not start", code="server-not-started")
+            raise DygError(
+                f"the server of the benchmark did not start; run `{shlex.join(command)}` to see its error",
+                code="server-not-started",
+            )
         _wait_until_ready(url)
         yield RunningServer(url, process.pid)
     finally:

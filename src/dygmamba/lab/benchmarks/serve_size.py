@@ -101,7 +101,7 @@ def build(folder: Path, path: Path) -> dict[str, Any]:
     timer = LapTimer()
     predictor = open_predictor(path, "cpu")
     live = LiveRun(predictor, folder / STATE)
-    events = EventSource(predictor.dataset, live.latest)
+    events = EventGenerator(predictor.dataset, live.latest)
     live.score([events.pair])
     timer.lap("first build")
     peak = get_peak_memory()
@@ -128,7 +128,7 @@ def reopen(folder: Path, path: Path) -> dict[str, Any]:
     timer = LapTimer()
     predictor = open_predictor(path, "cpu")
     live = LiveRun(predictor, folder / STATE)
-    events = EventSource(predictor.dataset, live.latest)
+    events = EventGenerator(predictor.dataset, live.latest)
     live.score([events.pair])
     timer.lap("reopen")
     peak = get_peak_memory()
@@ -156,7 +156,7 @@ def reopen(folder: Path, path: Path) -> dict[str, Any]:
     }
 
 
-class EventSource:
+class EventGenerator:
     """Events that go on with a stream: pairs of its events, later than `latest`."""
 
     def __init__(self, dataset: Dataset, latest: float) -> None:

@@ -19,7 +19,13 @@ import torch
 from dygmamba.core.errors import DygError
 from dygmamba.lab.benchmarks.harness import BenchmarkRow, Log
 from dygmamba.lab.benchmarks.serve_process import RunningServer, open_predictor, start_server
-from dygmamba.lab.benchmarks.serve_size import MODEL, STATE, EventSource, count_bytes_per_event, prepare_run
+from dygmamba.lab.benchmarks.serve_size import (
+    MODEL,
+    STATE,
+    EventGenerator,
+    count_bytes_per_event,
+    prepare_run,
+)
 
 EVENTS = 1_000_000  # of the stream that the server starts with
 GROUP, GROUPS_PER_SECOND = 20, 5
@@ -52,16 +58,16 @@ def run(
         log("starting the server, which builds the state")
         with start_server(path, root / STATE, device, BATCH_PAIRS) as server:
             bytes_per_event = sum(count_bytes_per_event(root / STATE, events).values())
-            load = Load(server, EventSource(dataset, float(dataset.store.time[-1])))
+            load = ClientLoad(server, EventGenerator(dataset, float(dataset.store.time[-1])))
             samples = load.run(seconds, log)
     require_bounded(samples, bytes_per_event)
     return list_rows(samples, load, bytes_per_event)
 
 
-class Load:
+class ClientLoad:
     """Clients that append and score at constant rates until they are stopped."""
 
-    def __init__(self, server: RunningServer, events: EventSource) -> None:
+    def __init__(self, server: RunningServer, events: EventGenerator) -> None:
         self._server, self._events = server, events
         self._stop, self._lock = threading.Event(), threading.Lock()
         self._errors: list[BaseException] = []
@@ -168,7 +174,7 @@ def require_bounded(samples: list[MemorySample], bytes_per_event: float) -> None
         )
 
 
-def list_rows(samples: list[MemorySample], load: Load, bytes_per_event: float) -> list[BenchmarkRow]:
+def list_rows(samples: list[MemorySample], load: ClientLoad, bytes_per_event: float) -> list[BenchmarkRow]:
     """Return a row for each kind of request, with the memory of the server at each tenth."""
     resident, copied, rest = (
         ", ".join(f"{getattr(one, name) / 1e6:,.0f}" for one in samples)

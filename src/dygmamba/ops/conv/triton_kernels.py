@@ -27,7 +27,7 @@ def place(tile, length, STEPS: tl.constexpr):
 
 @triton.jit
 def alive(mask, q, k, length):
-    """Which of the steps k exist and are not masked."""
+    """Return the mask of the steps k that exist and are not masked."""
     here = (k >= 0) & (k < length)
     return here & (tl.load(mask + q * length + k, mask=here, other=0) != 0)
 

@@ -53,7 +53,7 @@ class Arrays(NamedTuple):
 
 
 class Outputs(NamedTuple):
-    """Where forward writes."""
+    """Outputs that forward writes."""
 
     y: Any  # [q l d]
     state: Any  # [q d n]
@@ -61,7 +61,7 @@ class Outputs(NamedTuple):
 
 
 class Grads(NamedTuple):
-    """Where backward writes; sums over sequences stay apart per block, sums over channels per group."""
+    """Gradients that backward writes; sums over sequences stay apart per block, sums over channels per group."""
 
     u: Any  # [q l d]
     delta: Any  # [q l d]
@@ -75,7 +75,7 @@ class Grads(NamedTuple):
 
 
 class Place(NamedTuple):
-    """Which sequences (start..stop) and channels (base..end) are a task's; `padded` lanes are computed."""
+    """Sequences (start..stop) and channels (base..end) of a task; `padded` lanes are computed."""
 
     start: int
     stop: int

@@ -95,7 +95,7 @@ class Inputs(NamedTuple):
 
 
 class Upstream(NamedTuple):
-    """What a backward pass gets in addition to the inputs."""
+    """Inputs of a backward pass in addition to those of the forward pass."""
 
     y: Tensor  # output of the forward pass
     checkpoints: Tensor  # states saved by the forward pass

@@ -50,7 +50,7 @@ def sum_channels(p, PADDED: tl.constexpr, BLOCK: tl.constexpr, HALVINGS: tl.cons
 
 @triton.jit
 def alive(mask, token, k, length):
-    """Whether step k, which is number `token` of all tokens, exists and is not masked."""
+    """Return whether step k, which is number `token` of all tokens, exists and is not masked."""
     here = k < length
     if mask is not None:
         here = here & (tl.load(mask + token, mask=here, other=0) != 0)
@@ -59,7 +59,7 @@ def alive(mask, token, k, length):
 
 @triton.jit
 def any_alive(mask, token, k, length, STEP: tl.constexpr, DIRECTION: tl.constexpr):
-    """Whether a tile has a step that counts."""
+    """Return whether a tile has a step that counts."""
     here = alive(mask, token, k, length)
     for s in tl.static_range(1, STEP):
         here = here | alive(mask, token + DIRECTION * s, k + s, length)

@@ -1,4 +1,4 @@
-"""Which destination follows which: decayed numbers of events on v exactly l events after an event on w, exact.
+"""Transitions between destinations: decayed counts of events on v exactly l events after an event on w, exact.
 
 For an event (u, v, t) let w_1, ..., w_L be the last L destinations of the source u strictly before t, the last one
 first. The event is then a transition of lag l from w_l to v, for each l. `Transitions` counts them over all sources:
@@ -128,7 +128,7 @@ class KeyMap(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class TransitionParts:
-    """What transitions are looked up in.
+    """Tables in which transitions are looked up.
 
     Attributes:
         histories: Last destinations of every source.

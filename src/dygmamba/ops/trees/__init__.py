@@ -65,7 +65,7 @@ class Trees:
 
 @dataclass(frozen=True, slots=True)
 class GrowthConfig:
-    """When a tree stops growing: most leaves, fewest rows per leaf; `l2` is added to second derivatives."""
+    """Limits of the growth of a tree: most leaves, fewest rows per leaf; `l2` is added to second derivatives."""
 
     leaves: int = 31
     least: int = 20

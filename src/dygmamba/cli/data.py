@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dygmamba.api import precheck
+from dygmamba.api import data_precheck
 from dygmamba.api.formatting import format_duration
 from dygmamba.cli.console import emit_json, plain_table, print_line, print_note, stdout
 from dygmamba.cli.options import DataDir, Json, parse_overrides
@@ -32,7 +32,7 @@ def describe(
     json: Json = False,
 ) -> None:
     """Show what a dataset holds: nodes, events, period, repeats, features."""
-    precheck.require_dataset(data, data_dir)
+    data_precheck.require_dataset(data, data_dir)
 
     from dygmamba.api.data_files import describe_dataset, draw_sparkline
 
@@ -113,7 +113,7 @@ def fetch(
     as_json: Json = False,
 ) -> None:
     """Download a public dataset, unless it is on disk already."""
-    precheck.check_fetch(name)
+    data_precheck.check_fetch(name)
 
     from dygmamba.api import data_files
 
@@ -170,7 +170,7 @@ def generate(
     flags = {"nodes": nodes, "events": events, "communities": communities, "law": law, "half_life": half_life}
     flags |= {"novelty": novelty, "noise": noise, "drift": drift, "seed": seed}
     chosen = parse_overrides(settings) | {key: value for key, value in flags.items() if value is not None}
-    precheck.check_generate(out, chosen, kind)
+    data_precheck.check_generate(out, chosen, kind)
 
     from dygmamba.api.data_files import generate_file
 

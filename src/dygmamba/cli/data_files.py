@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dygmamba.api import precheck
+from dygmamba.api import data_precheck
 from dygmamba.api.formatting import format_date
 from dygmamba.cli.console import emit_json, print_line, print_note
 from dygmamba.cli.messages import translate_message
@@ -118,7 +118,7 @@ def import_dataset(
     json: Json = False,
 ) -> None:
     """Import a file of events as a dataset, and show how it was read and what looks suspicious."""
-    precheck.check_import(
+    data_precheck.check_import(
         file, format=format, time_unit=time_unit, name=out, append=append, data_dir=data_dir
     )
 
@@ -274,7 +274,7 @@ def export_dataset(
     json: Json = False,
 ) -> None:
     """Export a dataset's events, in your own ids and times, to a file in the format of its ending."""
-    precheck.check_export_data(data, to, data_dir)
+    data_precheck.check_export_data(data, to, data_dir)
 
     from dygmamba.api.data_files import export_file
 

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from dygmamba.api.precheck import get_generator_defaults
+from dygmamba.api.data_precheck import get_generator_defaults
 
 # by parameter; an entry with the name of the command, such as "tune epochs", wins
 OPTION_DEFAULTS = {

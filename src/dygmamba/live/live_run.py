@@ -30,12 +30,7 @@ from dygmamba.live.event_log import LOG_FILE, EventLog, LogEvent, LogReader, Run
 from dygmamba.live.event_parsing import EventLayout, EventParser
 from dygmamba.live.live_view import LiveView
 from dygmamba.live.log_writer import LogWriter, Request, Retry
-from dygmamba.live.serving_state import (
-    Applier,
-    ServedRun,
-    count_trained_events,
-    describe_run,
-)
+from dygmamba.live.serving_state import Applier, ServedRun, count_trained_events, describe_run
 from dygmamba.live.snapshots import STATE_FOLDER, list_snapshots, load_newest, write_snapshot
 from dygmamba.live.state import SHARED_EVENTS, LiveState
 from dygmamba.live.verdicts import (

@@ -35,6 +35,7 @@ from dygmamba.lab.benchmarks.harness import (
     require,
 )
 from dygmamba.lab.benchmarks.serve_process import DATA, RunningServer, open_predictor, start_server
+from dygmamba.models.base import RoundLearner
 from dygmamba.runs.link_training import start_link_run
 from dygmamba.runs.predictor import Predictor
 from dygmamba.server.settings import ServerSettings
@@ -71,7 +72,7 @@ def run(
         rows = []
         for model, settings in MODELS.items():
             fit = start_link_run(dataset, model, SEED, settings, torch.device(device), root / "runs")
-            if model == serve_size.MODEL:
+            if isinstance(fit.scorer, RoundLearner):  # has nothing to score with before its first round
                 log(f"training {model} on {dataset.name}")
                 fit(SILENT)
             else:

@@ -35,7 +35,6 @@ from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 from dygmamba.core.files.writing import make_folder
-from dygmamba.data.storage.dataset import Dataset
 from dygmamba.data.storage.leaderboard import get_default_split
 from dygmamba.data.storage.library import open_dataset
 from dygmamba.engine.evaluation import score_evaluation_set
@@ -43,7 +42,12 @@ from dygmamba.engine.run_directory import RunDirectory
 from dygmamba.engine.stream import Stream
 from dygmamba.engine.visibility import VisibilityRule
 from dygmamba.lab.result_tables import STREAMS
-from dygmamba.lab.study_command import format_study_command, make_study_parser, merge_records
+from dygmamba.lab.study_command import (
+    format_study_command,
+    make_study_parser,
+    merge_records,
+    take_first_events,
+)
 from dygmamba.models.base import Scorer
 from dygmamba.report.result_records import ResultRecord, StudyResults
 from dygmamba.runs.calibration import count_training_negatives
@@ -234,7 +238,8 @@ def score_run(stream: str, model: str, seed: int, options: Namespace) -> ScoredR
         run = open_run(RunDirectory(runs[-1]), device, options.data)
         sets = score_stream(run.scorer, run.stream, run.rule, run.seed)
         return ScoredRun(sets, count_training_negatives(run.scorer), run.folder.config(), name)
-    dataset = take_first_share(open_dataset(stream, options.data), options.first)
+    whole = open_dataset(stream, options.data)
+    dataset = take_first_events(whole, round(options.first * len(whole)))
     settings = {} if options.epochs is None else {"epochs": options.epochs}
     start = StartOptions(split=get_default_split(dataset, "benchmark"))
     fit = start_link_run(dataset, model, seed, settings, device, folder, start)
@@ -242,12 +247,6 @@ def score_run(stream: str, model: str, seed: int, options: Namespace) -> ScoredR
     assert isinstance(fit.scorer, Scorer)
     sets = score_stream(fit.scorer, fit.stream, fit.config.rule, seed)
     return ScoredRun(sets, count_training_negatives(fit.scorer), fit.run.config(), name)
-
-
-def take_first_share(dataset: Dataset, share: float) -> Dataset:
-    """Return a dataset of the first events, that share of them."""
-    events = dataset.store[: round(share * len(dataset))]
-    return Dataset.from_events(dataset.name, events, dataset.ids, dataset.origin)
 
 
 def measure_job(stream: str, model: str, seed: int, options: Namespace) -> ResultRecord:

@@ -21,12 +21,16 @@ from typing import Any
 import torch
 
 from dygmamba.core.errors import DygError
-from dygmamba.data.storage.dataset import Dataset
 from dygmamba.data.storage.leaderboard import get_default_split
 from dygmamba.data.storage.library import open_dataset
 from dygmamba.engine.fit import Trainer
 from dygmamba.lab.result_tables import STREAMS
-from dygmamba.lab.study_command import format_study_command, make_study_parser, merge_records
+from dygmamba.lab.study_command import (
+    format_study_command,
+    make_study_parser,
+    merge_records,
+    take_first_events,
+)
 from dygmamba.models.base import Scorer
 from dygmamba.report.result_records import ResultRecord, StudyResults
 from dygmamba.runs.evaluation import Ranking, Row, evaluate_link_scorer, evaluate_ranks
@@ -63,13 +67,6 @@ def evaluate_fit(fit: Trainer, data: str, max_events: int | None) -> list[Row]:
         merged = rank | row | {"ranked": rank["n"], "by_type": merge_by_type(row["by_type"], rank["by_type"])}
         rows.append({name: merged[name] for name in KEPT if name in merged})
     return rows
-
-
-def take_first_events(dataset: Dataset, events: int | None) -> Dataset:
-    """Return the dataset, or its first events as a dataset of their own if it has more."""
-    if events is None or len(dataset) <= events:
-        return dataset
-    return Dataset.from_events(dataset.name, dataset.store[:events], dataset.ids, dataset.origin)
 
 
 def measure_job(stream: str, model: str, loss: str, seed: int, options: Namespace) -> ResultRecord:

@@ -1,4 +1,4 @@
-"""Parts that the studies with a command of their own share: their options, and the file of their records."""
+"""Parts that the studies with a command of their own share: options, first events, and the file of their records."""
 
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Iterable
@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from dygmamba.core.files.writing import make_folder
+from dygmamba.data.storage.dataset import Dataset
 from dygmamba.report.result_records import ResultRecord, StudyResults
 
 
@@ -52,6 +53,13 @@ def format_study_command(command: str, options: Namespace) -> str:
     """Return the command line that trains the same runs again, for the file of the records."""
     named = (f"--{name} {','.join(getattr(options, name))}" for name in ("streams", "models", "seeds"))
     return " ".join([command, *named])
+
+
+def take_first_events(dataset: Dataset, events: int | None) -> Dataset:
+    """Return the dataset, or its first events as a dataset of their own if it has more."""
+    if events is None or len(dataset) <= events:
+        return dataset
+    return Dataset.from_events(dataset.name, dataset.store[:events], dataset.ids, dataset.origin)
 
 
 def merge_records(

@@ -22,24 +22,10 @@ from dygmamba.models import COMPOSED, find_model
 from dygmamba.models.aliases import update_stored_settings
 from dygmamba.models.base import DatasetFacts, MemorySaver, ModelSpec, Scorer
 from dygmamba.models.configs import BlendConfig
-from dygmamba.sampling.columns import ColumnRequest
-from dygmamba.sampling.counts import CountRequest
-from dygmamba.sampling.decayed_counts import DecayedCountRequest
-from dygmamba.sampling.node_features import NodeFeatureRequest
-from dygmamba.sampling.transition_counts import TransitionCountRequest
-from dygmamba.sampling.transitions import TransitionRequest
+from dygmamba.sampling.event_index import TABLES
 from dygmamba.sampling.view import PairView, Request
-from dygmamba.sampling.walks import WalkRequest
 
-VIEW_FIELDS: dict[type, str] = {
-    CountRequest: "counts",
-    WalkRequest: "walks",
-    DecayedCountRequest: "decayed_counts",
-    TransitionRequest: "transitions",
-    TransitionCountRequest: "transition_counts",
-    ColumnRequest: "column_features",
-    NodeFeatureRequest: "node_features",
-}
+VIEW_FIELDS: dict[type, str] = {request: name for request, (name, _) in TABLES.items()}
 NEIGHBORS = "neighbors"  # field of a view with the results of all other requests
 
 

@@ -246,3 +246,40 @@ def test_the_run_directory_holds_what_is_needed_to_repeat_the_run(finished):
     assert [
         json.loads(line)["epoch"] for line in (finished.path / "metrics.jsonl").read_text().splitlines()
     ] == [0, 1]
+
+
+def test_random_order_visits_every_batch_once(dataset, tmp_path):
+    """Batches of the epoch are those of the time order in another order; its own one in each epoch."""
+    fit = start_link_run(dataset, "dyg-mamba", 0, TINY | {"order": "random"}, CPU, tmp_path)
+    train, size = fit.stream.train, 100
+    orders = [fit.epoch(number).events for number in range(2)]
+    assert not torch.equal(*orders)
+    for events in orders:
+        assert torch.equal(events.sort().values, train)
+        found = {tuple(part.tolist()) for part in events.split(size)}
+        assert found == {tuple(part.tolist()) for part in train.split(size)}
+        assert torch.equal(events[-(len(train) % size) :], train[-(len(train) % size) :])
+    assert torch.equal(fit.epoch(0).events, orders[0])
+
+
+def test_random_order_and_fitted_inputs_resume_exactly(dataset, tmp_path):
+    """A run that was interrupted within its first epoch ends with the weights of one that was not."""
+    settings = TINY | {"order": "random", "beside": ("history",)}
+    whole = start_link_run(dataset, "dyg-mamba", 0, settings, CPU, tmp_path / "whole")
+    whole()
+    counter = StepCounter()
+    cut = start_link_run(dataset, "dyg-mamba", 0, settings, CPU, tmp_path / "cut")
+    with pytest.raises(Interrupted):
+        cut(counter, stop=lambda: counter.steps == 3)
+    resumed = resume_link_run(cut.run.path, CPU, dataset=dataset)
+    assert resumed.scorer.is_fitted
+    resumed()
+    for (name, expected), found in zip(
+        whole.scorer.state_dict().items(), resumed.scorer.state_dict().values(), strict=True
+    ):
+        assert torch.equal(expected, found), name
+
+
+def test_a_memory_needs_the_order_of_time(dataset, tmp_path):
+    with raises("memory-needs-time-order", ConfigError):
+        start_link_run(dataset, "tgn", 0, {"order": "random"}, CPU, tmp_path)

@@ -22,8 +22,9 @@ from dygmamba.lab import STUDY_NAMES
 from dygmamba.lab.studies import STUDIES
 from dygmamba.models import COMPOSED, MODELS, aliases, configs, find_model, require_model
 from dygmamba.nn.encodings import CHANNELS, PAIR_CHANNELS
-from dygmamba.nn.history_features import HISTORY_CHANNELS, PAIR_FEATURES
+from dygmamba.nn.history_features import HISTORY_CHANNELS
 from dygmamba.nn.mixers import PAIR_MIXERS, POOLS
+from dygmamba.nn.pair_history import PAIR_FEATURES
 from dygmamba.nn.selection import SELECTIONS
 from dygmamba.nn.ssm import DIRECTIONS, SKIPS
 from dygmamba.nn.steps import STEPS

@@ -14,6 +14,7 @@ from dygmamba.data.events.columns import ColumnFacts, NumericColumn, TypeColumn,
 from dygmamba.data.events.event_store import EventStore, FeatureTable
 from dygmamba.data.generate.config import PurchaseConfig
 from dygmamba.data.generate.purchases import generate_purchases
+from dygmamba.sampling.column_sums import ColumnSumRequest
 from dygmamba.sampling.columns import HISTORIES, ColumnRequest, QueryColumns
 from dygmamba.sampling.index import NeighborIndex, gather_view
 from dygmamba.sampling.view import PairBatch
@@ -39,6 +40,20 @@ def with_columns(store):
 def features(store, pairs, request=REQUEST, events=None):
     index = NeighborIndex.build(store, events)
     return gather_view(index, store.features, pairs, (request,)).column_features[0]
+
+
+@given(event_streams(), st.data())
+def test_table_on_the_device_equals_the_features(store, data):
+    """Sorted keys find what hash maps find, to the bit: for all pairs, at times of events, between and after them."""
+    store = with_columns(store)
+    at = data.draw(st.sampled_from([0.0, *store.time.tolist()])) + data.draw(
+        st.sampled_from([-0.25, 0.0, 7.0])
+    )
+    request = ColumnRequest(ColumnFacts(COLUMNS.numeric, ()), SCALES)
+    pairs, index = every_pair(store, at), NeighborIndex.build(store)
+    view = gather_view(index, store.features, pairs, (request, ColumnSumRequest(request)))
+    (expected,), (table,) = view.column_features, view.column_sums
+    assert torch.equal(table.compute_features(pairs.src, pairs.dst, pairs.time), expected)
 
 
 def every_pair(store, time, columns=None):

@@ -179,7 +179,7 @@ def test_every_gradient_model_trains_with_the_ranking_loss(stream, name):
     task = LinkTask.create(stream.store, stream.split, CPU, loss_function=how.loss_function)
 
     def epoch(number):
-        return Epoch(number, task.draw_negatives(0, number), Draws.from_seed(0, number))
+        return Epoch(number, stream.train, task.draw_negatives(0, number), Draws.from_seed(0, number))
 
     executor = choose_executor(task, scorer, stream, how, epoch)
     assert isinstance(executor, BatchExecutor)

@@ -204,7 +204,7 @@ def test_every_model_trains_with_offsets(stream, name, shares, monkeypatch):
     task = LinkTask.create(stream.store, stream.split, CPU, "mixed-odds")
 
     def epoch(number):
-        return Epoch(number, task.draw_negatives(0, number), Draws.from_seed(0, number))
+        return Epoch(number, stream.train, task.draw_negatives(0, number), Draws.from_seed(0, number))
 
     executor = choose_executor(task, scorer, stream, how, epoch)
     if isinstance(scorer, RoundLearner) or (

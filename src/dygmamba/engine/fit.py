@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from dygmamba.core.deadline import NO_DEADLINE, Deadline
-from dygmamba.core.errors import Interrupted, ScoreError
+from dygmamba.core.errors import ConfigError, Interrupted, ScoreError
 from dygmamba.core.interrupts import allow_interrupts, defer_interrupts, interrupt_requested
 from dygmamba.core.progress import SILENT, Advance, Progress, no_advance
 from dygmamba.data.events.stream_prefix import StreamPrefix
@@ -28,7 +28,7 @@ from dygmamba.engine.run_directory import RunDirectory
 from dygmamba.engine.stream import Stream
 from dygmamba.engine.visibility import MemorySchedule
 from dygmamba.models.base import MemorySaver, Scorer
-from dygmamba.sampling.draws import Draws
+from dygmamba.sampling.draws import Draws, draw_batch_order
 from dygmamba.tasks.base import EvaluationSet, Task
 
 STEPS_PER_READ = (
@@ -53,6 +53,12 @@ class Trainer:
         assert isinstance(scorer, Scorer)
         self.task, self.scorer, self.stream = task, scorer, stream
         self.config, self.run, self.seed, self.processes = config, run, seed, stream.processes
+        if config.order == "random" and scorer.stateful:
+            raise ConfigError(
+                "`order='random'` needs a model without memory, which sees every earlier event in any order; use "
+                "`order='time'`",
+                code="memory-needs-time-order",
+            )
         self.executor = choose_executor(task, scorer, stream, config, self.epoch)
         self.state = TrainingState()
         self.checkpoints = CheckpointManager(run, scorer, self.executor.optimizer)
@@ -70,9 +76,13 @@ class Trainer:
         return self.executor.steps
 
     def epoch(self, number: int) -> Epoch:
-        """Draw the negatives of an epoch and the key for sampling its neighbors."""
+        """Draw the negatives of an epoch, the order of its batches and the key for sampling neighbors."""
         draws = Draws.from_seed(self.seed, number, self.stream.device)
-        return Epoch(number, self.task.draw_negatives(self.seed, number), draws)
+        events, others = self.stream.train, self.task.draw_negatives(self.seed, number)
+        if self.config.order == "random":
+            order = draw_batch_order(self.seed, number, len(events), self.config.batch).to(events.device)
+            events, others = events[order], others[order]
+        return Epoch(number, events, others, draws)
 
     def batch(self, epoch: Epoch, number: int) -> Batch:
         """Return the input of one step, with the memory batches that became visible since the previous step."""

@@ -20,6 +20,9 @@ class FitConfig(Settings):
 
     epochs: Annotated[int, Bounds(1, 1_000_000)] = 100  # maximum number of epochs
     batch: Annotated[int, Bounds(1, 100_000_000)] = 200  # events per step
+    order: Literal["time", "random"] = (
+        "time"  # order of the batches of an epoch; random needs a model without memory
+    )
     lr: Annotated[float, Bounds(0, 1e6, above=True)] = 1e-4  # learning rate
     patience: Annotated[int, Bounds(1, 1_000_000)] = (
         20  # epochs without better validation before training stops

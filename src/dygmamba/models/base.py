@@ -233,6 +233,20 @@ class ContinuedLearner(RoundLearner, Protocol):
 
 
 @runtime_checkable
+class InputFitter(Protocol):
+    """A model that standardises its inputs with statistics of training queries, fitted before the first step."""
+
+    @property
+    def is_fitted(self) -> bool:
+        """Whether the statistics are known, or there is nothing to standardise."""
+        ...
+
+    def fit_inputs(self, views: Iterable[PairView]) -> None:
+        """Fit the statistics, which are buffers of the module, so checkpoints contain them."""
+        ...
+
+
+@runtime_checkable
 class GrowingModule(Protocol):
     """A module with buffers that grow in training, such as boosted trees."""
 
@@ -297,6 +311,14 @@ class Encoder(nn.Module):
     def beside(self, view: PairView) -> tuple[Float[Tensor, "p _"], ...]:
         """Return the pair features that a link head reads next to the embeddings, `beside_dim` columns in total."""
         return ()
+
+    @property
+    def is_fitted(self) -> bool:
+        """Whether `fit_inputs` has nothing left to do."""
+        return True
+
+    def fit_inputs(self, views: Iterable[PairView]) -> None:
+        """Fit the statistics of the inputs; nothing to do without standardised inputs."""
 
     def observe(self, events: EventBatch) -> None:
         """Update the memory with observed events; nothing to do without memory."""
@@ -396,6 +418,11 @@ class EncoderScorer(MemorySavingWrapper):
     def __init__(self, encoder: Encoder) -> None:
         super().__init__(encoder)
         self.head = LinkHead(encoder.out_dim, beside=encoder.beside_dim)
+        self.fit_inputs = encoder.fit_inputs
+
+    @property
+    def is_fitted(self) -> bool:
+        return self.encoder.is_fitted
 
     def forward(self, view: PairView) -> Float[Tensor, "p"]:
         return self.head(*self.encoder(view), *self.encoder.beside(view))

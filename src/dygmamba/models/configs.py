@@ -29,7 +29,7 @@ STACK_CHANNELS = (
     "time",
     "cooccurrence",
 )  # the paper's, which make up the stack with tables="add"
-PAIR_FEATURES = ("decayed-pair", "walks", "transitions")
+PAIR_FEATURES = ("decayed-pair", "walks", "transitions", "history")
 MAX_STATES = 256  # the spectral bound is exact up to this many states (ops/spectral_bound)
 
 Decay = Annotated[float, Bounds(0, 1e12)]
@@ -73,7 +73,7 @@ class DyGMambaConfig(Settings):
     taps: Count = 4  # events that the short convolution reads at once
     out: Width = 172  # columns of a node embedding
     dropout: Rate = 0.1  # share of activations dropped in training
-    beside: tuple[str, ...] = ()  # pair features that the link head reads: decayed-pair, walks, transitions
+    beside: tuple[str, ...] = ()  # pair features of the link head: decayed-pair, walks, transitions, history
     walk_layers: Annotated[int, Bounds(1, 5)] = 3  # events of the longest temporal walks, if walks are used
     walk_dim: Width = 120  # columns of the random vector of a node, if walks are used
     walk_decay: Decay = 0.0  # decay of walks per unit of time; 0: 2 over the training period
@@ -82,6 +82,9 @@ class DyGMambaConfig(Settings):
     transitions: Annotated[int, Bounds(1, 7)] = 3  # lags of transitions, if they are used
     event_types: Annotated[int, Bounds(1, 32)] = (
         32  # frequent values of a categorical column with an embedding of their own, if event-types is used
+    )
+    numeric_columns: Annotated[int, Bounds(0, 32)] = (
+        8  # most numeric columns of events that history reads; 0: none
     )
     relation: Literal["separate", "shared"] = (
         "separate"  # perceptrons on walks of tokens and pair: two or one
@@ -144,7 +147,7 @@ class DyGMambaCountsConfig(DyGMambaConfig):
     """
 
     channels: tuple[str, ...] = CHANNELS
-    beside: tuple[str, ...] = PAIR_FEATURES
+    beside: tuple[str, ...] = ("walks", "history")
     walk_dim: Width = 48
     walk_decays: Bank = 5
     relation: Literal["separate", "shared"] = "shared"

@@ -5,7 +5,7 @@ Where the paper's text and its released code differ, a setting chooses between t
 Legend: p pairs, r = 2 p sequences (sources, then destinations), l tokens, d width.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import torch
 from jaxtyping import Float
@@ -18,15 +18,17 @@ from dygmamba.models.configs import STACK_CHANNELS, DyGMambaConfig
 from dygmamba.nn.encodings import CHANNELS, PAIR_CHANNELS, ChannelConfig, Channels, count_columns
 from dygmamba.nn.history_features import (
     HISTORY_CHANNELS,
-    PAIR_FEATURES,
     HistoryConfig,
     SequencePairs,
     SharedPairWalks,
     TokenWalks,
 )
 from dygmamba.nn.mixers import PAIR_MIXERS, POOLS
+from dygmamba.nn.pair_history import PAIR_FEATURES, PairHistory
 from dygmamba.nn.ssm import SSMConfig, Stack
 from dygmamba.nn.tokens import QUERIES, Tokens, make_tokens
+from dygmamba.sampling.column_sums import ColumnSumRequest
+from dygmamba.sampling.columns import COLUMN_SCALES, ColumnRequest
 from dygmamba.sampling.decayed_counts import DecayedCountRequest
 from dygmamba.sampling.transition_counts import TransitionCountRequest
 from dygmamba.sampling.view import NeighborRequest, PairView
@@ -100,7 +102,7 @@ class DyGMamba(Encoder):
         super().__init__()
         _, query_tokens = QUERIES[config.query]
         history = HistoryConfig(
-            DecayedCountRequest(facts.scales(config.scales)),
+            DecayedCountRequest(facts.scales(config.scales), directed="history" in config.beside),
             WalkRequest(
                 config.walk_layers,
                 config.walk_dim,
@@ -111,6 +113,7 @@ class DyGMamba(Encoder):
             config.width,
             config.table_dropout,
             config.relation_dropout,
+            _request_columns(config, facts),
         )
         token_tables = [
             HISTORY_CHANNELS[name](history) for name in config.channels if name in HISTORY_CHANNELS
@@ -124,7 +127,8 @@ class DyGMamba(Encoder):
         ]
         self.tables, self.head_tables = nn.ModuleList(token_tables), nn.ModuleList(pair_tables)
         self.beside_dim = sum(table.out_dim for table in pair_tables)
-        requests = dict.fromkeys(table.request for table in (*token_tables, *pair_tables))  # each one once
+        tables = (*token_tables, *pair_tables)
+        requests = dict.fromkeys(request for table in tables for request in table.requests)  # each one once
         self.requests = (NeighborRequest((config.length - query_tokens,)), *requests)
         self.query, self.span, self.out_dim = config.query, config.span, config.out
         added = [name for name in config.channels if config.tables == "add" and name not in STACK_CHANNELS]
@@ -193,3 +197,25 @@ class DyGMamba(Encoder):
 
     def beside(self, view: PairView) -> tuple[Float[Tensor, "p _"], ...]:
         return tuple(table(view) for table in self.head_tables)
+
+    @property
+    def is_fitted(self) -> bool:
+        return all(table.is_fitted for table in self._standardised)
+
+    def fit_inputs(self, views: Iterable[PairView]) -> None:
+        """Fit the statistics of the head's numbers to training queries."""
+        views = list(views)
+        for table in self._standardised:
+            table.fit_inputs(views)
+
+    @property
+    def _standardised(self) -> list[PairHistory]:
+        return [table for table in self.head_tables if isinstance(table, PairHistory)]
+
+
+def _request_columns(config: DyGMambaConfig, facts: DatasetFacts) -> ColumnSumRequest | None:
+    """Return the request for the numeric columns of events; None if they have none."""
+    columns = facts.columns.first(config.numeric_columns, 0, 0)
+    if not columns:
+        return None
+    return ColumnSumRequest(ColumnRequest(columns, facts.scales(COLUMN_SCALES + 1)[1:]))

@@ -40,7 +40,7 @@ from dygmamba.ops.trees import (
     sum_binned_leaves,
     sum_leaves,
 )
-from dygmamba.sampling.columns import ColumnRequest
+from dygmamba.sampling.columns import COLUMN_SCALES, ColumnRequest
 from dygmamba.sampling.counts import CountRequest
 from dygmamba.sampling.node_features import NodeFeatureRequest
 from dygmamba.sampling.transitions import TransitionRequest
@@ -48,7 +48,6 @@ from dygmamba.sampling.view import PairBatch, PairView
 from dygmamba.sampling.walks import WalkRequest
 
 NODE_VALUES = 8  # frequent values of a categorical node feature that are told apart
-COLUMN_SCALES = 2  # time scales of columns: the training period, and one towards the time gap of a node
 
 
 @dataclass(frozen=True, slots=True)

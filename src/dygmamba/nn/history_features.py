@@ -14,6 +14,7 @@ from jaxtyping import Bool, Float, Float32, Float64, Int, Int64
 from torch import Tensor, nn
 
 from dygmamba.nn.tokens import Tokens
+from dygmamba.sampling.column_sums import ColumnSumRequest
 from dygmamba.sampling.decayed_counts import DecayedCountRequest
 from dygmamba.sampling.transition_counts import TransitionCountRequest, TransitionLookup
 from dygmamba.sampling.transitions import LEAST_COUNT, LEAST_TOTAL
@@ -105,6 +106,7 @@ class HistoryConfig:
     width: int
     dropout: float
     relation_dropout: float = 0.0  # inside the perceptron on walks
+    columns: ColumnSumRequest | None = None  # if events have numeric columns
 
     def build_relation(self) -> WalkRelation:
         return WalkRelation(self.walks, self.relation_dropout)
@@ -131,7 +133,7 @@ class TokenDecayedCounts(nn.Module):
 
     def __init__(self, config: HistoryConfig) -> None:
         super().__init__()
-        self.request = config.counts
+        self.requests = (config.counts,)
         numbers = 3 * len(config.counts.scales)
         self.encode = nn.Sequential(
             nn.Linear(numbers, config.width),
@@ -159,7 +161,7 @@ class TokenWalks(nn.Module):
 
     def __init__(self, config: HistoryConfig) -> None:
         super().__init__()
-        self.request = config.walks
+        self.requests = (config.walks,)
         self.relation, self.drop = config.build_relation(), nn.Dropout(config.dropout)
         self.align = nn.Linear(2 * self.relation.out_dim, config.width)
 
@@ -175,7 +177,7 @@ class PairDecayedCounts(nn.Module):
 
     def __init__(self, config: HistoryConfig) -> None:
         super().__init__()
-        self.request, self.out_dim = config.counts, config.width
+        self.requests, self.out_dim = (config.counts,), config.width
         self.encode = nn.Sequential(
             nn.Linear(3 * len(config.counts.scales), 4 * config.width),
             nn.ReLU(),
@@ -199,7 +201,7 @@ class PairWalks(nn.Module):
 
     def __init__(self, config: HistoryConfig) -> None:
         super().__init__()
-        self.request = config.walks
+        self.requests = (config.walks,)
         self.relation, self.drop = config.build_relation(), nn.Dropout(config.dropout)
         self.out_dim = self.relation.out_dim
 
@@ -213,7 +215,7 @@ class SharedPairWalks(nn.Module):
 
     def __init__(self, tokens: TokenWalks) -> None:
         super().__init__()
-        self.request, self.out_dim = tokens.request, tokens.relation.out_dim
+        self.requests, self.out_dim = tokens.requests, tokens.relation.out_dim
         self._tokens = (tokens,)  # no submodule: its weights are stored once, with the tokens
         self.drop = nn.Dropout(tokens.drop.p)
 
@@ -236,14 +238,24 @@ def transition_numbers(
     return torch.cat([torch.log1p(followed), share, reverse], dim=-1).flatten(-2)
 
 
+def count_transitions(
+    table: TransitionLookup, src: Int64[Tensor, "p"], dst: Int64[Tensor, "p"], time: Float64[Tensor, "p"]
+) -> Float32[Tensor, "p n"]:
+    """Return the transition numbers of each destination after the last destinations of its source."""
+    origin = table.last_destinations(src, time)
+    lag = torch.arange(table.lags, device=origin.device).expand(origin.shape)
+    dsts, times = (column[:, None].expand(origin.shape) for column in (dst, time))
+    return transition_numbers(table, lag, origin, dsts, times)
+
+
 class TokenTransitions(nn.Module):
     """Encoding of how often the other end of the pair came 1, 2, ... events after a token's node, over all sources."""
 
     def __init__(self, config: HistoryConfig) -> None:
         super().__init__()
-        self.request = config.transitions
+        self.requests = (config.transitions,)
         self.encode = nn.Sequential(
-            nn.Linear(3 * config.transitions.lags * len(config.transitions.scales), config.width),
+            nn.Linear(config.transitions.width, config.width),
             nn.ReLU(),
             nn.Dropout(config.dropout),
             nn.Linear(config.width, config.width),
@@ -265,9 +277,9 @@ class PairTransitions(nn.Module):
 
     def __init__(self, config: HistoryConfig) -> None:
         super().__init__()
-        self.request, self.out_dim = config.transitions, config.width
+        self.requests, self.out_dim = (config.transitions,), config.width
         self.encode = nn.Sequential(
-            nn.Linear(3 * config.transitions.lags * len(config.transitions.scales), 4 * config.width),
+            nn.Linear(config.transitions.width, 4 * config.width),
             nn.ReLU(),
             nn.Dropout(config.dropout),
             nn.Linear(4 * config.width, config.width),
@@ -276,21 +288,13 @@ class PairTransitions(nn.Module):
     def forward(self, view: PairView) -> Float[Tensor, "p b"]:
         (table,), pairs = view.transition_counts, view.pairs
         with torch.no_grad():
-            origin = table.last_destinations(pairs.src, pairs.known)
-            lag = torch.arange(table.lags, device=origin.device).expand(origin.shape)
-            dst, time = (column[:, None].expand(origin.shape) for column in (pairs.dst, pairs.known))
-            numbers = transition_numbers(table, lag, origin, dst, time)
+            numbers = count_transitions(table, pairs.src, pairs.dst, pairs.known)
         return self.encode(numbers)
 
 
-# Channels of tokens, and features of pairs for the link head.
+# Channels of tokens.
 HISTORY_CHANNELS: dict[str, type[TokenDecayedCounts] | type[TokenWalks] | type[TokenTransitions]] = {
     "decayed-counts": TokenDecayedCounts,
     "walks": TokenWalks,
     "transitions": TokenTransitions,
-}
-PAIR_FEATURES: dict[str, type[PairDecayedCounts] | type[PairWalks] | type[PairTransitions]] = {
-    "decayed-pair": PairDecayedCounts,
-    "walks": PairWalks,
-    "transitions": PairTransitions,
 }

@@ -9,8 +9,8 @@ the query are read: every look-up takes the query time.
 A query may carry columns of its own (`QueryColumns`): what is known of the event in question, such as its amount. Its
 features then say how the value differs from those of each history, and how often its type occurred there.
 
-Legend: e events, p pairs, r rows of query columns, s scales, c numeric columns, b buckets of types, f features per
-pair.
+Legend: e events, p pairs, r rows of query columns, s scales, c numeric columns, v sums of them, b buckets of types,
+f features per pair.
 """
 
 from dataclasses import dataclass, field, replace
@@ -21,7 +21,7 @@ from torch import Tensor
 
 from dygmamba.core.errors import ConfigError
 from dygmamba.core.memory_budget import require_memory
-from dygmamba.data.events.columns import ColumnFacts, TypeColumn
+from dygmamba.data.events.columns import ColumnFacts, NumericColumn, TypeColumn
 from dygmamba.data.events.event_store import FeatureTable
 from dygmamba.ops.decayed_counts import count_before
 from dygmamba.ops.decayed_sums import DecayedSums, build_decayed_sums, look_up_before
@@ -32,6 +32,7 @@ from dygmamba.sampling.table_request import TableRequest
 HISTORIES = ("that the source sent", "that the destination received", "between them")
 LEAST_COUNT, LEAST_TOTAL = 1e-3, 1e-2  # added to a count and to its total, so that a share is finite
 OTHER_VALUES = "any other value"
+COLUMN_SCALES = 2  # time scales of columns: the training period, and one towards the time gap of a node
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,46 +266,9 @@ class ColumnTable:
         columns = self.request.columns.numeric
         if not columns:
             return []
-        c = len(columns)
-        center = torch.tensor([column.mean for column in columns], dtype=torch.float64)
-        unit = torch.tensor([column.deviation for column in columns], dtype=torch.float64)
-        histories, differences, means, lasts = [], [], [], []
+        found = [history.look_up(key, time) for history, key in zip(self.numeric, keys, strict=True)]
         z = None if query is None else standardise(query, self.request)
-        for history, key in zip(self.numeric, keys, strict=True):
-            running, decay, latest = history.look_up(key, time)
-            count, total, square = running[..., :1], running[..., 1 : 1 + c], running[..., 1 + c :]
-            some = count[:, -1] > 0
-            mean = torch.where(
-                count > 0, total / count.clamp(min=1e-300), 0
-            )  # [p s c], 0 is the training mean
-            last = torch.where(some, latest[:, 1 : 1 + c], 0)
-            # shrunk to the variance of training by one event, so that a single event has a spread
-            variance = (square - total * mean).clamp(min=0)[:, -1]
-            spread = ((variance + 1) / (count[:, -1] + 1)).sqrt()
-            amount = (total * unit + count * center) * decay[..., None]
-            means.append(mean)
-            lasts.append(last)
-            histories.append(
-                torch.cat(
-                    [
-                        mean * unit + center,
-                        amount.sign() * torch.log1p(amount.abs()),
-                        (last * unit + center)[:, None],
-                        ((last - mean[:, -1]) * unit)[:, None],
-                        (spread * unit)[:, None],
-                    ],
-                    dim=1,
-                )
-            )
-            if z is not None:
-                gaps = torch.cat([z[:, None] - mean, (z - last)[:, None]], dim=1) * unit
-                differences.append(torch.cat([gaps, ((z - mean[:, -1]) / spread)[:, None]], dim=1))
-        sent, received, _ = means
-        between = torch.cat([sent - received, (lasts[0] - received[:, -1])[:, None]], dim=1) * unit
-        parts = [*histories, between]
-        if z is not None:
-            parts += [(z * unit + center)[:, None], *differences]
-        return [torch.cat(parts, dim=1).transpose(1, 2).flatten(1)]  # from [p features c]
+        return [summarise_numbers(found, *center_and_unit(columns), z)]
 
     def _type_features(
         self,
@@ -338,6 +302,61 @@ class ColumnTable:
         return parts
 
 
+# Sums just after the last event of a history, their decay since then, and the values of that event.
+FoundSums = tuple[Float64[Tensor, "p s v"], Float64[Tensor, "p s"], Float64[Tensor, "p v"]]
+
+
+def summarise_numbers(
+    found: list[FoundSums],
+    center: Float64[Tensor, "c"],
+    unit: Float64[Tensor, "c"],
+    z: Float64[Tensor, "p c"] | None = None,
+) -> Float64[Tensor, "p f"]:
+    """Return the features of the numeric columns of each pair, in the order of `ColumnRequest.names`.
+
+    Args:
+        found: Sums of 1, z and z^2, for each of `HISTORIES`.
+        center: Mean of each column in training.
+        unit: Deviation of each column in training.
+        z: Standardised columns of the queries, if they carry some.
+    """
+    c, histories, differences, means, lasts = len(center), [], [], [], []
+    for running, decay, latest in found:
+        count, total, square = running[..., :1], running[..., 1 : 1 + c], running[..., 1 + c :]
+        some = count[:, -1] > 0
+        mean = torch.where(count > 0, total / count.clamp(min=1e-300), 0)  # [p s c], 0 is the training mean
+        last = torch.where(some, latest[:, 1 : 1 + c], 0)
+        # shrunk to the variance of training by one event, so that a single event has a spread
+        variance = (square - total * mean).clamp(min=0)[:, -1]
+        spread = ((variance + 1) / (count[:, -1] + 1)).sqrt()
+        amount = (total * unit + count * center) * decay[..., None]
+        means.append(mean)
+        lasts.append(last)
+        own = [
+            mean * unit + center,
+            amount.sign() * torch.log1p(amount.abs()),
+            (last * unit + center)[:, None],
+            ((last - mean[:, -1]) * unit)[:, None],
+            (spread * unit)[:, None],
+        ]
+        histories.append(torch.cat(own, dim=1))
+        if z is not None:
+            gaps = torch.cat([z[:, None] - mean, (z - last)[:, None]], dim=1) * unit
+            differences.append(torch.cat([gaps, ((z - mean[:, -1]) / spread)[:, None]], dim=1))
+    sent, received, _ = means
+    between = torch.cat([sent - received, (lasts[0] - received[:, -1])[:, None]], dim=1) * unit
+    parts = [*histories, between]
+    if z is not None:
+        parts += [(z * unit + center)[:, None], *differences]
+    return torch.cat(parts, dim=1).transpose(1, 2).flatten(1)  # from [p features c]
+
+
+def center_and_unit(columns: tuple[NumericColumn, ...]) -> tuple[Float64[Tensor, "c"], Float64[Tensor, "c"]]:
+    """Return mean and deviation of these columns in training."""
+    center = torch.tensor([column.mean for column in columns], dtype=torch.float64)
+    return center, torch.tensor([column.deviation for column in columns], dtype=torch.float64)
+
+
 def stack_moments(columns: QueryColumns, request: ColumnRequest) -> Float64[Tensor, "p v"]:
     """Return 1, z and z^2 of each query, with the standardised numeric columns z."""
     z = standardise(columns, request)
@@ -357,8 +376,7 @@ def standardise(columns: QueryColumns, request: ColumnRequest) -> Float64[Tensor
     chosen = request.columns.numeric
     edge = columns.edge
     index = torch.tensor([column.index for column in chosen], device=edge.device)
-    center = torch.tensor([column.mean for column in chosen], dtype=torch.float64)
-    unit = torch.tensor([column.deviation for column in chosen], dtype=torch.float64)
+    center, unit = center_and_unit(chosen)
     return (edge[columns.row.to(edge.device)[:, None], index].cpu().double() - center) / unit
 
 

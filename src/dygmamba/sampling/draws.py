@@ -3,7 +3,7 @@
 There is no generator state, so a query draws the same numbers in any batch and in any order. Integers wrap around at
 64 bits on every device, so a CPU and a GPU draw the same bits (decision 022).
 
-Legend: q queries, k slots of one hop of a query.
+Legend: q queries, k slots of one hop of a query, n training events.
 """
 
 from dataclasses import dataclass
@@ -44,6 +44,17 @@ class Draws:
         query = _splitmix64(_splitmix64(_splitmix64(self.key ^ node) ^ when) ^ hop)  # [q]
         slot = torch.arange(k, device=node.device)
         return _shift_right(_splitmix64(query[:, None] + slot * _GOLDEN), 11).double() * 2.0**-53
+
+
+def draw_batch_order(seed: int, epoch: int, count: int, size: int) -> Int64[Tensor, "n"]:
+    """Return `count` training events with their full batches of `size` in random order, a short last one at the end.
+
+    It is a function of seed and epoch.
+    """
+    events, full = torch.arange(count), count // size
+    key = Draws.from_seed(seed, epoch).key
+    order = torch.argsort(_splitmix64(_splitmix64(key) + torch.arange(full) * _GOLDEN), stable=True)
+    return torch.cat([events[: full * size].view(full, size)[order].flatten(), events[full * size :]])
 
 
 def _splitmix64(x: Int64[Tensor, "*s"]) -> Int64[Tensor, "*s"]:

@@ -16,6 +16,7 @@ from torch import Tensor
 from dygmamba.core.errors import ConfigError, EventError
 from dygmamba.data.events.event_store import FeatureTable
 from dygmamba.ops.recent_neighbors import SamplingWeights, find_weight_quantile
+from dygmamba.sampling.column_sums import ColumnSumLookup, ColumnSumRequest
 from dygmamba.sampling.columns import ColumnRequest
 from dygmamba.sampling.counts import CountRequest, EventCounts, PairNeighbors
 from dygmamba.sampling.decayed_counts import DecayedCountLookup, DecayedCountRequest
@@ -66,6 +67,10 @@ class EventIndex(ABC):
         self, request: ColumnRequest, pairs: PairBatch, features: FeatureTable
     ) -> Float32[Tensor, "p f"]:
         """Return the column features of each pair, from events strictly before its time, whose columns are given."""
+
+    @abstractmethod
+    def column_sums(self, request: ColumnSumRequest, features: FeatureTable) -> ColumnSumLookup:
+        """Return the numeric columns of the events of any pair, whose columns are given."""
 
     @abstractmethod
     def node_value_features(
@@ -211,6 +216,10 @@ TABLES: dict[type, tuple[str, Callable[[EventIndex, Any, PairBatch, FeatureTable
         lambda index, request, pairs, features: index.column_features(
             request, pairs.at_table_time(), features
         ),
+    ),
+    ColumnSumRequest: (
+        "column_sums",
+        lambda index, request, _, features: index.column_sums(request, features),
     ),
     NodeValueRequest: (
         "node_values",

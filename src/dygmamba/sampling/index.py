@@ -27,6 +27,7 @@ from dygmamba.ops.recent_neighbors import (
     last_k_before,
     time_aware_weights,
 )
+from dygmamba.sampling.column_sums import ColumnSumRequest, ColumnSumTable
 from dygmamba.sampling.columns import ColumnRequest, ColumnTable, QueryColumns
 from dygmamba.sampling.counts import CountRequest, EventCounts
 from dygmamba.sampling.decayed_counts import DecayedCountRequest, DecayedCountTable
@@ -144,15 +145,24 @@ class NeighborIndex(EventIndex):
 
         return self._cached_features(request, pairs, compute)
 
+    def column_sums(self, request: ColumnSumRequest, features: FeatureTable) -> ColumnSumTable:
+        """Return the numeric columns of the events of any pair, built once and kept on the index's device."""
+        if request not in self._tables:
+            table = self._build_columns(ColumnSumTable, request, features)
+            self._tables[request] = table.to(self.entries.key.device)
+        return self._tables[request]
+
     def _column_table(self, request: ColumnRequest, features: FeatureTable) -> ColumnTable:
         if request not in self._columns:
-            edges = self.edges
-            event = torch.arange(len(edges)) if edges.event is None else edges.event
-            columns = QueryColumns(event, features.edge, features.codes)
-            self._columns[request] = ColumnTable.build(
-                (edges.src, edges.dst), edges.time, columns, edges.num_nodes, request
-            )
+            self._columns[request] = self._build_columns(ColumnTable, request, features)
         return self._columns[request]
+
+    def _build_columns(self, kind: Any, request: Any, features: FeatureTable) -> Any:
+        """Build a table of this kind from the events and their columns."""
+        edges = self.edges
+        event = torch.arange(len(edges)) if edges.event is None else edges.event
+        columns = QueryColumns(event, features.edge, features.codes)
+        return kind.build((edges.src, edges.dst), edges.time, columns, edges.num_nodes, request)
 
     def node_value_features(
         self, request: NodeValueRequest, pairs: PairBatch, features: FeatureTable

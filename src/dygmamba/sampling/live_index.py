@@ -20,7 +20,8 @@ from dygmamba.data.events.event_store import EventStore, FeatureTable
 from dygmamba.ops.recent_neighbors import SamplingWeights
 from dygmamba.ops.recent_neighbors.cpu import find_past, last_k_in_blocks
 from dygmamba.sampling.block_lists import EventRows, Growing, NeighborLists, WeightLists
-from dygmamba.sampling.columns import ColumnRequest
+from dygmamba.sampling.column_sums import ColumnSumRequest
+from dygmamba.sampling.columns import ColumnRequest, ColumnTable
 from dygmamba.sampling.counts import CountRequest, EventCounts
 from dygmamba.sampling.decayed_counts import DecayedCountRequest
 from dygmamba.sampling.event_history import EventHistory, HistoryRequest, StreamTotals
@@ -183,6 +184,10 @@ class LiveIndex(EventIndex, Growing):
         """Return the column features of each pair, from events strictly before its time, whose columns are given."""
         table = self._find_columns(request).table
         return table.compute_features(pairs.src, pairs.dst, pairs.time, pairs.columns)
+
+    def column_sums(self, request: ColumnSumRequest, features: FeatureTable) -> ColumnTable:
+        """Return the numeric columns of the events of any pair."""
+        return self._find_columns(request.columns).table
 
     def _find_node_values(self, request: NodeValueRequest) -> LiveNodeValues:
         key = ("node values", request)

@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Float32, Float64, Int, Int64
 from torch import Tensor
 
-from dygmamba.ops.decayed_counts import DecayedCounts
+from dygmamba.ops.decayed_counts import DecayedCounts, past_size_and_age
 from dygmamba.ops.decayed_sums import DecayedSums
 from dygmamba.ops.decayed_sums.cpu import find_last
 from dygmamba.ops.transitions import (
@@ -44,6 +44,7 @@ from dygmamba.sampling.columns import (
     type_keys,
 )
 from dygmamba.sampling.counts import EventCounts, pair_key
+from dygmamba.sampling.decayed_counts import Role
 from dygmamba.sampling.node_values import NodeValueRequest, compute_side, is_first_meeting, stack_values
 
 MAX_NODES = 1 << 28  # the key of a pair and an event type fits into 63 bits
@@ -390,6 +391,17 @@ class LiveDecayedCounts:
         groups = self.counts.groups["pair"]
         key = torch.where((a >= 0) & (b >= 0), pair_key(a.long(), b.long(), MAX_NODES), -1)
         return count_in_32_bits(groups.lists, groups.group(key), time)
+
+    def of_role(
+        self, role: Role, a: Int64[Tensor, "q"], b: Int64[Tensor, "q"], time: Float64[Tensor, "q"]
+    ) -> tuple[Float32[Tensor, "q s"], Int64[Tensor, "q"], Float64[Tensor, "q"]]:
+        """Return, strictly before each time, the decayed count of the events in a role, their number and last age."""
+        groups, key = self.counts.groups[role], a
+        if role in ("pair", "way"):
+            key = pair_key(a, b, MAX_NODES) if role == "pair" else a * MAX_NODES + b
+            key = torch.where((a >= 0) & (b >= 0), key, -1)
+        group = groups.group(key)
+        return count_in_32_bits(groups.lists, group, time), *past_size_and_age(groups.lists, group, time)
 
 
 @dataclass(frozen=True, slots=True)

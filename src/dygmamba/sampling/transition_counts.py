@@ -28,6 +28,11 @@ from dygmamba.sampling.transitions import TransitionScales
 class TransitionCountRequest(TransitionScales):
     """Request for a table of transitions in which any two nodes can be looked up."""
 
+    @property
+    def width(self) -> int:
+        """Number of numbers of a pair: how often, which share and how often in reverse, by lag and scale."""
+        return 3 * self.lags * len(self.scales)
+
 
 @runtime_checkable
 class TransitionLookup(Protocol):
@@ -127,7 +132,7 @@ class TransitionCountTable(KeyedTable):
     ) -> Float32[Tensor, "*q s"]:
         """Return T_l(w, v) strictly before each time, `lag` from 0 on; zeros if a node is -1."""
         key = (lag * self.num_nodes + origin) * self.num_nodes + dst
-        first = self._find_first(key, (origin >= 0) & (dst >= 0))
+        first = self._find_first(key, (origin >= 0) & (dst >= 0), self.known)
         return self.followed.before(first, self._rank(time), time, self.scale)
 
     def count_all(

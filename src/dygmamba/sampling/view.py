@@ -15,6 +15,7 @@ from torch import Tensor
 from dygmamba.core.choices import Strategy as Strategy
 from dygmamba.core.errors import ConfigError
 from dygmamba.data.events.event_store import FeatureTable
+from dygmamba.sampling.column_sums import ColumnSumLookup, ColumnSumRequest
 from dygmamba.sampling.columns import ColumnRequest, QueryColumns
 from dygmamba.sampling.counts import CountRequest
 from dygmamba.sampling.decayed_counts import DecayedCountLookup, DecayedCountRequest
@@ -71,6 +72,7 @@ Request = (
     | TransitionRequest
     | TransitionCountRequest
     | ColumnRequest
+    | ColumnSumRequest
     | NodeValueRequest
     | NodeFeatureRequest
 )
@@ -248,6 +250,7 @@ class PairView:
         transitions: Transition features of each pair, by request.
         transition_counts: Transitions between nodes by request, to look up at a pair's table time.
         column_features: Features of each pair from the columns of events, by request.
+        column_sums: Numeric columns of events by request, to look up at a pair's table time.
         node_values: Features of the values of earlier events of each pair's nodes, by request.
         node_features: Features of each pair from the node features of its ends, by request.
     """
@@ -262,6 +265,7 @@ class PairView:
     transitions: tuple[Float32[Tensor, "p g"], ...] = ()
     transition_counts: tuple[TransitionLookup, ...] = ()
     column_features: tuple[Float32[Tensor, "p h"], ...] = ()
+    column_sums: tuple[ColumnSumLookup, ...] = ()
     node_values: tuple[Float32[Tensor, "p h"], ...] = ()
     node_features: tuple[Float32[Tensor, "p j"], ...] = ()
 

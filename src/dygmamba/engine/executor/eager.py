@@ -6,7 +6,7 @@ and the `TrainingContext` with data, model and optimizer.
 Legend: e events, k training events, s steps of an epoch, b events of a step, r pairs of a step, p some pairs.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from itertools import groupby
@@ -23,10 +23,12 @@ from dygmamba.engine.fit_config import FitConfig
 from dygmamba.engine.length_buckets import BucketPlan, BucketShares, plan_buckets
 from dygmamba.engine.stream import Stream
 from dygmamba.engine.visibility import MemorySchedule, VisibilityRule
-from dygmamba.models.base import Scorer
+from dygmamba.models.base import InputFitter, Scorer
 from dygmamba.sampling.draws import Draws
 from dygmamba.sampling.view import NeighborRequest, PairBatch, PairView
 from dygmamba.tasks.base import Task
+
+SAMPLED_BATCHES = 100  # from whose queries the statistics of inputs are fitted
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,9 +133,10 @@ PRECISIONS: dict[str, Callable[[str], AbstractContextManager[Any]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Epoch:
-    """An epoch's number, what was drawn for the negatives of each training event, and its neighbor draws."""
+    """An epoch's number, its training events in their order, what was drawn for their negatives, and neighbor draws."""
 
     number: int
+    events: Int64[Tensor, "k"]
     others: Int64[Tensor, "k"]
     draws: Draws
 
@@ -251,9 +254,18 @@ class BatchExecutor:
         """Do nothing: each step looks up its own queries."""
 
     def prepare(self, epoch: Epoch) -> None:
-        """Set up what all steps of an epoch have in common."""
+        """Set up what all steps of an epoch have in common; before the first one fit the statistics of inputs."""
         self.context.draws.key.copy_(epoch.draws.key)
         self.seed_key = int(epoch.draws.key)
+        scorer = self.context.scorer
+        if isinstance(scorer, InputFitter) and not scorer.is_fitted:
+            scorer.fit_inputs(self._sample_views(epoch))
+
+    def _sample_views(self, epoch: Epoch) -> Iterator[PairView]:
+        """Yield the queries of some batches, evenly spaced over the epoch; the same ones in every process."""
+        for number in torch.linspace(0, self.steps - 1, min(self.steps, SAMPLED_BATCHES)).long().tolist():
+            rows = self.context.rows(number)
+            yield self.context.view(epoch.events[rows], epoch.others[rows])
 
     def update_memory(self, number: int) -> None:
         """Let the memory observe a training batch."""
@@ -262,7 +274,7 @@ class BatchExecutor:
     def run(self, batch: Batch) -> Float32[Tensor, ""]:
         """Compute the gradients of a batch and update the weights; return the mean loss."""
         rows = self.context.own_rows(batch.number)
-        events, others = self.context.stream.train[rows], batch.epoch.others[rows]
+        events, others = batch.epoch.events[rows], batch.epoch.others[rows]
         return self.update(self.compute_gradients(events, others, batch.number))
 
     def compute_gradients(
@@ -305,7 +317,7 @@ class BucketedExecutor(BatchExecutor):
         if batch.number >= self.context.full_batches or self.plan is None:
             return super().run(batch)
         rows = self.context.own_rows(batch.number)
-        view = self.context.view(self.context.stream.train[rows], batch.epoch.others[rows])
+        view = self.context.view(batch.epoch.events[rows], batch.epoch.others[rows])
         parts = zip(
             self.plan.order[batch.number].split(self.plan.sizes), self.plan.lengths[batch.number], strict=True
         )
@@ -329,10 +341,10 @@ class BucketedExecutor(BatchExecutor):
 
 def history_lengths(context: TrainingContext, epoch: Epoch) -> Int64[Tensor, "s r"]:
     """Return the longer history of each own pair of the full batches, at most the requested length."""
-    steps, size, train = context.full_batches, context.own_size, context.stream.train
-    rows = torch.arange(steps * context.config.batch, device=train.device).view(steps, -1)
+    steps, size = context.full_batches, context.own_size
+    rows = torch.arange(steps * context.config.batch, device=epoch.events.device).view(steps, -1)
     rows = rows[:, context.own_start : context.own_end].flatten()
-    pairs = context.task.build_queries(context.stream.events.select(train[rows]), epoch.others[rows])
+    pairs = context.task.build_queries(context.stream.events.select(epoch.events[rows]), epoch.others[rows])
     most = NeighborRequest.longest(context.scorer.requests)
     past = context.stream.training_index.past(pairs.node, pairs.when)[1].clamp(max=most)
     lengths = torch.maximum(past[pairs.src_row], past[pairs.dst_row])

@@ -74,7 +74,7 @@ class RoundExecutor:
         for number in range(1 if self.is_grouped else max(1, self.scorer.negatives)):
             epoch = self.epoch(number)
             for events, others in zip(
-                stream.train.split(EVENTS_PER_PASS), epoch.others.split(EVENTS_PER_PASS), strict=True
+                epoch.events.split(EVENTS_PER_PASS), epoch.others.split(EVENTS_PER_PASS), strict=True
             ):
                 pairs = self.build_queries(events, others)
                 wanted = torch.ones_like(pairs.label) if number == 0 else 1 - pairs.label

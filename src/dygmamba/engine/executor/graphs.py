@@ -2,7 +2,7 @@
 
 A step in one pass is one graph, or two in distributed training. A step in buckets has one graph that begins it, one per
 (size, length) of a bucket, and one that ends it. All-reduces are issued between graphs. A memory update is a graph of
-its own. Graphs read the step's number, the epoch's negatives and its draws from fixed tensors (`GraphInputs`).
+its own. Graphs read the step's number, the epoch's events, negatives and draws from fixed tensors (`GraphInputs`).
 """
 
 from collections.abc import Callable, Hashable
@@ -61,12 +61,17 @@ class GraphInputs:
 
     def __init__(self, context: TrainingContext) -> None:
         train, size = context.stream.train, context.config.batch
-        self.train = train
+        self.train, self.events = train, train.clone()  # in time order for a memory, and in that of the epoch
         self.step, self.memory_batch, self.first = torch.zeros(3, dtype=torch.int64, device=train.device)
         self.others = torch.zeros_like(train)
         self.offsets = torch.arange(size, device=train.device)
         self.own_offsets = self.offsets[context.own_start : context.own_end]
         self.loss = torch.zeros((), device=train.device)
+
+    def copy_epoch(self, epoch: Epoch) -> None:
+        """Copy the events of an epoch and their negatives."""
+        self.events.copy_(epoch.events)
+        self.others.copy_(epoch.others)
 
     def rows(self, number: Tensor) -> Tensor:
         """Return the indices of the training events in a full batch."""
@@ -87,7 +92,7 @@ class GraphedBatchExecutor(BatchExecutor):
     def prepare(self, epoch: Epoch) -> None:
         """Also copy the inputs of the epoch; in the first epoch capture the graphs."""
         super().prepare(epoch)
-        self.inputs.others.copy_(epoch.others)
+        self.inputs.copy_epoch(epoch)
         if self.context.full_batches:
             self.record_step()
             record_memory_update(self.recorder, self.inputs)
@@ -114,7 +119,7 @@ class GraphedBatchExecutor(BatchExecutor):
 
     def _gradients(self) -> None:
         rows = self.inputs.own_rows(self.inputs.step)
-        self.inputs.loss.copy_(self.compute_gradients(self.inputs.train[rows], self.inputs.others[rows]))
+        self.inputs.loss.copy_(self.compute_gradients(self.inputs.events[rows], self.inputs.others[rows]))
 
 
 class GraphedSplitExecutor(GraphedBatchExecutor):
@@ -147,12 +152,12 @@ class GraphedBucketedExecutor(BucketedExecutor):
         """Also copy the inputs of the epoch, and capture graphs of bucket shapes that are new."""
         super().prepare(epoch)
         assert self.plan is not None
-        self.inputs.others.copy_(epoch.others)
+        self.inputs.copy_epoch(epoch)
         if not self.context.full_batches:
             return
         if self.view is None:
             first = self.context.own_rows(0)
-            self.view = self.context.view(self.inputs.train[first], epoch.others[first])
+            self.view = self.context.view(epoch.events[first], epoch.others[first])
             self.order = torch.zeros_like(self.plan.order.flatten())
         assert self.order is not None
         self.order.copy_(self.plan.order.flatten())
@@ -187,7 +192,7 @@ class GraphedBucketedExecutor(BucketedExecutor):
     def _begin(self) -> None:
         assert self.view is not None
         rows = self.inputs.own_rows(self.inputs.step)
-        view = self.context.view(self.inputs.train[rows], self.inputs.others[rows])
+        view = self.context.view(self.inputs.events[rows], self.inputs.others[rows])
         for column, new in zip(self.view.columns, view.columns, strict=True):
             column.copy_(new)
         self.inputs.loss.zero_()

@@ -291,7 +291,8 @@ def select_last_batch(trainer: Trainer, size: int | None = None) -> tuple[Ids, I
     """Return events and negative nodes of the last full batch, or the first `size` of them."""
     first = find_last_full_batch(trainer) * trainer.config.batch
     rows = slice(first, first + (size or trainer.config.batch))
-    return trainer.stream.train[rows], trainer.epoch(0).others[rows]
+    epoch = trainer.epoch(0)
+    return epoch.events[rows], epoch.others[rows]
 
 
 def get_training_context(trainer: Trainer) -> TrainingContext:

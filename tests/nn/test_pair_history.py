@@ -1,0 +1,103 @@
+"""The pair history of the link head: what boosted trees read, strictly earlier, standardised once."""
+
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from contract_cases import TINY, sample_store
+from dygmamba.config import build_config
+from dygmamba.models import MODELS
+from dygmamba.models.base import DatasetFacts
+from dygmamba.nn.pair_history import ROLES, PairHistory
+from dygmamba.sampling.counts import CountRequest
+from dygmamba.sampling.index import NeighborIndex, gather_view
+from dygmamba.sampling.view import PairBatch
+from strategies import event_streams
+
+SPEC = MODELS["dyg-mamba-counts"]
+
+
+def build(store):
+    torch.manual_seed(0)
+    settings = TINY["dyg-mamba-counts"] | {"beside": ("history",), "channels": ("time",), "length": 9}
+    scorer = SPEC.build(build_config(SPEC.config, settings), DatasetFacts.of(store))
+    (history,) = (module for module in scorer.modules() if isinstance(module, PairHistory))
+    return scorer.eval(), history
+
+
+def look_up(store, scorer, pairs, *more):
+    return gather_view(NeighborIndex.build(store), store.features, pairs, (*scorer.requests, *more))
+
+
+@given(event_streams(), st.data())
+def test_the_network_reads_the_numbers_of_trees(store, data):
+    """Counts by role, numbers of events and ages are those of the count features of boosted trees."""
+    scorer, history = build(store)
+    now = data.draw(st.sampled_from([0.0, *store.time.tolist()])) + data.draw(st.sampled_from([0.0, 0.5]))
+    nodes = torch.arange(store.num_nodes)
+    src, dst = torch.cartesian_prod(nodes, nodes).T
+    pairs = PairBatch.from_pairs(src, dst, torch.full(src.shape, now, dtype=torch.float64))
+    scales = history.requests[0].scales
+    asked = CountRequest(scales, 4)
+    view = look_up(store, scorer, pairs, asked)
+    trees = dict(zip(asked.names, view.counts[0].T, strict=True))
+    numbers, place = history.read(view), 0
+    names = (
+        "events of the source", "events of the destination", "events between them", "events the source sent",
+        "events the destination received", "events from source to destination",
+    )  # fmt: skip
+    whose = (
+        "of the source",
+        "of the destination",
+        "between them",
+        "the source sent",
+        "the destination received",
+    )
+    for number, (_, _, with_age) in enumerate(ROLES):
+        expected = [trees[f"{names[number]}, fading over {scale:.4g}"] for scale in scales]
+        if with_age:
+            end = whose[number]
+            expected += [trees[f"number of events {end}"], trees[f"time since the last event {end}"]]
+        found = numbers[:, place : place + len(expected)]
+        torch.testing.assert_close(found, torch.stack(expected, dim=1), rtol=1e-5, atol=1e-6)
+        place += len(expected)
+
+
+def test_a_score_depends_on_no_other_pair_and_no_later_event():
+    """Fitted on training queries, then each pair alone, and with events of its own time and later ones added."""
+    store = sample_store(80)
+    scorer, history = build(store)
+    pairs = PairBatch.from_pairs(store.src[40:60], store.dst[40:60], store.time[40:60])
+    assert not scorer.is_fitted
+    scorer.fit_inputs([look_up(store, scorer, pairs)])
+    assert scorer.is_fitted
+    assert history.standardise.deviation.min() > 0
+    with torch.no_grad():
+        together = scorer(look_up(store, scorer, pairs))
+        for number in range(20):
+            alone = pairs.select(torch.tensor([number]))
+            earlier = store[: int((store.time < alone.time).sum())]
+            torch.testing.assert_close(
+                scorer(look_up(store, scorer, alone)), together[number : number + 1], rtol=1e-5, atol=1e-6
+            )
+            if len(earlier):
+                torch.testing.assert_close(
+                    scorer(look_up(earlier, scorer, alone)),
+                    together[number : number + 1],
+                    rtol=1e-5,
+                    atol=1e-6,
+                )
+
+
+def test_statistics_are_those_of_the_queries():
+    """Standardised numbers of the queries have mean 0 and deviation 1, or are constant."""
+    store = sample_store(80)
+    scorer, history = build(store)
+    pairs = PairBatch.from_pairs(store.src[20:], store.dst[20:], store.time[20:])
+    view = look_up(store, scorer, pairs)
+    scorer.fit_inputs([view])
+    scaled = (history.read(view).double() - history.standardise.mean) / history.standardise.deviation
+    assert scaled.mean(dim=0).abs().max() < 1e-4
+    deviation = scaled.std(dim=0, correction=0)
+    assert ((deviation - 1).abs() < 1e-3).logical_or(deviation < 1).all()
+    assert (deviation > 0.99).float().mean() > 0.5

@@ -94,7 +94,9 @@ def test_node_records_of_a_study_are_labelled_as_those_of_runs(tmp_path):
         {"split": split, "auc": auc, "ap": 0.1, "positives": 7, "visible": "strict", "batch": 200, "seed": 0}
         for split, auc in (("val", 0.7), ("test", 0.8))
     ]
-    head = ResultRecord("node", "wikipedia", "jodie", 0, {"model": "jodie"}, rows, {"epochs": 5})
+    head = ResultRecord(
+        "node", "wikipedia", "jodie", 0, {"model": "jodie"}, rows, {"epochs": 5, "target": "auto"}
+    )
     backbone = make_record("link", "wikipedia", settings={"epochs": 5}, model="jodie")
     path = write_study(tmp_path / "new.json", "node", "dygmamba reproduce node", backbone, head)
     add_study(tmp_path, path)

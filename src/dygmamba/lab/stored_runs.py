@@ -114,7 +114,8 @@ def _label_node_record(record: ResultRecord) -> ResultRecord:
     """Return a node record of a study with the labels and columns of one that was read from its run."""
     if record.work != "node":
         return record
-    labels = {"target": record.settings.get("target") or "binary"}
+    # the setting may be "auto"; a row names the target that was found, unless it is binary
+    labels: dict[str, Any] = {"target": next((row.get("target") for row in record.rows), None) or "binary"}
     labels |= {name: bool(record.settings.get(name, False)) for name in ("balance", "labels")}
     rows = [{name: row[name] for name in NODE_COLUMNS if name in row} for row in record.rows]
     return replace(record, about=labels, rows=rows)

@@ -8,7 +8,6 @@ nodes.json. A result of the same dataset, model, seed and labels (of a run: trai
 settings) replaces the one before. `make results` rebuilds the tables.
 """
 
-import shlex
 import sys
 from collections.abc import Iterable
 from dataclasses import replace
@@ -19,13 +18,13 @@ from dygmamba.core.choices import PUBLISHED_NEGATIVES
 from dygmamba.data.catalogue.known_datasets import normalize_name
 from dygmamba.engine.run_directory import RunDirectory
 from dygmamba.lab.result_tables import STREAMS, format_rows
+from dygmamba.lab.study_command import drop_path_options
 from dygmamba.models import all_models
 from dygmamba.report.comparison import collect_values, group_records
 from dygmamba.report.published import load_table
 from dygmamba.report.result_records import ResultRecord, StudyResults
 
 FILE, NODE_FILE, NODE_STUDY = "runs", "nodes", "node"
-PATH_OPTIONS = ("--out", "--data-dir")  # of a command: folders of the machine that ran it
 COMMAND = "dygmamba train, dygmamba blend"
 KEPT_COLUMNS = ("split", "setting", "negatives", "visible", "batch", "ap", "auc", "activity_weight", "n")
 NODE_COLUMNS = (
@@ -95,7 +94,7 @@ def add_study(folder: Path, path: Path) -> None:
     """Add the records of a study to the stored ones; its command follows theirs, with the datasets it is for."""
     study = StudyResults.read(path)
     file = folder / f"{NODE_FILE if study.study == NODE_STUDY else study.study}.json"
-    own, command = map(_label_node_record, study.records), _drop_paths(study.command)
+    own, command = map(_label_node_record, study.records), drop_path_options(study.command)
     if not file.exists():
         replace(study, study=file.stem, command=command, records=tuple(own)).write(file)
         return
@@ -119,17 +118,6 @@ def _label_node_record(record: ResultRecord) -> ResultRecord:
     labels |= {name: bool(record.settings.get(name, False)) for name in ("balance", "labels")}
     rows = [{name: row[name] for name in NODE_COLUMNS if name in row} for row in record.rows]
     return replace(record, about=labels, rows=rows)
-
-
-def _drop_paths(command: str) -> str:
-    """Return a command without the options that name folders."""
-    kept, words = [], iter(shlex.split(command))
-    for word in words:
-        if word in PATH_OPTIONS:
-            next(words, None)
-        elif not word.startswith(tuple(f"{option}=" for option in PATH_OPTIONS)):
-            kept.append(word)
-    return shlex.join(kept)
 
 
 def _identify(record: ResultRecord) -> tuple[str, ...]:

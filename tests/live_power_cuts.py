@@ -50,7 +50,7 @@ def record_live_run(root: Path) -> RecordingDisk:
 
             append(0, 4)
             live.snapshot()
-            live.snapshot()  # of the same events: the first one is replaced
+            live.snapshot()  # of the same events: the first one stays
             append(4, 9)
             live.snapshot()
             live.backup(backup)

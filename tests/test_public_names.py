@@ -119,7 +119,6 @@ CLASSES = {
     },
     "Dataset": {
         "from_events": "(name: str, store: EventStore, ids: NodeIds, origin: Origin | None = None) -> Dataset",
-        "of": "(name: str, store: EventStore, ids: NodeIds, origin: Origin | None = None) -> Dataset",
         "content": "",
         "version": "",
         "path": "",

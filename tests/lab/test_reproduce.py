@@ -18,10 +18,13 @@ from dygmamba.cli import app
 from dygmamba.cli.tables import print_document
 from dygmamba.core.errors import FileError, LockedError
 from dygmamba.data.generate.stream import GeneratorConfig
+from dygmamba.data.storage.dataset import save_dataset
+from dygmamba.data.storage.library import generate_dataset
 from dygmamba.lab import job_runners
 from dygmamba.lab.job import ResultCache
 from dygmamba.lab.reproduction import gather_results, write_study_page
-from dygmamba.lab.studies import STUDIES, GeneratedDataset, StudyRequest, plan_jobs
+from dygmamba.lab.studies import LINK_DATASETS, STUDIES, GeneratedDataset, StudyRequest, plan_jobs
+from dygmamba.lab.study_report import build_study_sheet
 from dygmamba.report.document import (
     Cell,
     Document,
@@ -31,7 +34,7 @@ from dygmamba.report.document import (
     format_latex,
     format_markdown,
 )
-from dygmamba.report.result_records import StudyResults
+from dygmamba.report.result_records import ResultRecord, StudyResults
 from dygmamba.runs.evaluation import evaluate_link_scorer
 from dygmamba.runs.opening import open_run
 from thread_worker import use_thread_workers
@@ -129,6 +132,26 @@ def test_every_study_has_a_plan(study, data):
     jobs = plan_jobs(study, StudyRequest(["tiny"], None, (0,), None, {}, data))
     assert jobs
     assert all(job.needs is None or job.needs in {one.key for one in jobs} for job in jobs)
+
+
+@pytest.mark.parametrize("study", ["link", "node", "ablation", "efficiency"])
+def test_mooc_is_part_of_a_study_by_default(study, tmp_path):
+    """Of these four studies, without `--datasets`; a folder with all datasets of the paper's stored results."""
+    for name in LINK_DATASETS:
+        save_dataset(generate_dataset(name, GeneratorConfig(nodes=40, events=400, communities=4)), tmp_path)
+    assert "mooc" in {job.data for job in plan_jobs(study, StudyRequest(data_dir=tmp_path))}
+
+
+def test_a_node_page_says_where_the_paper_has_no_value():
+    """The column of published AUC is there for Wikipedia; MOOC has a sentence instead."""
+    row = {"split": "test", "auc": 0.8, "ap": 0.1, "visible": "strict", "batch": 200}
+    records = [
+        ResultRecord("node", data, "jodie", 0, {"model": "jodie"}, [row]) for data in ("wikipedia", "mooc")
+    ]
+    wikipedia, mooc = build_study_sheet(StudyResults("node", "dygmamba", tuple(records))).sections
+    assert "88.99 ± 1.05" in format_markdown(wikipedia.tables[0])
+    assert "published" not in format_markdown(mooc.tables[0])
+    assert "no AUC" in mooc.text
 
 
 @pytest.mark.parametrize(

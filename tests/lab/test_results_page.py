@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from dygmamba.core.errors import FileError
-from dygmamba.lab.result_tables import build_headline_table, get_shipped_settings
+from dygmamba.lab.ablation_tables import build_ablation_table
+from dygmamba.lab.result_tables import build_headline_table, build_paper_table, get_shipped_settings
 from dygmamba.lab.results_page import BLOCK, build_results_page, fill_result_blocks
 from dygmamba.report.result_records import ResultRecord, StudyResults
 from raising import raises
@@ -190,3 +191,88 @@ def test_other_settings_than_the_shipped_ones_are_marked(tmp_path):
     table = build_headline_table(tmp_path, only_shipped=False)
     assert "L = 64 †" in table
     assert table.endswith("† not the shipped settings: `dyg-mamba` on UCI with length = 64.")
+
+
+def write_link_records(path, *values, study="link", data="mooc", **about):
+    """A file of one record per (model, seed, AP) on a dataset, with random negatives and all nodes."""
+    row = {"split": "test", "setting": "transductive", "negatives": "random", "visible": "strict"}
+    records = [
+        ResultRecord(
+            "link",
+            data,
+            model,
+            seed,
+            {"model": model} | about,
+            [row | {"ap": ap, "auc": ap, "ap_pooled": ap}],
+        )
+        for model, seed, ap in values
+    ]
+    StudyResults(study, f"dygmamba {path.stem}", tuple(records)).write(path)
+
+
+def test_a_row_comes_from_the_first_file_that_has_it(tmp_path):
+    """For all rows of several files: no mean over records of two files, and every file used names its command."""
+    write_link_records(tmp_path / "first.json", ("dyg-mamba", 0, 0.9))
+    write_link_records(tmp_path / "second.json", ("dyg-mamba", 1, 0.1), ("trees", 0, 0.8))
+    write_link_records(tmp_path / "third.json", ("trees", 1, 0.2))
+    text = (
+        "<!-- stamp first,second,third mooc -->\n\n<!-- table first,second,third mooc transductive random -->"
+    )
+    (tmp_path / "results.in.md").write_text(text, "utf-8")
+    stamp, _, *table = build_results_page(tmp_path).splitlines()
+    assert "`dygmamba first`, `dygmamba second`*" in stamp
+    assert table[2].startswith("| dyg-mamba | **90.00** | 1 |")
+    assert "| 90.17 ± 0.19 | -0.17 |" in table[2]  # the paper's value beside ours
+    assert table[3].startswith("| trees | 80.00 | 2 |")
+    assert len(table) == 4
+
+
+def test_a_conditional_part_is_on_the_page_once_its_records_are_stored(tmp_path):
+    """Without records the page is as if the part were not in the template; with them its tables are filled."""
+    parts = (
+        "Before.",
+        "<!-- if ablation mooc -->",
+        "MOOC:",
+        "<!-- table ablation mooc transductive random -->",
+    )
+    text = "\n\n".join((*parts, "<!-- /if -->", "After.\n"))
+    (tmp_path / "results.in.md").write_text(text, "utf-8")
+    values = ("dyg-mamba", 0, 0.9)
+    write_link_records(tmp_path / "ablation.json", values, study="ablation", data="uci", variant="full")
+    assert build_results_page(tmp_path) == "Before.\n\nAfter.\n"
+    write_link_records(tmp_path / "ablation.json", values, study="ablation", variant="full")
+    page = build_results_page(tmp_path)
+    assert page.startswith("Before.\n\nMOOC:\n\n| model |")
+    assert "| full | **90.00** |" in page
+    assert page.endswith("|\n\nAfter.\n")
+
+
+def test_the_ablation_table_has_a_column_per_stored_dataset(tmp_path):
+    """A dataset appears with its first records, a variant without any has a dash, a single seed is never bold."""
+    row = {"split": "test", "setting": "transductive", "negatives": "random", "visible": "strict"}
+    records = [
+        ResultRecord("link", data, "dyg-mamba", seed, {"variant": variant}, [row | {"ap": ap + 0.001 * seed}])
+        for data, variant, seeds, ap in (
+            ("enron", "full", (0, 1), 0.9),
+            ("enron", "no-time", (0, 1), 0.8),
+            ("mooc", "full", (0,), 0.9),
+            ("mooc", "no-time", (0,), 0.8),
+        )
+        for seed in seeds
+    ]
+    StudyResults("ablation", "dygmamba", tuple(records[:4])).write(tmp_path / "ablation.json")
+    assert build_ablation_table(tmp_path).splitlines()[0] == "| | Enron |"
+    StudyResults("ablation", "dygmamba", tuple(records)).write(tmp_path / "ablation.json")
+    table = build_ablation_table(tmp_path).splitlines()
+    assert table[0] == "| | Enron | MOOC |"
+    assert "| `no-time` | **-10.00** / -1.14 | -10.00 |" in table
+    assert "| `no-skip` | - | - |" in table
+
+
+def test_the_table_of_a_dataset_has_our_values_beside_the_published_ones(tmp_path):
+    """For all models with a published AP: ours if it is stored, else a dash."""
+    write_link_records(tmp_path / "link.json", ("dyg-mamba", 0, 0.9), ("dyg-mamba", 1, 0.9))
+    table = build_paper_table(tmp_path, "mooc").splitlines()
+    assert table[2] == "| `dyg-mamba` | 90.00 ± 0.00 / 90.17 | - / 87.33 | - / 81.15 | - / 89.98 | 2 |"
+    assert "| `tgn` | - / 89.15 | - / 87.06 | - / 77.50 | - / 89.04 | - |" in table
+    assert not any("`trees`" in line for line in table)

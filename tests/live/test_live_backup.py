@@ -106,11 +106,14 @@ def test_old_snapshots_are_removed(folder):
 
 
 @pytest.mark.parametrize("is_damaged", [False, True])
-def test_a_snapshot_of_the_same_events_is_replaced_only_if_it_is_damaged(folder, is_damaged):
+def test_a_snapshot_of_the_same_events_is_written_only_if_it_is_damaged(folder, is_damaged, monkeypatch):
     """It may be mapped, and Windows deletes no mapped file; what is left of an older one is removed."""
+    saved, save = [], LiveState.save
+    monkeypatch.setattr(LiveState, "save", lambda state, path: saved.append(path) or save(state, path))
     with open_live(folder) as live:
         live.snapshot()
     (before,) = list_snapshots(folder)
+    assert len(saved) == 1
     leftover = before.path.with_name("0123456789ab-000000000003")
     leftover.mkdir()
     with open_live(folder) as live:
@@ -118,6 +121,7 @@ def test_a_snapshot_of_the_same_events_is_replaced_only_if_it_is_damaged(folder,
             (before.path / next(iter(before.manifest["files"]))).write_bytes(b"{}")
         assert live.snapshot() == 8
     (after,) = list_snapshots(folder)
+    assert len(saved) == 1 + is_damaged
     assert (after.manifest == before.manifest) is not is_damaged
     assert check_folder(folder).snapshots == {8: "ok"}
     assert not leftover.exists()

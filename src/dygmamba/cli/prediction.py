@@ -252,7 +252,7 @@ def _print_explanation(found: "Explanation", top: int) -> None:
             table.add_row(*cells)
         stdout().print(table)
         print_line("")
-    figures = ["contribution", "error", "without it", "left"]
+    figures = ["contribution", "error", "score without it", "left"]
     if all(
         cells[5:] in ((), ("",), ("-",)) for cells in map(tuple, text.events)
     ):  # only models with a scan have it

@@ -9,7 +9,6 @@ has no row, so a table is complete as soon as its records are stored.
 import json
 from collections.abc import Iterable
 from functools import cache
-from math import sqrt
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +16,11 @@ from dygmamba.config import build_config, find_preset, to_settings
 from dygmamba.core.choices import PUBLISHED_NEGATIVES
 from dygmamba.data.catalogue.known_datasets import normalize_name
 from dygmamba.engine.fit_config import LinkFitConfig
-from dygmamba.lab.studies import FULL
+from dygmamba.lab.studies import FULL, PUBLISHED_HEURISTICS
 from dygmamba.models import MODELS, find_model
 from dygmamba.models.aliases import update_stored_settings
 from dygmamba.report.comparison import NEUTRAL_SETTINGS
-from dygmamba.report.published import load_table, published_values
+from dygmamba.report.published import published_values
 from dygmamba.report.published_leaks import (
     PROGRAMS,
     PUBLISHED_BATCH,
@@ -38,6 +37,7 @@ from dygmamba.tasks.metric_names import SETTING_LABELS
 DEFAULTS_FILE = "defaults"
 HEADLINE_MODELS = ("trees", "walk-trees", "dyg-mamba-counts", "dyg-mamba")
 RULES_FILE = "heuristics"  # all models without training on all streams, with every strictly earlier event
+PAPER_FILE = "link"  # what `dygmamba reproduce link` writes for the paper's models
 HEADLINE_FILES = (DEFAULTS_FILE, "fading-mamba", "all-uci", "all-four", "trees", "walk-trees")
 STREAMS = {
     "uci": "UCI (messages)",
@@ -50,32 +50,6 @@ STREAMS = {
     "x_sp_workplace": "contacts in a workplace",
 }
 PARTS = (FULL, "counts", "counts-head", "walks", "counts-walks")
-ABLATED_DATASETS = ("uci", "enron", "USLegis", "CanParl")
-# names of the ablations in the paper's tables
-PAPER_ABLATIONS = {
-    "no-timespan": "w/o timespan",
-    "no-time-encoding": "w/o Time-encoding",
-    "no-time": "w/o Time",
-    "no-selective": "w/o Selective",
-    "no-data-dependent": "w/o Data-dependent",
-    "no-cooccurrence": "w/o Co-occurrence",
-    "no-skip": "w/o skip-connection",
-    "step-linear": "Linear",
-    "step-logarithmic": "Logarithmic",
-    "step-sigmoid": "Sigmoid",
-    "step-exponential": "Exponential",
-    "step-absolute": "w/o tau - t_1",
-}
-PAPER_ABLATION_TABLES = ("ablation_time_information", "ablation_delta_t", "ablation_skip_connection")
-TIMESPAN_FILES = {
-    "uci": "ablation-uci",
-    "enron": "ablation-enron",
-    "USLegis": "ablation-snapshots",
-    "CanParl": "ablation-snapshots",
-}
-# In standard errors, for two groups of three seeds: the critical value of a t test (two-sided, 5 %, four degrees of
-# freedom), and the difference that it finds with probability 0.8 (noncentral t).
-DETECTED, FOUND_IN_80_PERCENT = 2.776, 3.76
 MEMORY_MODELS = ("jodie", "dyrep", "tgn")
 NOT_SHIPPED = "†"
 # Settings and channels of inputs that no stored stream has, categories of events and node tables: without effect on it.
@@ -170,7 +144,7 @@ def _find_rule_records(folder: Path, data: str, rule: str) -> list[ResultRecord]
     """Return all records of a model without training on a stream."""
     return [
         record
-        for record in _read(folder, RULES_FILE)
+        for record in read_records(folder, RULES_FILE)
         if (record.work, record.data, record.model) == ("heuristic", data, rule)
     ]
 
@@ -181,7 +155,7 @@ def build_negatives_table(folder: Path) -> str:
     rows, shown = [], []
     for data, title in STREAMS.items():
         for trained_with, file in (("random", "trees"), ("mixed", "trees-mixed")):
-            group = [record for record in _read(folder, file) if record.data == data]
+            group = [record for record in read_records(folder, file) if record.data == data]
             if not group or not find_records(folder, data, "trees", ("trees-mixed",)):
                 continue
             values = [
@@ -210,7 +184,10 @@ def build_parts_table(folder: Path) -> str:
     rows, shown = [], []
     for data, title in STREAMS.items():
         records = [
-            record for file in ("parts-uci", "parts") for record in _read(folder, file) if record.data == data
+            record
+            for file in ("parts-uci", "parts")
+            for record in read_records(folder, file)
+            if record.data == data
         ]
         if not records:
             continue
@@ -223,83 +200,6 @@ def build_parts_table(folder: Path) -> str:
         rows.append([title, *cells])
         shown += records
     return format_rows(["stream", *(f"`{part}`" for part in PARTS)], rows, shown)
-
-
-def build_ablation_table(folder: Path) -> str:
-    """Build the table of differences to the full model, ours and published, random negatives and all nodes."""
-    published = _read_published_ablations()
-    records = _read(folder, "ablation")
-    rows = []
-    for variant, paper_name in PAPER_ABLATIONS.items():
-        cells = [f"`{variant}`"]
-        for data in ABLATED_DATASETS:
-            own, full = (
-                collect_ap(
-                    [record for record in records if (record.data, record.about["variant"]) == (data, name)],
-                    "transductive",
-                )
-                for name in (variant, FULL)
-            )
-            difference = 100 * (own.mean - full.mean)
-            text = f"{difference:+.2f}"
-            if abs(difference) > 200 * max(own.std or 0.0, full.std or 0.0):
-                text = f"**{text}**"
-            paper = published.get((normalize_name(data), paper_name))
-            reference = published.get((normalize_name(data), "DyG-Mamba"))
-            if paper is not None and reference is not None:
-                text += f" / {paper - reference:+.2f}"
-            cells.append(text)
-        rows.append(cells)
-    return format_rows(["", *(STREAMS[data].partition(" (")[0] for data in ABLATED_DATASETS)], rows, records)
-
-
-def build_power_table(folder: Path) -> str:
-    """Build the table of what three seeds can tell about the time span in the step: difference, error, interval."""
-    published = _read_published_ablations()
-    rows = []
-    for data, file in TIMESPAN_FILES.items():
-        full, without = (
-            collect_ap(
-                [
-                    record
-                    for record in _read(folder, file)
-                    if (record.data, record.about["variant"]) == (data, name)
-                ],
-                "transductive",
-            )
-            for name in (FULL, "no-timespan")
-        )
-        difference = 100 * (full.mean - without.mean)
-        error = 100 * sqrt(sum((one.std or 0.0) ** 2 / len(one.by_seed) for one in (full, without)))
-        detected = DETECTED * error
-        name = normalize_name(data)
-        paper = (published.get((name, "DyG-Mamba")), published.get((name, PAPER_ABLATIONS["no-timespan"])))
-        rows.append(
-            [
-                STREAMS[data].partition(" (")[0],
-                f"{difference:+.2f}",
-                f"{error:.2f}",
-                f"{detected:.2f}",
-                f"{FOUND_IN_80_PERCENT * error:.2f}",
-                f"{difference - detected:+.2f} to {difference + detected:+.2f}",
-                "no claim" if paper[0] is None or paper[1] is None else f"{paper[0] - paper[1]:+.2f}",
-            ]
-        )
-    head = [
-        "difference, points",
-        "standard error",
-        "smallest detected",
-        "found in 80 %",
-        "95 % interval",
-        "published",
-    ]
-    shown = [
-        record
-        for data, file in TIMESPAN_FILES.items()
-        for record in _read(folder, file)
-        if record.data == data
-    ]
-    return format_rows(["", *head], rows, shown)
 
 
 def build_memory_table(folder: Path) -> str:
@@ -341,6 +241,36 @@ def build_best_published_table(_: Path) -> str:
     return format_rows(["stream", "nodes", *PUBLISHED_NEGATIVES], rows)
 
 
+def build_paper_table(folder: Path, data: str) -> str:
+    """Build the table of the models with a published AP on a dataset: ours / published, a dash without a record."""
+    evaluations = [
+        *(("transductive", negatives) for negatives in PUBLISHED_NEGATIVES),
+        ("inductive", PUBLISHED_NEGATIVES[0]),
+    ]
+    published = [
+        {normalize_name(model): value for model, value in published_values(data, *evaluation).items()}
+        for evaluation in evaluations
+    ]
+    rows, shown = [], []
+    for model in MODELS:
+        printed = [values.get(normalize_name(model)) for values in published]
+        if not any(printed):
+            continue
+        # a rule of the paper was told of events in batches, and its own record is of that visibility
+        visible = "batch" if model in PUBLISHED_HEURISTICS else "strict"
+        group = find_records(folder, data, model, (PAPER_FILE, *HEADLINE_FILES, RULES_FILE))
+        shown += group
+        cells = []
+        for evaluation, value in zip(evaluations, printed, strict=True):
+            ours = collect_ap(group, *evaluation, visible)
+            theirs = "-" if value is None else f"{value.mean:.2f}"
+            cells.append(f"{ours} / {theirs}" if ours.by_seed or value is not None else "-")
+        seeds = "-" if not group else str(len({record.seed for record in group}))
+        rows.append([f"`{model}`", *cells, seeds])
+    head = [*(f"{negatives} negatives" for negatives in PUBLISHED_NEGATIVES), "new nodes, random negatives"]
+    return format_rows(["model", *head, "seeds"], rows, shown)
+
+
 def build_programs_table(_: Path) -> str:
     """Build the table of what published programs do that can leak."""
     words = {True: "yes", False: "no", None: "not known"}
@@ -379,7 +309,7 @@ def find_records(
     for file in files:
         records = [
             record
-            for record in _read(folder, file)
+            for record in read_records(folder, file)
             if (record.data, record.model) == (data, model) and "variant" not in record.about
         ]
         if records:
@@ -420,7 +350,7 @@ def _find_best_rule(folder: Path, data: str, setting: str) -> tuple[str, float]:
     for file in (RULES_FILE, *HEADLINE_FILES):
         values = {
             record.model: collect_ap([record], setting)
-            for record in _read(folder, file)
+            for record in read_records(folder, file)
             if record.work == "heuristic" and record.data == data
         }
         means = {model: value.mean for model, value in values.items() if value.by_seed}
@@ -464,16 +394,8 @@ def get_shipped_settings(model: str, data: str) -> dict[str, Any]:
     )
 
 
-def _read_published_ablations() -> dict[tuple[str, str], float]:
-    return {
-        (normalize_name(row["dataset"]), row["model"]): row["mean"]
-        for name in PAPER_ABLATION_TABLES
-        for row in load_table(name).rows
-        if row["mean"] is not None
-    }
-
-
-def _read(folder: Path, file: str) -> tuple[ResultRecord, ...]:
+def read_records(folder: Path, file: str) -> tuple[ResultRecord, ...]:
+    """Return the records of a file; none if it does not exist."""
     path = folder / f"{file}.json"
     if not path.exists():
         return ()

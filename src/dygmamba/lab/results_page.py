@@ -1,11 +1,14 @@
 """Builds docs/research/results.md and the result tables of other pages from stored results: `make results`.
 
-A line of the template that is one of these comments is replaced. FILE is the name of a results file in the same folder:
+A line of the template that is one of these comments is replaced. FILE is the name of a results file in the same folder;
+where several are given, separated by commas, a model's records come from the first that has any of the dataset:
 
-    <!-- table FILE DATASET SETTING NEGATIVES -->           link prediction on one dataset
-    <!-- overview FILE,FILE SETTING NEGATIVES -->           several datasets in one table
+    <!-- table FILE,FILE DATASET SETTING NEGATIVES -->      link prediction on one dataset
+    <!-- overview FILE,FILE SETTING NEGATIVES -->           all records of the files, several datasets in one table
     <!-- study FILE DATASET -->                             all tables of a study for one dataset
-    <!-- stamp FILE DATASET -->                             seeds, visibility, batch size, hardware, command
+    <!-- stamp FILE,FILE DATASET -->                        seeds, visibility, batch size, hardware, commands
+
+Text between `<!-- if FILE DATASET -->` and `<!-- /if -->` is on the page only if the file has records of the dataset.
 
 Other pages, the README among them, hold generated tables between two comments, `<!-- results NAME -->` and
 `<!-- /results -->`; BLOCKS has the names. A figure that appears on several pages therefore comes from one record.
@@ -16,7 +19,7 @@ Nothing is trained or evaluated, so the pages are rebuilt byte for byte on any m
 
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -31,15 +34,15 @@ from dygmamba.lab import (
     ranking_study,
     stored_runs,
 )
+from dygmamba.lab.ablation_tables import build_ablation_table, build_power_table
 from dygmamba.lab.result_tables import (
-    build_ablation_table,
     build_best_published_table,
     build_channels_table,
     build_headline_table,
     build_memory_table,
     build_negatives_table,
+    build_paper_table,
     build_parts_table,
-    build_power_table,
     build_programs_table,
     build_rules_table,
 )
@@ -51,11 +54,16 @@ from dygmamba.report.result_records import ResultRecord, StudyResults
 
 TEMPLATE = "results.in.md"
 PLACEHOLDER = re.compile(r"^<!-- (table|overview|study|stamp) (.+) -->$", re.MULTILINE)
+CONDITION = re.compile(r"^<!-- if (\S+) (\S+) -->\n\n(.*?)^<!-- /if -->\n\n", re.DOTALL | re.MULTILINE)
 
 
 def build_results_page(folder: Path) -> str:
-    """Return the text of `folder`/results.in.md with its placeholders replaced."""
+    """Return the text of `folder`/results.in.md with its conditions decided and its placeholders replaced."""
     read = cache(lambda file: StudyResults.read(folder / f"{file}.json"))
+
+    def decide(condition: re.Match[str]) -> str:
+        files, data, text = condition.groups()
+        return text if _select_results(map(read, files.split(",")), data) else ""
 
     def fill(placeholder: re.Match[str]) -> str:
         kind, arguments = placeholder[1], placeholder[2]
@@ -65,13 +73,14 @@ def build_results_page(folder: Path) -> str:
             return _render_table(
                 build_overview_table(records, _label_record, (setting, negatives)), placeholder[0]
             )
-        file, data, *evaluation = arguments.split()
-        results: StudyResults = read(file)
-        records = [record for record in results.records if record.data == data]
+        files, data, *evaluation = arguments.split()
+        found = _select_results(map(read, files.split(",")), data)
+        records = [record for results in found for record in results.records]
         if kind == "stamp":
-            return f"*{describe_conditions(records, f'`{results.command}`')}*"
+            commands = ", ".join(f"`{results.command}`" for results in found)
+            return f"*{describe_conditions(records, commands)}*"
         if kind == "study":
-            sections = build_study_sheet(replace(results, records=tuple(records))).sections
+            sections = [section for results in found for section in build_study_sheet(results).sections]
             return "\n\n".join(
                 _render_table(table, placeholder[0]) for section in sections for table in section.tables
             )
@@ -82,13 +91,27 @@ def build_results_page(folder: Path) -> str:
             records,
             _label_record,
             (setting, negatives),
-            ceilings=results.ceilings,
+            ceilings={name: value for results in found for name, value in results.ceilings.items()},
             show_published=not is_ablation,
             reference=FULL if is_ablation else None,
         )
         return _render_table(table, placeholder[0])
 
-    return PLACEHOLDER.sub(fill, (folder / TEMPLATE).read_text("utf-8"))
+    return PLACEHOLDER.sub(fill, CONDITION.sub(decide, (folder / TEMPLATE).read_text("utf-8")))
+
+
+def _select_results(files: Iterable[StudyResults], data: str) -> list[StudyResults]:
+    """Return the files with records of a dataset and these alone; a row's records come from the first that has any."""
+    found: list[StudyResults] = []
+    shown: set[str] = set()
+    for results in files:
+        records = tuple(
+            record for record in results.records if record.data == data and _label_record(record) not in shown
+        )
+        if records:
+            found.append(replace(results, records=records))
+            shown |= set(map(_label_record, records))
+    return found
 
 
 def _render_table(table: ReportTable | None, placeholder: str) -> str:
@@ -131,6 +154,7 @@ BLOCKS: dict[str, Callable[[Path], str]] = {
     "power": build_power_table,
     "memories": build_memory_table,
     "best_published": build_best_published_table,
+    "mooc": lambda folder: build_paper_table(folder, "mooc"),
     "programs": build_programs_table,
     "channels": build_channels_table,
     "known_odds": known_odds.build_table,

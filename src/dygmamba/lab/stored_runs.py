@@ -1,14 +1,16 @@
-"""Finished runs as stored records, and the tables of `beyond.md` that are built from them.
+"""Finished runs and studies as stored records, and the tables of `beyond.md` and `nodes.md` built from them.
 
-    python -m dygmamba.lab.stored_runs docs/research/results RUN...
+    python -m dygmamba.lab.stored_runs docs/research/results RUN... STUDY/results.json...
 
 adds the results of run directories (validation and test, all their negatives) to runs.json in that folder, those of
-node tasks to nodes.json. A run of the same dataset, model, seed, training negatives and score (of a node task: target
-and settings) replaces the one before. `make results` rebuilds the tables.
+node tasks to nodes.json, and the results that `dygmamba reproduce STUDY` wrote to STUDY.json, those of `node` to
+nodes.json. A result of the same dataset, model, seed and labels (of a run: training negatives and score, or target and
+settings) replaces the one before. `make results` rebuilds the tables.
 """
 
 import sys
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +18,13 @@ from dygmamba.core.choices import PUBLISHED_NEGATIVES
 from dygmamba.data.catalogue.known_datasets import normalize_name
 from dygmamba.engine.run_directory import RunDirectory
 from dygmamba.lab.result_tables import STREAMS, format_rows
+from dygmamba.lab.study_command import drop_path_options
+from dygmamba.models import all_models
 from dygmamba.report.comparison import collect_values, group_records
 from dygmamba.report.published import load_table
 from dygmamba.report.result_records import ResultRecord, StudyResults
 
-FILE, NODE_FILE = "runs", "nodes"
+FILE, NODE_FILE, NODE_STUDY = "runs", "nodes", "node"
 COMMAND = "dygmamba train, dygmamba blend"
 KEPT_COLUMNS = ("split", "setting", "negatives", "visible", "batch", "ap", "auc", "activity_weight", "n")
 NODE_COLUMNS = (
@@ -86,6 +90,36 @@ def read_node_run(path: Path) -> ResultRecord:
     )
 
 
+def add_study(folder: Path, path: Path) -> None:
+    """Add the records of a study to the stored ones; its command follows theirs, with the datasets it is for."""
+    study = StudyResults.read(path)
+    file = folder / f"{NODE_FILE if study.study == NODE_STUDY else study.study}.json"
+    own, command = map(_label_node_record, study.records), drop_path_options(study.command)
+    if not file.exists():
+        replace(study, study=file.stem, command=command, records=tuple(own)).write(file)
+        return
+    stored = StudyResults.read(file)
+    merged = {(record.work, *_identify(record)): record for record in (*stored.records, *own)}
+    if command not in stored.command:
+        datasets = ", ".join(dict.fromkeys(record.data for record in study.records))
+        command = f"{stored.command} ({datasets}: {command})"
+    else:
+        command = stored.command
+    ceilings = stored.ceilings | study.ceilings
+    replace(stored, command=command, records=tuple(merged.values()), ceilings=ceilings).write(file)
+
+
+def _label_node_record(record: ResultRecord) -> ResultRecord:
+    """Return a node record of a study with the labels and columns of one that was read from its run."""
+    if record.work != "node":
+        return record
+    # the setting may be "auto"; a row names the target that was found, unless it is binary
+    labels: dict[str, Any] = {"target": next((row.get("target") for row in record.rows), None) or "binary"}
+    labels |= {name: bool(record.settings.get(name, False)) for name in ("balance", "labels")}
+    rows = [{name: row[name] for name in NODE_COLUMNS if name in row} for row in record.rows]
+    return replace(record, about=labels, rows=rows)
+
+
 def _identify(record: ResultRecord) -> tuple[str, ...]:
     labels = (f"{name}={value}" for name, value in sorted(record.about.items()))
     return (record.data, record.model, str(record.seed), *labels)
@@ -117,53 +151,46 @@ def build_blend_table(folder: Path) -> str:
 
 
 def build_node_table(folder: Path) -> str:
-    """Build the table of binary node labels: AUC and AP over seeds, next to the best published AUC."""
+    """Build the table of binary node labels: AUC and AP over seeds, next to the published AUC of the same model.
+
+    A model with a published AUC on a stream of the table and without a record of ours has dashes.
+    """
     path = folder / f"{NODE_FILE}.json"
     records = StudyResults.read(path).records if path.exists() else ()
-    groups = group_records(
-        [record for record in records if record.about["target"] == "binary"], _describe_node_record
-    )
+    binary = [record for record in records if record.work == "node" and record.about["target"] == "binary"]
     rows = []
-    for name, group in groups.items():
-        values = [
-            str(collect_values(group, _describe_node_record, {"split": split}, metric)[name])
-            for split, metric in (("val", "auc"), ("test", "auc"), ("test", "ap"))
+    for data, of_stream in group_records(binary, lambda record: record.data).items():
+        title, published = STREAMS.get(data, data), _read_published_auc(data)
+        for name, group in group_records(of_stream, _describe_node_record).items():
+            values = [
+                str(collect_values(group, _describe_node_record, {"split": split}, metric)[name])
+                for split, metric in (("val", "auc"), ("test", "auc"), ("test", "ap"))
+            ]
+            positives = next(row["positives"] for row in group[0].rows if row["split"] == "test")
+            auc = published.get(normalize_name(group[0].model), "none")
+            rows.append([title, name, *values, f"{positives:,}", auc, str(len(group))])
+        present = {normalize_name(record.model) for record in of_stream}
+        rows += [
+            [title, f"`{model}`", "-", "-", "-", "-", published[normalize_name(model)], "-"]
+            for model in all_models()
+            if normalize_name(model) in published and normalize_name(model) not in present
         ]
-        positives = next(row["positives"] for row in group[0].rows if row["split"] == "test")
-        cells = [
-            STREAMS.get(group[0].data, group[0].data),
-            name.partition(", ")[2],
-            *values,
-            f"{positives:,}",
-        ]
-        rows.append([*cells, _find_best_published_auc(group[0].data), str(len(group))])
-    head = [
-        "stream",
-        "model",
-        "validation AUC",
-        "test AUC",
-        "test AP",
-        "test positives",
-        "best published AUC",
-    ]
-    return format_rows([*head, "seeds"], rows)
+    head = ["stream", "model", "validation AUC", "test AUC", "test AP", "test positives", "published AUC"]
+    return format_rows([*head, "seeds"], rows, records)
 
 
 def _describe_node_record(record: ResultRecord) -> str:
     options = [name for name in ("balance", "labels") if record.about[name]]
-    return f"{record.data}, `{record.model}`" + (f" with {' and '.join(options)}" if options else "")
+    return f"`{record.model}`" + (f" with {' and '.join(options)}" if options else "")
 
 
-def _find_best_published_auc(data: str) -> str:
-    rows = [
-        row
+def _read_published_auc(data: str) -> dict[str, str]:
+    """Return the published AUC of every model on a dataset, by normalized name; may be empty."""
+    return {
+        normalize_name(row["model"]): f"{row['mean']:.2f} ± {row['std']:.2f}"
         for row in load_table("node_classification_auc").rows
         if normalize_name(row["dataset"]) == normalize_name(data) and row["mean"] is not None
-    ]
-    if not rows:
-        return "none"
-    best = max(rows, key=lambda row: row["mean"])
-    return f"{best['mean']:.2f} ± {best['std']:.2f} {best['model']}"
+    }
 
 
 def _select(folder: Path, data: str, model: str, **labels: Any) -> ResultRecord | None:
@@ -187,4 +214,8 @@ def _format_validation_and_test(record: ResultRecord, negatives: str) -> str:
 
 
 if __name__ == "__main__":
-    add_runs(Path(sys.argv[1]), map(Path, sys.argv[2:]))
+    results, *given = map(Path, sys.argv[1:])
+    add_runs(results, [path for path in given if path.is_dir()])
+    for path in given:
+        if not path.is_dir():
+            add_study(results, path)

@@ -1,5 +1,6 @@
-"""Parts that the studies with a command of their own share: options, first events, and the file of their records."""
+"""Parts that the studies with a command of their own share: options, first events, and the files of records."""
 
+import shlex
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -8,6 +9,8 @@ from typing import Any
 from dygmamba.core.files.writing import make_folder
 from dygmamba.data.storage.dataset import Dataset
 from dygmamba.report.result_records import ResultRecord, StudyResults
+
+PATH_OPTIONS = ("--out", "--data-dir")  # folders of the machine that runs a command
 
 
 def make_study_parser(command: str, description: str, file: str, models: list[str] | None) -> ArgumentParser:
@@ -53,6 +56,17 @@ def format_study_command(command: str, options: Namespace) -> str:
     """Return the command line that trains the same runs again, for the file of the records."""
     named = (f"--{name} {','.join(getattr(options, name))}" for name in ("streams", "models", "seeds"))
     return " ".join([command, *named])
+
+
+def drop_path_options(command: str) -> str:
+    """Return a command without the options that name folders."""
+    kept, words = [], iter(shlex.split(command))
+    for word in words:
+        if word in PATH_OPTIONS:
+            next(words, None)
+        elif not word.startswith(tuple(f"{option}=" for option in PATH_OPTIONS)):
+            kept.append(word)
+    return shlex.join(kept)
 
 
 def take_first_events(dataset: Dataset, events: int | None) -> Dataset:

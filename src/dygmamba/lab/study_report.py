@@ -98,7 +98,9 @@ def node_sections(results: StudyResults) -> list[Section]:
         table = ReportTable(
             "Node classification on the test split", describe_conditions(group), columns, tuple(rows)
         )
-        sections.append(Section(data, "", (add_training_column(table, group, _model),)))
+        text = "" if published else "The paper has no AUC of node classification on this dataset."
+        table = table if published else table.drop_column("published AUC")
+        sections.append(Section(data, text, (add_training_column(table, group, _model),)))
     return sections
 
 

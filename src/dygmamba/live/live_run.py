@@ -435,7 +435,8 @@ class LiveRun:
             served = self._applier.served
             if served.applied == served.record.base:
                 return served.applied
-            snapshot = write_snapshot(self.path, served.record, log, served.state.save)
+            state = served.state
+            snapshot = write_snapshot(self.path, served.record, log, state.save, state.applied)
             self._snapshot_sequence = snapshot.sequence
             return self._snapshot_sequence
 

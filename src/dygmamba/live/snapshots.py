@@ -55,52 +55,76 @@ class Snapshot:
             check_arrays(self.path / STATE_FOLDER)
 
 
-def write_snapshot(folder: Path, record: RunRecord, log: LogReader, save: Callable[[Path], int]) -> Snapshot:
-    """Write a snapshot of a run.
+def write_snapshot(
+    folder: Path, record: RunRecord, log: LogReader, save: Callable[[Path], int], applied: int | None = None
+) -> Snapshot:
+    """Write a snapshot of a run and remove all others.
 
     Args:
         folder: The state folder.
         record: The run.
         log: The log of the folder.
         save: Writes the state to a folder and returns how many events it has since those of the dataset.
+        applied: How many events the state has now: an intact snapshot of the same events stays as it is, and nothing
+            is written. None writes in any case.
     """
     parent = folder / SNAPSHOT_FOLDER
     with create_temporary_folder(parent) as scratch:
-        path = scratch / "snapshot"
-        make_folder(path / STATE_FOLDER)
-        sequence = record.base + save(path / STATE_FOLDER)
-        files = sorted(file for file in path.rglob("*") if file.is_file())
-        manifest = {
-            "format": FORMAT,
-            "run": record.digest,
-            "base": record.base,
-            "sequence": sequence,
-            "log": log.read_meta().get("log"),
-            "last": _checksum_last(log, sequence),
-            "files": {file.relative_to(path).as_posix(): _describe(file) for file in files},
-        }
-        write_text(path / MANIFEST, json.dumps(manifest, indent=1) + "\n")
-        target = parent / f"{record.digest[:12]}-{sequence:012d}"
-        # one with the same content stays: it may be mapped, and Windows moves no mapped file
-        if not _holds(target, manifest):
-            if target.exists():  # damaged; moved as a whole, so that no half of it is ever found
-                publish_path(target, scratch / "replaced")
-            publish_path(path, target)
+        # one of the same events may be mapped, and Windows moves no mapped file
+        snapshot = None if applied is None else _find_intact(parent, record, log, record.base + applied)
+        snapshot = snapshot or _write(parent, scratch, record, log, save)
         for old in parent.glob("[0-9a-f]*-*"):  # not needed any more: the log has everything
-            if old != target:
+            if old != snapshot.path:
                 with suppress(WriteError):
                     publish_path(old, scratch / old.name)
-    return next(snapshot for snapshot in list_snapshots(folder) if snapshot.path == target)
+    return snapshot
 
 
-def _holds(path: Path, manifest: dict[str, Any]) -> bool:
-    """Return whether there is an intact snapshot of the same run and events; names of files differ each time."""
+def _write(
+    parent: Path, scratch: Path, record: RunRecord, log: LogReader, save: Callable[[Path], int]
+) -> Snapshot:
+    path = scratch / "snapshot"
+    make_folder(path / STATE_FOLDER)
+    sequence = record.base + save(path / STATE_FOLDER)
+    files = sorted(file for file in path.rglob("*") if file.is_file())
+    manifest = _identify(record, log, sequence)
+    manifest["files"] = {file.relative_to(path).as_posix(): _describe(file) for file in files}
+    write_text(path / MANIFEST, json.dumps(manifest, indent=1) + "\n")
+    target = _locate(parent, record, sequence)
+    if target.exists():  # damaged; moved as a whole, so that no half of it is ever found
+        publish_path(target, scratch / "replaced")
+    publish_path(path, target)
+    return Snapshot(target, manifest)
+
+
+def _find_intact(parent: Path, record: RunRecord, log: LogReader, sequence: int) -> Snapshot | None:
+    """Return the snapshot of a run with this many events, if it is there and undamaged."""
+    path = _locate(parent, record, sequence)
     try:
-        old = Snapshot(path, json.loads((path / MANIFEST).read_text("utf-8")))
-        old.check()
-        return old.manifest | {"files": None} == manifest | {"files": None}
+        snapshot = Snapshot(path, json.loads((path / MANIFEST).read_text("utf-8")))
+        expected = _identify(record, log, sequence)
+        if {name: snapshot.manifest[name] for name in expected} != expected:
+            return None
+        snapshot.check()
+        return snapshot
     except LOAD_ERRORS:
-        return False
+        return None
+
+
+def _locate(parent: Path, record: RunRecord, sequence: int) -> Path:
+    return parent / f"{record.digest[:12]}-{sequence:012d}"
+
+
+def _identify(record: RunRecord, log: LogReader, sequence: int) -> dict[str, Any]:
+    """Return the entries of a manifest that say which run and which events a snapshot is of."""
+    return {
+        "format": FORMAT,
+        "run": record.digest,
+        "base": record.base,
+        "sequence": sequence,
+        "log": log.read_meta().get("log"),
+        "last": _checksum_last(log, sequence),
+    }
 
 
 def _describe(file: Path) -> dict[str, Any]:

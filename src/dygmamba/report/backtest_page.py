@@ -7,6 +7,7 @@ from dygmamba.runs.backtest import BacktestRequest
 from dygmamba.runs.backtest_periods import VALIDATION_SHARE, Row
 from dygmamba.runs.backtest_results import FROZEN, METRICS, REFIT, WARM, Backtest
 from dygmamba.runs.final_evaluation import SIGNIFICANT_ERRORS
+from dygmamba.tasks.metric_names import DEFAULT_CANDIDATES
 
 PERCENT_METRICS = ("ap", "auc", "mrr")
 MEANINGS = {
@@ -95,10 +96,10 @@ def _metrics_section(result: Backtest) -> Section:
             )
         )
     text = (
-        "Each period is evaluated against one random destination per event (AP, AUC, log loss) and among 100 sampled "
-        f"destinations (MRR). The last {VALIDATION_SHARE:.0%} of the events that are known at an origin stop and "
-        "calibrate a training; the others are trained on. The rule is the best one on average over all periods, chosen "
-        "with hindsight."
+        "Each period is evaluated against one random destination per event (AP, AUC, log loss) and among at most "
+        f"{DEFAULT_CANDIDATES} sampled destinations (MRR). The last {VALIDATION_SHARE:.0%} of the events that are "
+        "known at an origin stop and calibrate a training; the others are trained on. The rule is the best one on "
+        "average over all periods, chosen with hindsight."
     )
     return Section("Metrics over time", text, (), tuple(charts))
 

@@ -133,8 +133,8 @@ def build_node_errors_section(
         for row, name in zip(worst, format_node_names(dataset.ids, nodes[worst]), strict=True)
     )
     text = (
-        "How many of 100 random pairs score lower than the test events of a node, on average: 100 is perfect, 50 is "
-        f"random guessing. The mean over all test events is {100 * below.mean():.1f}. The table lists the {len(cells)} "
+        "Percentage of random pairs that score lower than the test events of a node: 100 is perfect, 50 is random "
+        f"guessing. The mean over all test events is {100 * below.mean():.1f}. The table lists the {len(cells)} "
         f"worst nodes with at least {least} test event{'s' * (least != 1)}."
     )
     columns = ("node", "pairs below (%)", "mean score", "test events", "all events")

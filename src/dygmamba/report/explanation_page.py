@@ -58,6 +58,11 @@ def describe_counterfactuals(explanation: Explanation) -> list[str]:
             "Several events carry the same information: removing one of them changes little, and they share the "
             "contribution.",
         )
+    if _has_opposite_event(explanation):
+        lines.append(
+            "An event can have a positive contribution and still a higher score without it, or the reverse: the "
+            "contribution is a mean over many histories, the score without it is of this history less one event."
+        )
     if explanation.flip is not None:
         lines.append(
             "Smallest set found that changes the decision: without "
@@ -78,10 +83,21 @@ def _has_redundant_events(explanation: Explanation) -> bool:
     )
 
 
+def _has_opposite_event(explanation: Explanation) -> bool:
+    """Return whether the score without an event moves against its contribution, in the digits that are shown."""
+    return any(
+        (round(explanation.score, 3) - round(reason.score_without, 3)) * round(reason.contribution, 3) < 0
+        for reason in explanation.reasons
+        if reason.score_without is not None
+    )
+
+
 def _describe_removal(explanation: Explanation, removal: Without) -> str:
-    effect = "raised" if explanation.score >= 0.5 else "lowered"
-    events = "event that" if len(removal.events) == 1 else f"{len(removal.events)} events that"
-    return f"Without the {events} {effect} it most: {removal.score:.3f}"
+    sign = "positive" if explanation.score >= 0.5 else "negative"
+    events = f"event with the largest {sign} contribution"
+    if len(removal.events) > 1:
+        events = f"{len(removal.events)} events with the largest {sign} contributions"
+    return f"Score without the {events}: {removal.score:.3f}"
 
 
 def _count_events(removal: Without) -> str:

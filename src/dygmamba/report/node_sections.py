@@ -12,7 +12,7 @@ BEST_EPOCH = "Over the whole period. The run keeps the weights of the best epoch
 
 
 def find_report_task(run: RunDirectory) -> ReportTask:
-    """Return what the report of a run shows; runs of version 0.1 do not name their target and have two states."""
+    """Return what the report of a run shows; a node run without a target is from before there were others."""
     if run.task == "node":
         return NODE_REPORTS[run.config()["run"].get("target", "binary")]
     task, settings = REPORT_TASKS["link"], run.config().get("train", {})

@@ -47,7 +47,7 @@ class SavedCalibration:
         calibration: For all nodes, and for predictions.
         before: Diagram of all nodes with the raw logits.
         after: Diagram of all nodes with the calibration.
-        new_nodes: For the setting of new nodes; None for classifiers and in files of version 0.1.
+        new_nodes: For the setting of new nodes; None for classifiers and in files written before it was fitted.
         new_nodes_before: Diagram of new nodes with the raw logits.
         new_nodes_after: Diagram of new nodes with their calibration.
     """
@@ -146,7 +146,7 @@ def _read_saved(run: RunDirectory, name: str) -> tuple[SavedCalibration, Any] | 
             read_calibration(content["calibration"]),
             _read_diagram(content["before"]),
             _read_diagram(content["after"]),
-            # files of version 0.1 do not have these
+            # files written before new nodes had a calibration of their own do not have these
             None if content.get("new_nodes") is None else read_calibration(content["new_nodes"]),
             _read_diagram(content.get("new_nodes_before")),
             _read_diagram(content.get("new_nodes_after")),

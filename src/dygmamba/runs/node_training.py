@@ -192,7 +192,7 @@ def open_classifier(run: Path | RunDirectory, device: torch.device, data_dir: Pa
 
 
 def read_target(run: RunDirectory, dataset: Dataset) -> NodeTarget:
-    """Return the target of a node run; runs of version 0.1 do not name it and have two states."""
+    """Return the target of a node run; a run without one is from before there were others than two states."""
     about = run.config()["run"]
     split = split_for_nodes(dataset.store, read_split(run))
     return choose_target(dataset, split, about.get("target", "binary"), bool(about["balance"]))
@@ -228,7 +228,7 @@ def _build_node_fit(
         NodeFitConfig, sections["train"] | {name: about[name] for name in CLASSIFIER_SETTINGS}
     )
     stream = build_node_stream(dataset, device, read_split(run))
-    kind = about.get("target", "binary")  # runs of version 0.1 do not name it
+    kind = about.get("target", "binary")  # runs from before there were other targets do not name it
     task = NodeTask.create(dataset.store, stream.split, device, config.balance, kind)
     torch.manual_seed(seed)
     outputs = task.target.outputs

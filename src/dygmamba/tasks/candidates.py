@@ -45,7 +45,7 @@ class SampledCandidates:
     Attributes:
         store: Events of the stream.
         pool: Distinct destinations, sorted.
-        count: Candidates per event; None for all destinations.
+        count: Candidates per event, fewer if the stream has fewer destinations; None for all of them.
         seed: Seed of the samples.
         filtered: Also leave out destinations of the source's other events at the same time, as TGB's generator does.
     """
@@ -79,7 +79,8 @@ class SampledCandidates:
 
     @property
     def about(self) -> dict[str, Any]:
-        count = {"candidates": "all"} if self.count is None else {"candidates": self.count}
+        # as many as there are: a stream of 7 destinations has 6 candidates, however many were asked for
+        count = {"candidates": "all" if self.count is None else self.width}
         seed = {"candidate_seed": None if self.count is None else self.seed}
         return count | seed | {"filtered": self.filtered, "ties": "mean rank"}
 

@@ -101,7 +101,7 @@ class LinkTask:
                 code="no-training-events",
             )
         negatives = (
-            # blends of version 0.1 may have this loss and mixed negatives
+            # blends stored before their loss was checked may have this one and mixed negatives
             RANKING_NEGATIVES.get(train_negatives, CandidateDestinations).create(
                 store, split, device, loss_function.candidates
             )

@@ -90,8 +90,6 @@ class Dataset:
         """Create a dataset and compute its digest."""
         return Dataset(name, store, ids, _hash_columns(_get_event_columns(store)), origin or Origin())
 
-    of = from_events  # the name of version 0.1
-
     def __len__(self) -> int:
         return len(self.store)
 

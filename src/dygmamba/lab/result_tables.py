@@ -78,8 +78,9 @@ TIMESPAN_FILES = {
 DETECTED, FOUND_IN_80_PERCENT = 2.776, 3.76
 MEMORY_MODELS = ("jodie", "dyrep", "tgn")
 NOT_SHIPPED = "†"
-# Settings and channels of inputs that no stored stream has, categories of events and node tables: without effect on it.
-ABSENT_INPUTS = ("event_types", "node_columns", "event-types")
+# Settings, channels and pair features of inputs that no stored stream has, categories of events and node tables:
+# without effect on it.
+ABSENT_INPUTS = ("event_types", "node_columns", "event-types", "node-features")
 
 
 def build_headline_table(folder: Path, setting: str = "transductive", only_shipped: bool = True) -> str:

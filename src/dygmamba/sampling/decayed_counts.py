@@ -8,7 +8,7 @@ Legend: e events, t instants, m entries, g groups, s scales, q queries.
 """
 
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import ClassVar, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Float32, Float64, Int, Int64
@@ -24,6 +24,7 @@ from dygmamba.sampling.table_request import TableRequest
 class DecayedCountRequest(TableRequest):
     """Request for a table of decayed counts on these time scales, in which any node can be looked up."""
 
+    on_host: ClassVar[bool] = False  # the table is on the device of the stream
     scales: tuple[float, ...]
 
     def __post_init__(self) -> None:

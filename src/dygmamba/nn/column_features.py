@@ -1,0 +1,67 @@
+"""Pair features from named columns, for the link head: node features of both ends, and columns of events.
+
+The tables are those that boosted trees read (`sampling/node_features.py`, `sampling/columns.py`). They are computed
+outside of the network, on the CPU, from what is known strictly before the query.
+
+Legend: p pairs, f features per pair, b encoded columns.
+"""
+
+import torch
+from jaxtyping import Float, Float32
+from torch import Tensor, nn
+
+from dygmamba.sampling.columns import ColumnRequest
+from dygmamba.sampling.node_features import NodeFeatureRequest
+from dygmamba.sampling.view import PairView
+
+
+class TableEncoding(nn.Module):
+    """A perceptron on a table of features, each in standard deviations of the training period.
+
+    The statistics are fixed before training, so that a score does not depend on the other pairs of its batch. Amounts
+    have long tails, and those of later events may be beyond all of training: z becomes sign(z) log(1 + |z|).
+    """
+
+    mean: Tensor
+    deviation: Tensor
+
+    def __init__(self, request: ColumnRequest | NodeFeatureRequest, width: int, dropout: float) -> None:
+        super().__init__()
+        self.request, self.out_dim = request, width
+        units = request.units
+        # not stored: they follow from the facts that the model is built with
+        self.register_buffer("mean", torch.tensor([unit.mean for unit in units]), persistent=False)
+        self.register_buffer("deviation", torch.tensor([unit.deviation for unit in units]), persistent=False)
+        self.encode = nn.Sequential(
+            nn.Linear(len(units), 4 * width), nn.ReLU(), nn.Dropout(dropout), nn.Linear(4 * width, width)
+        )
+
+    def forward(self, view: PairView) -> Float[Tensor, "p b"]:
+        z = (self.read(view) - self.mean) / self.deviation
+        return self.encode(z.sign() * torch.log1p(z.abs()))
+
+    def read(self, view: PairView) -> Float32[Tensor, "p f"]:
+        """Return the features of each pair."""
+        raise NotImplementedError
+
+
+class PairNodeFeatures(TableEncoding):
+    """Encoding of the node features of both ends of a pair, as they were known strictly before the query."""
+
+    def read(self, view: PairView) -> Float32[Tensor, "p f"]:
+        (table,) = view.node_features
+        return table
+
+
+class PairColumns(TableEncoding):
+    """Encoding of the columns of earlier events of both ends, and of the query's own columns if it carries some."""
+
+    def read(self, view: PairView) -> Float32[Tensor, "p f"]:
+        (table,) = view.column_features
+        return table
+
+
+COLUMN_FEATURES: dict[str, type[PairNodeFeatures] | type[PairColumns]] = {
+    "node-features": PairNodeFeatures,
+    "columns": PairColumns,
+}

@@ -27,6 +27,7 @@ NAMES = [
     *TRAINABLE,
     "blend",
     "event-types",
+    "columns",
     *(f"{name}-{more['sampling']}" for name, more in DRAWN),
     *load_ablations(),
 ]

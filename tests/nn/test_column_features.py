@@ -135,6 +135,17 @@ def test_the_unit_of_a_node_feature_changes_no_score(scale):
     torch.testing.assert_close(score(build(other), other, pairs), expected, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("scale", [1e-42, 1e36])
+def test_columns_of_any_size_give_finite_scores(scale):
+    """Amounts whose deviation is too small for 32 bits, and amounts near the largest number."""
+    store = sample_store()
+    small = replace(store, features=replace(store.features, edge=store.features.edge * scale))
+    model = build(small, name="dyg-mamba", query_columns=True, channels=["time"])
+    usual, odd = (every_pair(one, float(store.time[-1])) for one in (small, store))
+    for pairs in (usual, odd):
+        assert bool(torch.isfinite(score(model, small, pairs)).all())
+
+
 def test_rows_of_validation_and_test_decide_nothing():
     """A model built from training events is the same whatever the later rows are."""
     store = sample_store()

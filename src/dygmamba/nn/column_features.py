@@ -14,6 +14,8 @@ from dygmamba.sampling.columns import ColumnRequest
 from dygmamba.sampling.node_features import NodeFeatureRequest
 from dygmamba.sampling.view import PairView
 
+LARGEST = torch.finfo(torch.float32).max
+
 
 class TableEncoding(nn.Module):
     """A perceptron on a table of features, each in standard deviations of the training period.
@@ -29,16 +31,18 @@ class TableEncoding(nn.Module):
         super().__init__()
         self.request, self.out_dim = request, width
         units = request.units
-        # not stored: they follow from the facts that the model is built with
-        self.register_buffer("mean", torch.tensor([unit.mean for unit in units]), persistent=False)
-        self.register_buffer("deviation", torch.tensor([unit.deviation for unit in units]), persistent=False)
+        # 64 bits, because a deviation may be too small for 32; not stored, because they follow from the facts
+        for name in ("mean", "deviation"):
+            column = torch.tensor([getattr(unit, name) for unit in units], dtype=torch.float64)
+            self.register_buffer(name, column, persistent=False)
         self.encode = nn.Sequential(
             nn.Linear(len(units), 4 * width), nn.ReLU(), nn.Dropout(dropout), nn.Linear(4 * width, width)
         )
 
     def forward(self, view: PairView) -> Float[Tensor, "p b"]:
-        z = (self.read(view) - self.mean) / self.deviation
-        return self.encode(z.sign() * torch.log1p(z.abs()))
+        # a feature in deviations may be infinite in 32 bits
+        z = ((self.read(view).double() - self.mean) / self.deviation).clamp(-LARGEST, LARGEST)
+        return self.encode((z.sign() * torch.log1p(z.abs())).float())
 
     def read(self, view: PairView) -> Float32[Tensor, "p f"]:
         """Return the features of each pair."""

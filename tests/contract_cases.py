@@ -83,6 +83,8 @@ BLENDED: Case = (
 )
 # the paper's model with categorical columns, which it does not read by default
 TYPED: Case = ("dyg-mamba", {"channels": ["node", "edge", "time", "cooccurrence", "event-types"]})
+# and with node features and the columns of earlier events in its head
+COLUMNED: Case = ("dyg-mamba", {"beside": ["node-features", "columns"]})
 TRAINABLE = [name for name, spec in MODELS.items() if spec.trainable]
 
 
@@ -271,7 +273,7 @@ WAYS: dict[str, Way] = {
     "prediction": by_prediction,
     "batch": by_rule("batch"),
 }
-CASES: list[Case] = [*((name, {}) for name in TRAINABLE), BLENDED, TYPED, *DRAWN, *UNTRAINED]
+CASES: list[Case] = [*((name, {}) for name in TRAINABLE), BLENDED, TYPED, COLUMNED, *DRAWN, *UNTRAINED]
 STATEFUL = [case for case in CASES if build(case, sample_store()).stateful]
 TABLED = [
     case
@@ -284,8 +286,9 @@ KEPT = [(case, way) for case in CASES for way in WAYS if way != "batch" or case 
 
 def label_of(value: Any) -> str | None:
     """A case in a test's name."""
-    if value in (BLENDED, TYPED):
-        return "blend" if value == BLENDED else "event-types"
+    for case, label in ((BLENDED, "blend"), (TYPED, "event-types"), (COLUMNED, "columns")):
+        if value == case:
+            return label
     if isinstance(value, tuple) and isinstance(value[0], str):
         return "-".join([value[0], *map(str, value[1].values())])
     return None

@@ -139,6 +139,7 @@ CLASSES = {
         "longest": "(requests: tuple[Request, ...]) -> int",
         "cut": "(self, length: int) -> NeighborRequest",
         "fanout": "",
+        "on_host": "",
         "scale": "",
         "strategy": "",
     },

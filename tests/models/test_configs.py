@@ -21,6 +21,7 @@ from dygmamba.engine.fit_config import LinkFitConfig, NodeFitConfig
 from dygmamba.lab import STUDY_NAMES
 from dygmamba.lab.studies import STUDIES
 from dygmamba.models import COMPOSED, MODELS, aliases, configs, find_model, require_model
+from dygmamba.nn.column_features import COLUMN_FEATURES
 from dygmamba.nn.encodings import CHANNELS, PAIR_CHANNELS
 from dygmamba.nn.history_features import HISTORY_CHANNELS
 from dygmamba.nn.mixers import PAIR_MIXERS, POOLS
@@ -104,7 +105,7 @@ def test_names_are_those_of_the_implementations():
     of = {field.name: get_args(field.type) for field in fields(configs.DyGMambaConfig)}
     pairs = [
         (configs.CHANNELS, [*CHANNELS, *PAIR_CHANNELS, *HISTORY_CHANNELS]),
-        (configs.PAIR_FEATURES, PAIR_FEATURES),
+        (configs.PAIR_FEATURES, [*PAIR_FEATURES, *COLUMN_FEATURES]),
         (of["step"], STEPS),
         (of["selection"], SELECTIONS),
         (of["rule"], RULES),

@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from contract_cases import BLENDED, DRAWN, TRAINABLE, TYPED, sample_store
+from contract_cases import BLENDED, COLUMNED, DRAWN, TRAINABLE, TYPED, sample_store
 from contract_cases import build as fresh
 from dygmamba.config import load_ablations
 from dygmamba.data.events.event_store import EventStore
@@ -21,12 +21,13 @@ from dygmamba.sampling.view import PairBatch
 from padding_cases import widen_hops
 from strategies import event_streams
 
-VARIANTS = [*((name, {}) for name in TRAINABLE), BLENDED, TYPED, *DRAWN]
+VARIANTS = [*((name, {}) for name in TRAINABLE), BLENDED, TYPED, COLUMNED, *DRAWN]
 VARIANTS += [("dyg-mamba", variant) for variant in load_ablations().values()]
 NAMES = [
     *TRAINABLE,
     "blend",
     "event-types",
+    "columns",
     *(f"{name}-{more['sampling']}" for name, more in DRAWN),
     *load_ablations(),
 ]

@@ -52,8 +52,9 @@ STREAMS = {
 PARTS = (FULL, "counts", "counts-head", "walks", "counts-walks")
 MEMORY_MODELS = ("jodie", "dyrep", "tgn")
 NOT_SHIPPED = "†"
-# Settings and channels of inputs that no stored stream has, categories of events and node tables: without effect on it.
-ABSENT_INPUTS = ("event_types", "node_columns", "event-types")
+# Settings, channels and pair features of inputs that no stored stream has, categories of events and node tables:
+# without effect on it.
+ABSENT_INPUTS = ("event_types", "node_columns", "event-types", "node-features")
 
 
 def build_headline_table(folder: Path, setting: str = "transductive", only_shipped: bool = True) -> str:

@@ -37,7 +37,8 @@ MODELS: dict[str, ModelSpec] = {
         build=Builder("dygmamba.models.dyg_mamba:DyGMamba"),
         trainable=True,
         title="DyG-Mamba with decayed counts, temporal walks and transitions",
-        looks_at="both nodes' recent events, for each its counts with both nodes, walks to them and what follows it",
+        looks_at="both nodes' recent events, for each its counts with both nodes, walks to them and what follows it, "
+        "and named node features",
         cost="linear in the length, logarithmic in the events",
     ),
     "edgebank": ModelSpec(

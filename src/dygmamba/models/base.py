@@ -307,6 +307,7 @@ class Encoder(nn.Module):
     elastic: bool = False
     saves_memory: bool = False  # whether the memory after training is saved with the weights
     beside_dim: int = 0  # number of pair features that a link head reads next to the two embeddings
+    beside_requests: tuple[Request, ...] = ()  # look-ups of these features, which no embedding needs
 
     def beside(self, view: PairView) -> tuple[Float[Tensor, "p _"], ...]:
         """Return the pair features that a link head reads next to the embeddings, `beside_dim` columns in total."""
@@ -417,6 +418,8 @@ class EncoderScorer(MemorySavingWrapper):
 
     def __init__(self, encoder: Encoder) -> None:
         super().__init__(encoder)
+        # each look-up once: an encoder may read a table that its pair features read too
+        self.requests = tuple(dict.fromkeys((*encoder.requests, *encoder.beside_requests)))
         self.head = LinkHead(encoder.out_dim, beside=encoder.beside_dim)
         self.fit_inputs = encoder.fit_inputs
 

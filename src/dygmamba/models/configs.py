@@ -29,7 +29,7 @@ STACK_CHANNELS = (
     "time",
     "cooccurrence",
 )  # the paper's, which make up the stack with tables="add"
-PAIR_FEATURES = ("decayed-pair", "walks", "transitions", "history")
+PAIR_FEATURES = ("decayed-pair", "walks", "transitions", "history", "node-features", "columns")
 MAX_STATES = 256  # the spectral bound is exact up to this many states (ops/spectral_bound)
 
 Decay = Annotated[float, Bounds(0, 1e12)]
@@ -73,7 +73,9 @@ class DyGMambaConfig(Settings):
     taps: Count = 4  # events that the short convolution reads at once
     out: Width = 172  # columns of a node embedding
     dropout: Rate = 0.1  # share of activations dropped in training
-    beside: tuple[str, ...] = ()  # pair features of the link head: decayed-pair, walks, transitions, history
+    # for the head: decayed-pair, walks, transitions, history, node-features, columns
+    beside: tuple[str, ...] = ()  # pair features that the link head reads
+    query_columns: bool = False  # whether a query carries the columns of its event; adds columns to beside
     walk_layers: Annotated[int, Bounds(1, 5)] = 3  # events of the longest temporal walks, if walks are used
     walk_dim: Width = 120  # columns of the random vector of a node, if walks are used
     walk_decay: Decay = 0.0  # decay of walks per unit of time; 0: 2 over the training period
@@ -101,6 +103,8 @@ class DyGMambaConfig(Settings):
             object.__setattr__(self, name, current_values(name, getattr(self, name)))
         _require_choices("channels", self.channels, CHANNELS, at_least=1)
         _require_choices("beside", self.beside, PAIR_FEATURES)
+        if self.query_columns and "columns" not in self.beside:
+            object.__setattr__(self, "beside", (*self.beside, "columns"))
         _require_one_decay(self, "walk_decay", "walk_decays")
         if self.tables == "add" and not set(self.channels) & set(STACK_CHANNELS):
             raise ConfigError(
@@ -142,12 +146,12 @@ class MambaConfig(DyGMambaConfig):
 class DyGMambaCountsConfig(DyGMambaConfig):
     """The same encoder with decayed counts, walks and transitions over the whole history of each token and pair.
 
-    It also reads the categorical columns of the events, if a dataset has some.
+    It also reads the categorical columns of the events and named node features, if a dataset has some.
     Stored runs that lack the newer settings open with their former values (`aliases.STORED_DEFAULTS`).
     """
 
     channels: tuple[str, ...] = CHANNELS
-    beside: tuple[str, ...] = ("walks", "history")
+    beside: tuple[str, ...] = ("walks", "history", "node-features")
     walk_dim: Width = 48
     walk_decays: Bank = 5
     relation: Literal["separate", "shared"] = "shared"

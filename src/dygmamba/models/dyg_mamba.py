@@ -5,7 +5,7 @@ Where the paper's text and its released code differ, a setting chooses between t
 Legend: p pairs, r = 2 p sequences (sources, then destinations), l tokens, d width.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 import torch
 from jaxtyping import Float
@@ -14,11 +14,16 @@ from torch import Tensor, nn
 from dygmamba.core.errors import ConfigError
 from dygmamba.data.events.columns import MAX_CODE_COLUMNS
 from dygmamba.models.base import DatasetFacts, Encoder
+from dygmamba.models.column_requests import request_column_sums, request_columns, request_node_features
 from dygmamba.models.configs import STACK_CHANNELS, DyGMambaConfig
+from dygmamba.nn.column_features import COLUMN_FEATURES, TableEncoding
 from dygmamba.nn.encodings import CHANNELS, PAIR_CHANNELS, ChannelConfig, Channels, count_columns
 from dygmamba.nn.history_features import (
     HISTORY_CHANNELS,
     HistoryConfig,
+    PairDecayedCounts,
+    PairTransitions,
+    PairWalks,
     SequencePairs,
     SharedPairWalks,
     TokenWalks,
@@ -27,8 +32,6 @@ from dygmamba.nn.mixers import PAIR_MIXERS, POOLS
 from dygmamba.nn.pair_history import PAIR_FEATURES, PairHistory
 from dygmamba.nn.ssm import SSMConfig, Stack
 from dygmamba.nn.tokens import QUERIES, Tokens, make_tokens
-from dygmamba.sampling.column_sums import ColumnSumRequest
-from dygmamba.sampling.columns import COLUMN_SCALES, ColumnRequest
 from dygmamba.sampling.decayed_counts import DecayedCountRequest
 from dygmamba.sampling.transition_counts import TransitionCountRequest
 from dygmamba.sampling.view import NeighborRequest, PairView
@@ -36,6 +39,9 @@ from dygmamba.sampling.walks import WalkRequest
 
 # Values of a categorical column that are looked at: as many as a run that is trained further stores.
 MAX_TYPE_VALUES = 64
+
+
+PairFeature = PairDecayedCounts | PairWalks | SharedPairWalks | PairTransitions | PairHistory | TableEncoding
 
 
 class SharedStack(nn.Module):
@@ -93,6 +99,30 @@ class AddTables(nn.Module):
 TABLES: dict[str, type[ConcatTables] | type[AddTables]] = {"concat": ConcatTables, "add": AddTables}
 
 
+def build_pair_features(
+    config: DyGMambaConfig, facts: DatasetFacts, history: HistoryConfig, tokens: Sequence[nn.Module]
+) -> list[PairFeature]:
+    """Build the pair features of `beside`, without those of columns that the dataset does not have.
+
+    `tokens` are the history channels, whose relation of walks a pair may share.
+    """
+    walks = [table for table in tokens if isinstance(table, TokenWalks)]
+    columns = {
+        "node-features": request_node_features(facts),
+        "columns": request_columns(facts, config.query_columns),
+    }
+    features: list[PairFeature] = []
+    for name in config.beside:
+        if name in columns:
+            part = COLUMN_FEATURES[name]
+            features += [part(request, config.width, config.table_dropout) for request in columns[name]]
+        elif name == "walks" and walks and config.relation == "shared":
+            features.append(SharedPairWalks(walks[0]))
+        else:
+            features.append(PAIR_FEATURES[name](history))
+    return features
+
+
 class DyGMamba(Encoder):
     """Encode both histories, scan them with steps from time gaps, mix across the pair, pool."""
 
@@ -113,22 +143,20 @@ class DyGMamba(Encoder):
             config.width,
             config.table_dropout,
             config.relation_dropout,
-            _request_columns(config, facts),
+            request_column_sums(facts, config.numeric_columns),
         )
         token_tables = [
             HISTORY_CHANNELS[name](history) for name in config.channels if name in HISTORY_CHANNELS
         ]
-        walks = [table for table in token_tables if isinstance(table, TokenWalks)]
-        pair_tables = [
-            SharedPairWalks(walks[0])
-            if name == "walks" and walks and config.relation == "shared"
-            else PAIR_FEATURES[name](history)
-            for name in config.beside
-        ]
+        pair_tables = build_pair_features(config, facts, history, token_tables)
         self.tables, self.head_tables = nn.ModuleList(token_tables), nn.ModuleList(pair_tables)
         self.beside_dim = sum(table.out_dim for table in pair_tables)
-        tables = (*token_tables, *pair_tables)
-        requests = dict.fromkeys(request for table in tables for request in table.requests)  # each one once
+        self.beside_requests = tuple(
+            dict.fromkeys(request for table in pair_tables for request in table.requests)
+        )
+        requests = dict.fromkeys(
+            request for table in token_tables for request in table.requests
+        )  # each one once
         self.requests = (NeighborRequest((config.length - query_tokens,)), *requests)
         self.query, self.span, self.out_dim = config.query, config.span, config.out
         added = [name for name in config.channels if config.tables == "add" and name not in STACK_CHANNELS]
@@ -211,11 +239,3 @@ class DyGMamba(Encoder):
     @property
     def _standardised(self) -> list[PairHistory]:
         return [table for table in self.head_tables if isinstance(table, PairHistory)]
-
-
-def _request_columns(config: DyGMambaConfig, facts: DatasetFacts) -> ColumnSumRequest | None:
-    """Return the request for the numeric columns of events; None if they have none."""
-    columns = facts.columns.first(config.numeric_columns, 0, 0)
-    if not columns:
-        return None
-    return ColumnSumRequest(ColumnRequest(columns, facts.scales(COLUMN_SCALES + 1)[1:]))

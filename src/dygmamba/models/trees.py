@@ -25,9 +25,9 @@ from jaxtyping import Float, Float32, Float64, Int64, UInt8
 from torch import Tensor, nn
 
 from dygmamba.core.errors import FileError
-from dygmamba.data.events.columns import MAX_CODE_COLUMNS
 from dygmamba.data.events.event_store import EventBatch
 from dygmamba.models.base import DatasetFacts, Offset
+from dygmamba.models.column_requests import request_columns, request_node_features
 from dygmamba.models.configs import TreesConfig
 from dygmamba.models.objectives import LogisticObjective, Objective, SoftmaxObjective
 from dygmamba.nn.history_features import pair_overlaps
@@ -40,14 +40,10 @@ from dygmamba.ops.trees import (
     sum_binned_leaves,
     sum_leaves,
 )
-from dygmamba.sampling.columns import COLUMN_SCALES, ColumnRequest
 from dygmamba.sampling.counts import CountRequest
-from dygmamba.sampling.node_features import NodeFeatureRequest
 from dygmamba.sampling.transitions import TransitionRequest
 from dygmamba.sampling.view import PairBatch, PairView
 from dygmamba.sampling.walks import WalkRequest
-
-NODE_VALUES = 8  # frequent values of a categorical node feature that are told apart
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,17 +142,12 @@ class BoostedTrees(nn.Module):
             steps = TransitionRequest(facts.transition_scales, config.transitions)
             self.requests = (*self.requests, steps)
             self.names = [*self.names, *steps.names]
-        columns = facts.columns.first(config.numeric_columns, MAX_CODE_COLUMNS, config.event_types)
-        if columns:
-            values = ColumnRequest(columns, facts.scales(COLUMN_SCALES + 1)[1:], config.query_columns)
-            self.requests = (*self.requests, values)
-            self.names = [*self.names, *values.names]
-        if config.node_columns:
-            own = facts.node_columns.first(config.node_columns, MAX_CODE_COLUMNS, NODE_VALUES)
-            if own:
-                request = NodeFeatureRequest(own)
-                self.requests = (*self.requests, request)
-                self.names = [*self.names, *request.names]
+        columns = [
+            *request_columns(facts, config.query_columns, config.numeric_columns, config.event_types),
+            *(request_node_features(facts, config.node_columns) if config.node_columns else ()),
+        ]
+        self.requests = (*self.requests, *columns)
+        self.names = [*self.names, *(name for request in columns for name in request.names)]
         kinds = {
             "feature": torch.int32, "threshold": torch.float32, "left": torch.int32, "right": torch.int32,
             "value": torch.float64, "cover": torch.float64,

@@ -60,8 +60,8 @@ def require_exportable(scorer: Any, model: str) -> None:
         return
     if not all(isinstance(request, NeighborRequest) for request in scorer.requests):
         raise ConfigError(
-            f"model '{model}' with these settings reads tables of the whole history; export a model that reads "
-            f"neighbor sequences: {EXPORTABLE}",
+            f"model '{model}' with these settings reads tables of the whole history or of node features; export a "
+            f"model that reads neighbor sequences only: {EXPORTABLE}",
             code="model-not-exportable",
         )
 

@@ -43,6 +43,7 @@ from dygmamba.runs.provenance import (
 )
 from dygmamba.runs.stored_facts import FACTS_SECTION, describe_facts
 from dygmamba.runs.warm_start import check_warm_start, load_start_weights
+from dygmamba.sampling.columns import find_query_columns
 from dygmamba.sampling.index import MAX_CACHED_NUMBERS
 from dygmamba.sampling.view import NeighborRequest
 from dygmamba.tasks.link import LinkTask
@@ -95,6 +96,7 @@ def start_link_run(
     if start is not None:
         check_warm_start(start, spec, model_config, stream)
     scorer = build_seeded_scorer(spec, model_config, seed, stream, TRAINING_COPIES, facts)
+    _check_query_columns(dataset.name, scorer, model_config)
     _check_loss(model, scorer, fit_config)
     fit_config = resolve_ranking(fit_config, loop, model_config, len(stream.split.train))
     check_distributable(scorer, stream.processes, fit_config.batch)
@@ -169,6 +171,16 @@ def _require_events(split: Split, rule: SplitRule) -> None:
                 *sizes, hint
             ),
             code="empty-split",
+        )
+
+
+def _check_query_columns(dataset: str, scorer: Scorer, config: Any) -> None:
+    """Raise ConfigError if queries are to carry columns of their events, and there are none that the model reads."""
+    if getattr(config, "query_columns", False) and not find_query_columns(scorer.requests):
+        raise ConfigError(
+            f"`query_columns=true` needs events with columns that the model reads, and '{dataset}' has none; import "
+            "it with columns, or leave the setting out",
+            code="no-query-columns",
         )
 
 

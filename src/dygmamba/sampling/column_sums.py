@@ -7,7 +7,7 @@ Legend: e events, t instants, m entries, g groups, s scales, c numeric columns, 
 """
 
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import ClassVar, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float32, Float64, Int64
@@ -31,6 +31,7 @@ from dygmamba.sampling.table_request import TableRequest
 class ColumnSumRequest(TableRequest):
     """Request for a table of numeric columns, in which any pair can be looked up; `columns` has no types."""
 
+    on_host: ClassVar[bool] = False  # the table is on the device of the stream
     columns: ColumnRequest
 
 

@@ -27,12 +27,11 @@ from dygmamba.ops.decayed_counts import count_before
 from dygmamba.ops.decayed_sums import DecayedSums, build_decayed_sums, look_up_before
 from dygmamba.ops.hash_map import HashMap
 from dygmamba.sampling.counts import CountGroups, MemoryCountGroups, pair_key, scale_label
-from dygmamba.sampling.table_request import TableRequest
+from dygmamba.sampling.table_request import FeatureUnit, TableRequest
 
 HISTORIES = ("that the source sent", "that the destination received", "between them")
 LEAST_COUNT, LEAST_TOTAL = 1e-3, 1e-2  # added to a count and to its total, so that a share is finite
 OTHER_VALUES = "any other value"
-COLUMN_SCALES = 2  # time scales of columns: the training period, and one towards the time gap of a node
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +53,8 @@ class QueryColumns:
     @property
     def values(self) -> list[Tensor]:
         """Numbers and codes of each query."""
-        row = self.row.cpu()
-        return [table.cpu()[row] for table in (self.edge, self.codes) if table is not None]
+        tables = [table for table in (self.edge, self.codes) if table is not None]
+        return [table[self.row.to(table.device)].cpu() for table in tables]
 
     def select(self, chosen: Int64[Tensor, "k"]) -> "QueryColumns":
         return replace(self, row=self.row[chosen])
@@ -98,33 +97,48 @@ class ColumnRequest(TableRequest):
 
         A checkpoint of boosted trees holds a checksum of these names: rewording one makes old runs unreadable.
         """
+        return [feature.name for feature in self.units]
+
+    @property
+    def units(self) -> list[FeatureUnit]:
+        """Name and unit of each feature, in the order of the columns."""
         return [
-            *(name for column in self.columns.numeric for name in self._numeric_names(column.name)),
-            *(name for column in self.columns.types for name in self._type_names(column)),
+            *(feature for column in self.columns.numeric for feature in self._numeric_units(column)),
+            *(FeatureUnit(name) for column in self.columns.types for name in self._type_names(column)),
         ]
 
-    def _numeric_names(self, column: str) -> list[str]:
-        fading = [scale_label(scale) for scale in self.scales]
-        names = []
+    def _numeric_units(self, column: NumericColumn) -> list[FeatureUnit]:
+        name, fading = column.name, [scale_label(scale) for scale in self.scales]
+
+        def value(what: str) -> FeatureUnit:
+            return FeatureUnit(what, column.mean, column.deviation)
+
+        def difference(what: str) -> FeatureUnit:
+            return FeatureUnit(what, 0.0, column.deviation)
+
+        units = []
         for history in HISTORIES:
-            names += [f"mean {column} of the events {history}, {scale}" for scale in fading]
-            names += [f"sum of {column} over the events {history}, {scale}" for scale in fading]
-            names += [f"last {column} of the events {history}"]
-            names += [f"last {column} minus the mean of the events {history}"]
-            names += [f"spread of {column} over the events {history}"]
+            units += [value(f"mean {name} of the events {history}, {scale}") for scale in fading]
+            # sums are logarithms
+            units += [FeatureUnit(f"sum of {name} over the events {history}, {scale}") for scale in fading]
+            units += [value(f"last {name} of the events {history}")]
+            units += [difference(f"last {name} minus the mean of the events {history}")]
+            units += [difference(f"spread of {name} over the events {history}")]
         received = "the mean of those that the destination received"
-        names += [f"mean {column} that the source sent minus {received}, {scale}" for scale in fading]
-        names += [f"last {column} that the source sent minus {received}"]
+        units += [
+            difference(f"mean {name} that the source sent minus {received}, {scale}") for scale in fading
+        ]
+        units += [difference(f"last {name} that the source sent minus {received}")]
         if self.query:
-            names.append(f"{column} of the query")
+            own = f"{name} of the query"
+            units.append(value(own))
             for history in HISTORIES:
-                names += [
-                    f"{column} of the query minus the mean of the events {history}, {scale}"
-                    for scale in fading
+                units += [
+                    difference(f"{own} minus the mean of the events {history}, {scale}") for scale in fading
                 ]
-                names += [f"{column} of the query minus the last of the events {history}"]
-                names += [f"{column} of the query in deviations from the mean of the events {history}"]
-        return names
+                units += [difference(f"{own} minus the last of the events {history}")]
+                units += [FeatureUnit(f"{own} in deviations from the mean of the events {history}")]
+        return units
 
     def _type_names(self, column: TypeColumn) -> list[str]:
         fading = [scale_label(scale) for scale in self.scales]
@@ -151,11 +165,11 @@ class ColumnRequest(TableRequest):
 
 
 def find_query_columns(requests: tuple[object, ...]) -> ColumnFacts:
-    """Return the columns that these requests read of each query; none if no request does."""
-    for request in requests:
-        if isinstance(request, ColumnRequest) and request.query:
-            return request.columns
-    return ColumnFacts()
+    """Return the columns that any of these requests reads of each query; none if no request does."""
+    found = [request.columns for request in requests if isinstance(request, ColumnRequest) and request.query]
+    numeric = {column.index: column for columns in found for column in columns.numeric}
+    types = {column.index: column for columns in found for column in columns.types}
+    return ColumnFacts(tuple(numeric.values()), tuple(types.values()))
 
 
 def history_keys(src: Tensor, dst: Tensor, num_nodes: int) -> tuple[Tensor, Tensor, Tensor]:

@@ -7,7 +7,7 @@ Legend: e events, p pairs, q endpoints of pairs, s scales, f features per pair, 
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Protocol, runtime_checkable
+from typing import ClassVar, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float32, Float64, Int64
@@ -37,6 +37,7 @@ class CountRequest:
         neighbors: Recent neighbors of either endpoint that are looked at.
     """
 
+    on_host: ClassVar[bool] = True  # counts are looked up on the CPU
     scales: tuple[float, ...]
     neighbors: int = 32
 

@@ -8,7 +8,7 @@ Legend: e events, t instants, m entries, g, h groups, s scales, q queries.
 """
 
 from dataclasses import dataclass
-from typing import Literal, Protocol, runtime_checkable
+from typing import ClassVar, Literal, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Float32, Float64, Int, Int64
@@ -29,6 +29,7 @@ class DecayedCountRequest(TableRequest):
         directed: Whether events are also counted by role: sent, received, and from one node to another.
     """
 
+    on_host: ClassVar[bool] = False  # the table is on the device of the stream
     scales: tuple[float, ...]
     directed: bool = False
 

@@ -17,7 +17,7 @@ from dygmamba.core.errors import ConfigError
 from dygmamba.data.events.categories import MISSING_VALUE
 from dygmamba.data.events.columns import ColumnFacts, TypeColumn
 from dygmamba.data.events.node_rows import STATIC_TIME, NodeRows
-from dygmamba.sampling.table_request import TableRequest
+from dygmamba.sampling.table_request import FeatureUnit, TableRequest
 
 ENDS = ("source", "destination")
 NO_AGE = -1.0  # age of a row that is known from the start, and of no row
@@ -48,11 +48,21 @@ class NodeFeatureRequest(TableRequest):
 
         A checkpoint of boosted trees holds a checksum of these names: rewording one makes old runs unreadable.
         """
-        names = [f"age of the features of the {end}" for end in ENDS]
+        return [feature.name for feature in self.units]
+
+    @property
+    def units(self) -> list[FeatureUnit]:
+        """Name and unit of each feature, in the order of the columns."""
+        units = [FeatureUnit(f"age of the features of the {end}") for end in ENDS]  # a logarithm
         for column in self.columns.numeric:
-            names += [f"{column.name} of the {end}" for end in ENDS]
-            names += [f"{column.name} of the source minus that of the destination"]
-            names += [f"{column.name} of the {end} is known" for end in ENDS]
+            name, mean, deviation = column.name, column.mean, column.deviation
+            units += [FeatureUnit(f"{name} of the {end}", mean, deviation) for end in ENDS]
+            units += [FeatureUnit(f"{name} of the source minus that of the destination", 0.0, deviation)]
+            units += [FeatureUnit(f"{name} of the {end} is known") for end in ENDS]
+        return [*units, *(FeatureUnit(name) for name in self._type_names())]
+
+    def _type_names(self) -> list[str]:
+        names = []
         for column in self.columns.types:
             words = [
                 *(repr(value) for value in list_frequent_values(column)[1]),

@@ -1,15 +1,29 @@
 """Base class of requests for tables, which do not depend on the length of neighbor sequences."""
 
-from typing import TypeVar
+from typing import ClassVar, NamedTuple, TypeVar
 
 # not `Self`, which the type checks of the tests do not support
 R = TypeVar("R", bound="TableRequest")
+
+
+class FeatureUnit(NamedTuple):
+    """A feature of a pair by name, with the mean and the standard deviation of training that bring it to a scale of 1.
+
+    They are 0 and 1 for counts, shares and yes-or-no features, which have such a scale.
+    """
+
+    name: str
+    mean: float = 0.0
+    deviation: float = 1.0
 
 
 class TableRequest:
     """A request whose table holds the whole history; its cost and length stay the same when sequences are cut."""
 
     __slots__ = ()
+    # whether queries are looked up on the CPU, which a captured CUDA graph cannot do; a table that is kept on the
+    # device of the stream overrides it
+    on_host: ClassVar[bool] = True
 
     @property
     def tokens(self) -> int:

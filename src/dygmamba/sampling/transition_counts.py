@@ -8,7 +8,7 @@ Legend: e events, t instants, m entries, g cells (l, w, v) that occurred, l lags
 """
 
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import ClassVar, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float32, Float64, Int, Int64
@@ -27,6 +27,8 @@ from dygmamba.sampling.transitions import TransitionScales
 @dataclass(frozen=True, slots=True)
 class TransitionCountRequest(TransitionScales):
     """Request for a table of transitions in which any two nodes can be looked up."""
+
+    on_host: ClassVar[bool] = False  # the table is on the device of the stream
 
     @property
     def width(self) -> int:

@@ -6,7 +6,7 @@ Legend: p pairs, q queries (rows), l sequence length, r selected pairs or rows, 
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from operator import mul
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from jaxtyping import Bool, Float32, Float64, Int32, Int64
@@ -37,6 +37,7 @@ class NeighborRequest:
         scale: Decay rate per unit of time of the `time_aware` strategy.
     """
 
+    on_host: ClassVar[bool] = False  # the index is on the device of the stream
     fanout: tuple[int, ...]
     strategy: Strategy = "recent"
     scale: float = 1e-6

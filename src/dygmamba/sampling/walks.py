@@ -8,6 +8,7 @@ Legend: n nodes, e events, c decays, k layers, s = k + 1 rows of a node for each
 
 import math
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from jaxtyping import Float32, Float64, Int64
@@ -31,6 +32,7 @@ class WalkRequest(TableRequest):
         seed: Seed of the random projection; a table is cached by request, so another seed has a table of its own.
     """
 
+    on_host: ClassVar[bool] = False  # the table is on the device of the stream
     layers: int = 3
     dim: int = 120
     decays: tuple[float, ...] = (1e-6,)

@@ -169,6 +169,8 @@ def add_candidates(store: EventStore, evaluation_set: EvaluationSet) -> tuple[Ev
         torch.cat([pairs.label, torch.zeros(len(own))]),
         torch.cat([pairs.group, index]),
     )
+    if pairs.columns is not None:  # a candidate carries the columns of its event
+        merged = merged.with_columns(replace(pairs.columns, row=events[merged.group]))
     event_index = torch.cat([evaluation_set.event_index, index])
     return replace(evaluation_set, pairs=merged, event_index=event_index), RankedEvents(chosen, width)
 

@@ -8,6 +8,8 @@ import torch
 from dygmamba.config import build_config
 from dygmamba.core.process_settings import join_process_group, leave_process_group
 from dygmamba.data.events.splits import chronological_split
+from dygmamba.data.generate.config import PurchaseConfig
+from dygmamba.data.generate.purchases import generate_purchases
 from dygmamba.data.generate.stream import GeneratorConfig, generate_stream
 from dygmamba.engine import executor as engine
 from dygmamba.engine.distributed import DistributedGroup
@@ -49,11 +51,11 @@ def stream():
     return Stream(store, chronological_split(store), torch.device("cuda"))
 
 
-def fit_of(model, stream, folder, against="random", **loop):
+def fit_of(model, stream, folder, against="random", more=None, **loop):
     torch.manual_seed(0)
     spec = MODELS[model]
     facts = DatasetFacts.of(stream.store, stream.split.train)
-    scorer = spec.build(build_config(spec.config, SETTINGS[model]), facts).cuda()
+    scorer = spec.build(build_config(spec.config, SETTINGS[model] | (more or {})), facts).cuda()
     task = LinkTask.create(stream.store, stream.split, stream.device, against)
     config = FitConfig(batch=20, precision="float32", save_every=1e9, **loop)
     return Trainer(task, scorer, stream, config, RunDirectory(folder), seed=0)
@@ -80,6 +82,20 @@ def test_an_epoch_of_replays_equals_the_eager_epoch(
     torch.testing.assert_close(replayed, loss, rtol=1e-3, atol=1e-4)
     for name, weight in weights.items():
         torch.testing.assert_close(others[name], weight, rtol=1e-2, atol=1e-3, msg=name)
+
+
+@pytest.mark.parametrize("shares", [SINGLE_BUCKET, SHARE_CHOICES[3]])
+def test_a_step_with_look_ups_on_the_host_is_not_captured(shares, tmp_path, monkeypatch):
+    """A network that reads columns of queries trains step by step on a GPU, whatever `graphs` says."""
+    monkeypatch.setattr(engine, "choose_shares", lambda lengths, most, costs: shares)
+    store = generate_purchases(PurchaseConfig(customers=20, shops=40, events=600, categories=4))
+    stream, losses = Stream(store, chronological_split(store), torch.device("cuda")), []
+    for graphs in (False, True):
+        fit = fit_of("dyg-mamba", stream, tmp_path, more={"query_columns": True}, graphs=graphs)
+        assert not isinstance(fit.executor, GraphedBatchExecutor | GraphedBucketedExecutor)
+        fit.train_epoch()
+        losses.append(torch.tensor(fit.state.losses))
+    torch.testing.assert_close(*losses, rtol=1e-3, atol=1e-4)
 
 
 @pytest.mark.filterwarnings("ignore:Synchronization debug mode")  # torch calls it a prototype

@@ -90,7 +90,8 @@ def choose_executor(
 ) -> BatchExecutor | BucketedExecutor | RoundExecutor | NoOpExecutor:
     """Choose the executor that suits device and model.
 
-    The buckets depend on the first epoch of the run (`epoch(0)`), so that a resumed run continues with the same ones.
+    On a GPU a model whose look-ups are all on the device runs as captured graphs, any other model step by step. The
+    buckets depend on the first epoch of the run (`epoch(0)`), so that a resumed run continues with the same ones.
     """
     check_distributable(scorer, stream.processes, config.batch)
     if isinstance(scorer, RoundLearner):
@@ -98,7 +99,6 @@ def choose_executor(
     if has_no_trainable_parameters(scorer):
         return NoOpExecutor()
     context = TrainingContext(task, scorer, stream, config)
-    graphs = stream.device.type == "cuda" and config.graphs
     if stream.device.type == "cpu":
         keep_freed_memory()
     shares = SINGLE_BUCKET
@@ -107,5 +107,5 @@ def choose_executor(
         shares = choose_shares(history_lengths(context, epoch(0)), most, DEVICE_COSTS[stream.device.type])
     if shares == SINGLE_BUCKET:
         graphed = GraphedSplitExecutor if stream.processes.is_distributed else GraphedBatchExecutor
-        return graphed(context) if graphs else BatchExecutor(context)
-    return GraphedBucketedExecutor(context, shares) if graphs else BucketedExecutor(context, shares)
+        return graphed(context) if context.uses_graphs else BatchExecutor(context)
+    return (GraphedBucketedExecutor if context.uses_graphs else BucketedExecutor)(context, shares)

@@ -25,7 +25,7 @@ from dygmamba.engine.stream import Stream
 from dygmamba.engine.visibility import MemorySchedule, VisibilityRule
 from dygmamba.models.base import InputFitter, Scorer
 from dygmamba.sampling.draws import Draws
-from dygmamba.sampling.view import NeighborRequest, PairBatch, PairView
+from dygmamba.sampling.view import NeighborRequest, PairBatch, PairView, Request
 from dygmamba.tasks.base import Task
 
 SAMPLED_BATCHES = 100  # from whose queries the statistics of inputs are fitted
@@ -150,6 +150,14 @@ class Batch:
     memory_batches: range
 
 
+def can_capture(device: str, requests: tuple[Request, ...]) -> bool:
+    """Return whether a training step can be captured as a CUDA graph: all it looks up is on the device.
+
+    A graph replays what was issued on the device, so it would repeat the look-ups on the host of one batch.
+    """
+    return device == "cuda" and not any(request.on_host for request in requests)
+
+
 class TrainingContext:
     """A model in training with its data and optimizer, and the parts of a step that all executors share."""
 
@@ -159,8 +167,9 @@ class TrainingContext:
         self.device, self.build_queries = stream.device.type, QueryBuilder.create(task, stream, config.rule)
         self.parameters = [parameter for parameter in scorer.parameters() if parameter.requires_grad]
         on_gpu = self.device == "cuda"
+        self.uses_graphs = config.graphs and can_capture(self.device, scorer.requests)
         self.optimizer = torch.optim.Adam(
-            self.parameters, lr=config.lr, capturable=on_gpu and config.graphs, fused=on_gpu or None
+            self.parameters, lr=config.lr, capturable=self.uses_graphs, fused=on_gpu or None
         )
         self.processes = stream.processes
         self.bucket = (

@@ -1,0 +1,71 @@
+"""Pair features from named columns, for the link head: node features of both ends, and columns of events.
+
+The tables are those that boosted trees read (`sampling/node_features.py`, `sampling/columns.py`). They are computed
+outside of the network, on the CPU, from what is known strictly before the query.
+
+Legend: p pairs, f features per pair, b encoded columns.
+"""
+
+import torch
+from jaxtyping import Float, Float32
+from torch import Tensor, nn
+
+from dygmamba.sampling.columns import ColumnRequest
+from dygmamba.sampling.node_features import NodeFeatureRequest
+from dygmamba.sampling.view import PairView
+
+LARGEST = torch.finfo(torch.float32).max
+
+
+class TableEncoding(nn.Module):
+    """A perceptron on a table of features, each in standard deviations of the training period.
+
+    The statistics are fixed before training, so that a score does not depend on the other pairs of its batch. Amounts
+    have long tails, and those of later events may be beyond all of training: z becomes sign(z) log(1 + |z|).
+    """
+
+    mean: Tensor
+    deviation: Tensor
+
+    def __init__(self, request: ColumnRequest | NodeFeatureRequest, width: int, dropout: float) -> None:
+        super().__init__()
+        self.requests, self.out_dim = (request,), width
+        units = request.units
+        # 64 bits, because a deviation may be too small for 32; not stored, because they follow from the facts
+        for name in ("mean", "deviation"):
+            column = torch.tensor([getattr(unit, name) for unit in units], dtype=torch.float64)
+            self.register_buffer(name, column, persistent=False)
+        self.encode = nn.Sequential(
+            nn.Linear(len(units), 4 * width), nn.ReLU(), nn.Dropout(dropout), nn.Linear(4 * width, width)
+        )
+
+    def forward(self, view: PairView) -> Float[Tensor, "p b"]:
+        # a feature in deviations may be infinite in 32 bits
+        z = ((self.read(view).double() - self.mean) / self.deviation).clamp(-LARGEST, LARGEST)
+        return self.encode((z.sign() * torch.log1p(z.abs())).float())
+
+    def read(self, view: PairView) -> Float32[Tensor, "p f"]:
+        """Return the features of each pair."""
+        raise NotImplementedError
+
+
+class PairNodeFeatures(TableEncoding):
+    """Encoding of the node features of both ends of a pair, as they were known strictly before the query."""
+
+    def read(self, view: PairView) -> Float32[Tensor, "p f"]:
+        (table,) = view.node_features
+        return table
+
+
+class PairColumns(TableEncoding):
+    """Encoding of the columns of earlier events of both ends, and of the query's own columns if it carries some."""
+
+    def read(self, view: PairView) -> Float32[Tensor, "p f"]:
+        (table,) = view.column_features
+        return table
+
+
+COLUMN_FEATURES: dict[str, type[PairNodeFeatures] | type[PairColumns]] = {
+    "node-features": PairNodeFeatures,
+    "columns": PairColumns,
+}

@@ -1,0 +1,88 @@
+"""Requests that are looked up on the host: no step with one of them is captured as a CUDA graph."""
+
+import pytest
+import torch
+
+from contract_cases import TINY, sample_store
+from dygmamba.config import build_config
+from dygmamba.data.events.columns import MAX_CODE_COLUMNS
+from dygmamba.engine.executor.eager import can_capture
+from dygmamba.models import MODELS
+from dygmamba.models.base import DatasetFacts
+from dygmamba.sampling.columns import ColumnRequest
+from dygmamba.sampling.counts import CountRequest
+from dygmamba.sampling.decayed_counts import DecayedCountRequest
+from dygmamba.sampling.event_history import HistoryRequest
+from dygmamba.sampling.event_index import TABLES
+from dygmamba.sampling.index import NeighborIndex, gather_view
+from dygmamba.sampling.node_features import NodeFeatureRequest
+from dygmamba.sampling.node_values import NodeValueRequest
+from dygmamba.sampling.transition_counts import TransitionCountRequest
+from dygmamba.sampling.transitions import TransitionRequest
+from dygmamba.sampling.view import NeighborRequest, PairBatch
+from dygmamba.sampling.walks import WalkRequest
+
+STORE = sample_store()
+FACTS = DatasetFacts.of(STORE)
+PER_BATCH = [  # features of each pair
+    CountRequest((1.0,), 4),
+    TransitionRequest((1.0,)),
+    ColumnRequest(FACTS.columns.first(8, MAX_CODE_COLUMNS, 8), (1.0,)),
+    NodeValueRequest((1.0,), (0,)),
+    NodeFeatureRequest(FACTS.node_columns),
+]
+LOOKED_UP = [WalkRequest(1, 4), DecayedCountRequest((1.0,)), TransitionCountRequest((1.0,))]
+ON_DEVICE = [NeighborRequest((4,)), *LOOKED_UP]
+
+
+def pairs_at(row):
+    return PairBatch.from_pairs(STORE.src, STORE.dst, STORE.time[row].expand(len(STORE)).contiguous())
+
+
+def count_moves(monkeypatch, call):
+    """How often a call moves a tensor to the host, or would on a device."""
+    moves, move = [], torch.Tensor.cpu
+    with monkeypatch.context() as patch:
+        patch.setattr(torch.Tensor, "cpu", lambda self: moves.append(1) or move(self))
+        call()
+    return len(moves)
+
+
+@pytest.mark.parametrize("request_", [*PER_BATCH, *ON_DEVICE], ids=lambda one: type(one).__name__)
+def test_a_request_says_whether_it_is_looked_up_on_the_host(request_, monkeypatch):
+    """For all but histories: with a table at hand, new queries move to the host if and only if the request says so."""
+    index = NeighborIndex.build(STORE)
+    gather_view(index, STORE.features, pairs_at(30), (request_,))
+    moves = count_moves(monkeypatch, lambda: gather_view(index, STORE.features, pairs_at(40), (request_,)))
+    assert (moves > 0) is request_.on_host
+
+
+def test_every_request_was_tried():
+    """Histories of heuristics, which are not trained, are looked up on the host by the heuristic itself."""
+    tried = {type(one) for one in (*PER_BATCH, *LOOKED_UP)}
+    assert {*TABLES} - tried == {HistoryRequest}
+    assert HistoryRequest().on_host
+
+
+def test_a_network_without_named_columns_looks_nothing_up_on_the_host(monkeypatch):
+    """Its own look-ups in tables stay on the device too, so its steps can be captured."""
+    spec = MODELS["dyg-mamba-counts"]
+    settings = TINY["dyg-mamba-counts"] | {"beside": ["decayed-pair", "walks", "transitions"]}
+    model, index = spec.build(build_config(spec.config, settings), FACTS).eval(), NeighborIndex.build(STORE)
+
+    def score(row):
+        with torch.no_grad():
+            model(gather_view(index, STORE.features, pairs_at(row), model.requests))
+
+    score(30)
+    assert count_moves(monkeypatch, lambda: score(40)) == 0
+    assert can_capture("cuda", model.requests)
+    assert not can_capture("cpu", model.requests)
+
+
+@pytest.mark.parametrize("more", [{}, {"query_columns": True, "beside": []}])
+def test_a_network_with_named_columns_is_not_captured(more):
+    """Node features, and columns of events, are computed on the host for each batch."""
+    spec = MODELS["dyg-mamba-counts"]
+    model = spec.build(build_config(spec.config, TINY["dyg-mamba-counts"] | more), FACTS)
+    assert not can_capture("cuda", model.requests)

@@ -234,9 +234,10 @@ class DecayedCountTable(KeyedTable):
         return DecayedCountTable(num_nodes, scale, instant, known, nodes, pairs, directed)
 
     def to(self, device: torch.device | str) -> "DecayedCountTable":
-        tensors = (self.scale, self.instant, self.known, self.nodes, self.pairs)
+        scale, instant, known = (part.to(device) for part in (self.scale, self.instant, self.known))
+        nodes, pairs = self.nodes.to(device), self.pairs.to(device)
         directed = None if self.directed is None else self.directed.to(device)
-        return DecayedCountTable(self.num_nodes, *(part.to(device) for part in tensors), directed=directed)
+        return DecayedCountTable(self.num_nodes, scale, instant, known, nodes, pairs, directed)
 
     def of_node(self, node: Int[Tensor, "*q"], time: Float64[Tensor, "*q"]) -> Float32[Tensor, "*q s"]:
         """Return the decayed count of each node's events strictly before each time; zeros for node -1."""

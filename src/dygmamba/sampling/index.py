@@ -72,9 +72,7 @@ class NeighborIndex(EventIndex):
     _node_values: dict[NodeValueRequest, NodeValueTable] = field(
         default_factory=dict, repr=False, compare=False
     )
-    _tables: dict[Any, TemporalWalks | DecayedCountTable | TransitionCountTable] = field(
-        default_factory=dict, repr=False, compare=False
-    )  # by their request
+    _tables: dict[Any, Any] = field(default_factory=dict, repr=False, compare=False)  # by their request
 
     @staticmethod
     def build(store: EventStore, events: Int64[Tensor, "s"] | None = None) -> "NeighborIndex":

@@ -9,6 +9,7 @@ from dygmamba.data.events.columns import MAX_CODE_COLUMNS
 from dygmamba.engine.executor.eager import can_capture
 from dygmamba.models import MODELS
 from dygmamba.models.base import DatasetFacts
+from dygmamba.sampling.column_sums import ColumnSumRequest
 from dygmamba.sampling.columns import ColumnRequest
 from dygmamba.sampling.counts import CountRequest
 from dygmamba.sampling.decayed_counts import DecayedCountRequest
@@ -31,7 +32,13 @@ PER_BATCH = [  # features of each pair
     NodeValueRequest((1.0,), (0,)),
     NodeFeatureRequest(FACTS.node_columns),
 ]
-LOOKED_UP = [WalkRequest(1, 4), DecayedCountRequest((1.0,)), TransitionCountRequest((1.0,))]
+NUMERIC = ColumnRequest(FACTS.columns.first(8, 0, 0), (1.0,))
+LOOKED_UP = [
+    WalkRequest(1, 4),
+    DecayedCountRequest((1.0,)),
+    TransitionCountRequest((1.0,)),
+    ColumnSumRequest(NUMERIC),
+]
 ON_DEVICE = [NeighborRequest((4,)), *LOOKED_UP]
 
 
@@ -67,7 +74,7 @@ def test_every_request_was_tried():
 def test_a_network_without_named_columns_looks_nothing_up_on_the_host(monkeypatch):
     """Its own look-ups in tables stay on the device too, so its steps can be captured."""
     spec = MODELS["dyg-mamba-counts"]
-    settings = TINY["dyg-mamba-counts"] | {"beside": ["decayed-pair", "walks", "transitions"]}
+    settings = TINY["dyg-mamba-counts"] | {"beside": ["decayed-pair", "walks", "transitions", "history"]}
     model, index = spec.build(build_config(spec.config, settings), FACTS).eval(), NeighborIndex.build(STORE)
 
     def score(row):

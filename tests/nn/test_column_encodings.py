@@ -25,7 +25,7 @@ from dygmamba.sampling.view import PairBatch
 from raising import raises
 
 NAME = "dyg-mamba-counts"
-FORMER = ["decayed-pair", "walks", "transitions"]  # pair features before those of columns
+OTHERS = ["walks", "history"]  # pair features of the default that need no named column
 
 
 def build(store, train=None, name=NAME, **more):
@@ -159,13 +159,13 @@ def test_rows_of_validation_and_test_decide_nothing():
 
 
 @pytest.mark.parametrize(
-    "more", [{}, {"beside": [*FORMER, "node-features", "columns"], "channels": ["time"]}]
+    "more", [{}, {"beside": [*OTHERS, "node-features", "columns"], "channels": ["time"]}]
 )
 def test_without_columns_a_model_is_the_one_without_the_features(more):
     """Of a dataset without node rows and columns: the parameters and scores of before, bit for bit."""
     store = without_rows(sample_store(edge_dim=0))
     store = replace(store, features=replace(store.features, codes=None, categories=()))
-    first, second = build(store, **more), build(store, **more | {"beside": FORMER})
+    first, second = build(store, **more), build(store, **more | {"beside": OTHERS})
     assert list(first.state_dict()) == list(second.state_dict())
     assert first.requests == second.requests
     pairs = every_pair(store, float(store.time[-1]) + 1)
@@ -175,8 +175,8 @@ def test_without_columns_a_model_is_the_one_without_the_features(more):
 def test_columns_of_events_are_read_by_default_only_with_those_of_the_query():
     """`query_columns` adds the pair feature, whatever the list says; the default list has node features alone."""
     spec = MODELS[NAME].config
-    assert spec().beside == (*FORMER, "node-features")
-    assert spec(query_columns=True).beside == (*FORMER, "node-features", "columns")
+    assert spec().beside == (*OTHERS, "node-features")
+    assert spec(query_columns=True).beside == (*OTHERS, "node-features", "columns")
     assert spec(query_columns=True, beside=("columns", "walks")).beside == ("columns", "walks")
     assert MODELS["dyg-mamba"].config().beside == ()
     facts = DatasetFacts.of(sample_store())
@@ -187,7 +187,7 @@ def test_columns_of_events_are_read_by_default_only_with_those_of_the_query():
 
 def test_stored_runs_open_without_the_features():
     """Settings of a run that names its pair features, and of one that is older than the setting."""
-    for stored in ({"beside": FORMER}, {}):
+    for stored in ({"beside": OTHERS}, {}):
         config = build_config(MODELS[NAME].config, update_stored_settings(NAME, stored))
         assert not {"node-features", "columns"} & set(config.beside)
         assert not config.query_columns

@@ -266,4 +266,4 @@ def test_help_shows_a_default_for_every_option(monkeypatch, capsys):
     monkeypatch.setenv("COLUMNS", "200")
     _, out, _ = invoke(monkeypatch, capsys, "train", "--help")
     assert "[default: (0.7,0.15,0.15)]" in out
-    assert "[default: (dyg-mamba on a GPU, else trees)]" in out
+    assert "[default: (dyg-mamba-counts on a GPU, else trees)]" in out

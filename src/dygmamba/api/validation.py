@@ -31,6 +31,7 @@ PAIRWISE_METRICS = ("ap", "auc")  # against one negative each; always computed t
 PERIODS = ("auto", "hour", "day", "week", "month", "all")
 LOWER_LIMITS, UPPER_LIMITS = ("ap", "auc", "lead"), ("log_loss", "ece", "unknown_share")
 DEFAULT_NETWORK, DEFAULT_CPU_MODEL = "dyg-mamba", "trees"
+DEFAULT_GPU_MODEL = "dyg-mamba-counts"  # for links
 
 
 def parse_names(parameter: str, given: Names, known: Iterable[str]) -> tuple[str, ...]:
@@ -283,8 +284,8 @@ def choose_model(
 ) -> ModelChoice:
     """Choose a model for a user who named none.
 
-    DyG-Mamba with a GPU, or if only it has the preset, a setting or a backbone to finetune; otherwise boosted trees,
-    which finish in minutes on a CPU.
+    For links with a GPU, DyG-Mamba with decayed counts. The paper's network with a GPU for labels of nodes, and if only
+    it has the preset, a setting or a backbone to finetune. Otherwise boosted trees, which finish in minutes on a CPU.
     """
     network, trees = DEFAULT_NETWORK, f"`model='{DEFAULT_CPU_MODEL}'`"
     if size is not None and is_preset_file(size):
@@ -292,10 +293,10 @@ def choose_model(
         return ModelChoice(model, size, f"model {model}, because the preset {size} is for it")
     budget = "`budget='10m'` tries several models" if task == "link" else ""
     if device.type != "cpu":
-        reason = f"model {network}, because there is a GPU; {trees} needs none and finishes sooner"
-        reason += "; `model='dyg-mamba-counts'` is more accurate on most streams" if task == "link" else ""
-        reason += f", {budget}" if budget else ""
-        return ModelChoice(network, size, reason)
+        model = DEFAULT_GPU_MODEL if task == "link" and size is None else network
+        parts = [f"model {model}, because there is a GPU; {trees} needs none and finishes sooner"]
+        parts += [f"the paper's network is `model='{network}'`"] if model != network else []
+        return ModelChoice(model, size, "; ".join([*parts, *filter(None, [budget])]), model != network)
     setting = _find_network_setting(settings, task) or ("finetune" if finetune else None)
     if task == "node" and (size is not None or setting is not None):
         small = size or "small"

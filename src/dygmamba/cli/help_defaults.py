@@ -8,7 +8,7 @@ from dygmamba.api.data_precheck import get_generator_defaults
 OPTION_DEFAULTS = {
     "data_dir": "$DYGMAMBA_DATA, then the user's cache folder",
     "overrides": "from the preset",
-    "model": "dyg-mamba on a GPU, else trees",
+    "model": "dyg-mamba-counts on a GPU, else trees",
     "preset": "paper",
     "epochs": "from the preset",
     "split": "0.7,0.15,0.15",

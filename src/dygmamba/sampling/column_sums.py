@@ -122,9 +122,10 @@ class ColumnSumTable(KeyedTable):
         return ColumnSumTable(num_nodes, scale, instant, *center_and_unit(asked.columns.numeric), histories)
 
     def to(self, device: torch.device | str) -> "ColumnSumTable":
-        tensors = (self.scale, self.instant, self.center, self.unit)
+        scale, instant = self.scale.to(device), self.instant.to(device)
+        center, unit = self.center.to(device), self.unit.to(device)
         histories = tuple(history.to(device) for history in self.histories)
-        return ColumnSumTable(self.num_nodes, *(tensor.to(device) for tensor in tensors), histories)
+        return ColumnSumTable(self.num_nodes, scale, instant, center, unit, histories)
 
     def compute_features(
         self, src: Int64[Tensor, "p"], dst: Int64[Tensor, "p"], time: Float64[Tensor, "p"]

@@ -168,9 +168,8 @@ def train(
     Args:
         data: A dataset, its name, or anything that `read` takes. A dataset that has no name on disk is stored beside
             the runs.
-        model: A registered model. By default "dyg-mamba-counts" with a GPU (for labels of nodes "dyg-mamba"),
-            "dyg-mamba" if a setting is one of its own, else "trees",
-            which need no GPU; a warning says so.
+        model: A registered model. By default "dyg-mamba-counts" with a GPU (for labels of nodes "dyg-mamba"); without
+            one "dyg-mamba" if a setting is one of its own, else "trees", which need no GPU; a warning says so.
         seeds: One run for each.
         task: "link" (prediction) or "node" (labels of sources: two states, classes or numbers).
         budget: How long this may take, such as "10m", "1h" or 90 (seconds). Without a model, several are trained, the

@@ -284,8 +284,9 @@ def choose_model(
 ) -> ModelChoice:
     """Choose a model for a user who named none.
 
-    For links with a GPU, DyG-Mamba with decayed counts. The paper's network with a GPU for labels of nodes, and if only
-    it has the preset, a setting or a backbone to finetune. Otherwise boosted trees, which finish in minutes on a CPU.
+    For links with a GPU, DyG-Mamba with decayed counts. The paper's network for its preset, for labels of nodes with a
+    GPU, and without one if only it has a setting or a backbone to finetune. Otherwise boosted trees, which finish in
+    minutes on a CPU.
     """
     network, trees = DEFAULT_NETWORK, f"`model='{DEFAULT_CPU_MODEL}'`"
     if size is not None and is_preset_file(size):

@@ -1,7 +1,8 @@
-"""The training loop of every task: chronological batches, validation, early stopping, exact resume.
+"""The training loop of every task: steps on batches, validation, early stopping, exact resume.
 
-The queries and draws of an epoch are functions of (seed, epoch), so the position of a run is two integers (epoch and
-step). Together with weights, optimizer and generators of a checkpoint it determines the rest of the run.
+Batches come in the order of time, or in random order for models without memory. The queries and draws of an epoch are
+functions of (seed, epoch), so the position of a run is two integers (epoch and step). Together with weights, optimizer
+and generators of a checkpoint it determines the rest of the run.
 """
 
 import math

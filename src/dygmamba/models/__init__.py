@@ -36,9 +36,9 @@ MODELS: dict[str, ModelSpec] = {
         config=configs.DyGMambaCountsConfig,
         build=Builder("dygmamba.models.dyg_mamba:DyGMamba"),
         trainable=True,
-        title="DyG-Mamba with decayed counts, temporal walks and transitions",
-        looks_at="both nodes' recent events, for each its counts with both nodes, walks to them and what follows it, "
-        "and named node features",
+        title="DyG-Mamba with decayed counts, temporal walks, transitions and columns",
+        looks_at="both nodes' recent events, for each its type, its counts with both nodes, walks to them and what "
+        "follows it; counts, ages and numeric columns of the pair's whole history; named node features",
         cost="linear in the length, logarithmic in the events",
     ),
     "edgebank": ModelSpec(

@@ -73,7 +73,7 @@ def test_the_machine_and_the_user_decide_the_candidates():
     assert list_candidates("cpu", "tgn", None) == (Candidate("tgn"),)
     assert list_candidates("cpu", None, "small") == (Candidate("dyg-mamba", "small"),)
     refused = find_refused(list_candidates("cpu", None, None), {"leaves": 5})
-    assert [one.model for one in refused] == ["dyg-mamba", "dyg-mamba-counts"]
+    assert [one.model for one in refused] == ["dyg-mamba-counts", "dyg-mamba-counts"]
     with raises("unknown-setting", ConfigError):
         find_refused(list_candidates("cpu", None, None), {"leafs": 5})
 
@@ -106,7 +106,7 @@ def test_the_best_by_validation_is_chosen_and_says_so(chosen):
         == chosen.config["run"]["model"]
     )
     assert record["reason"].startswith(f"{record['chosen']} has the best validation AP")
-    assert "unknown setting 'trees'" in rows["dyg-mamba"]["reason"]
+    assert "unknown setting 'trees'" in rows["dyg-mamba-counts"]["reason"]
     assert "too few events" in rows["blend"]["reason"]
     for row in trained.values():
         run = RunDirectory(chosen.path.parent.parent.parent / row["run"])
@@ -259,7 +259,7 @@ def test_a_chosen_blend_is_a_run_with_the_record(data, tmp_path, monkeypatch, ca
     assert "models tried within 60 min" in out
     assert "chosen: the blend " in out
     assert "2.00 ± 0.20 above" in out
-    assert "skipped dyg-mamba (preset small): unknown setting" in out
+    assert "skipped dyg-mamba-counts (preset small): unknown setting" in out
     (path,) = Path("runs/letters/blend").iterdir()
     run = dm.open(path, device="cpu")
     assert run.selection["chosen"] == "blend"

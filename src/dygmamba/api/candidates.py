@@ -5,7 +5,7 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
-from dygmamba.api.validation import DEFAULT_CPU_MODEL, DEFAULT_NETWORK
+from dygmamba.api.validation import DEFAULT_CPU_MODEL, DEFAULT_GPU_MODEL, DEFAULT_NETWORK
 from dygmamba.config import check_settings, find_preset, find_size_preset, is_preset_file, read_preset_file
 from dygmamba.core.errors import ConfigError
 from dygmamba.models.aliases import current_model_name
@@ -31,13 +31,13 @@ CANDIDATES = {
     "cpu": (
         Candidate(DEFAULT_CPU_MODEL),
         Candidate("walk-trees"),
-        Candidate(DEFAULT_NETWORK, "small"),
-        Candidate("dyg-mamba-counts"),
+        Candidate(DEFAULT_GPU_MODEL, "small"),
+        Candidate(DEFAULT_GPU_MODEL),
     ),
     "cuda": (
         Candidate(DEFAULT_CPU_MODEL),
         Candidate("walk-trees"),
-        Candidate("dyg-mamba-counts"),
+        Candidate(DEFAULT_GPU_MODEL),
         Candidate(DEFAULT_NETWORK),
     ),
 }

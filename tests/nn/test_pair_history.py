@@ -1,5 +1,7 @@
 """The pair history of the link head: what boosted trees read, strictly earlier, standardised once."""
 
+from dataclasses import replace
+
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
@@ -101,3 +103,20 @@ def test_statistics_are_those_of_the_queries():
     deviation = scaled.std(dim=0, correction=0)
     assert ((deviation - 1).abs() < 1e-3).logical_or(deviation < 1).all()
     assert (deviation > 0.99).float().mean() > 0.5
+
+
+def test_extreme_columns_stay_finite():
+    """Amounts whose differences are infinite in 32 bits, in training and later: statistics and scores are finite."""
+    torch.manual_seed(0)
+    store = sample_store(80)
+    edge = torch.where(torch.rand(store.features.edge.shape) < 0.5, -3e38, 3e38)
+    store = replace(store, features=replace(store.features, edge=edge))
+    scorer, history = build(store)
+    pairs = PairBatch.from_pairs(store.src[20:], store.dst[20:], store.time[20:])
+    view = look_up(store, scorer, pairs)
+    assert len(view.column_sums) == 1
+    scorer.fit_inputs([view])
+    assert history.standardise.mean.isfinite().all()
+    assert history.standardise.deviation.isfinite().all()
+    with torch.no_grad():
+        assert scorer(view).isfinite().all()

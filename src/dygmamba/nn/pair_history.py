@@ -25,9 +25,9 @@ from dygmamba.sampling.view import NeighborSequence, PairView
 
 HIDDEN, OUT = 256, 128  # columns of the perceptron and of its output
 LARGEST = 8.0  # deviations; numbers of later periods may lie far outside of those of training
-LEAST_DEVIATION = (
-    1e-3  # of a number that is constant in training but for rounding; of a column, in its deviations
-)
+LARGEST_NUMBER = 1e30  # differences of extreme columns may be infinite in 32 bits
+# of a number that is constant in training but for rounding; of a column, in its deviations
+LEAST_DEVIATION = 1e-3
 MEETINGS = 3  # numbers on each scale about the neighbors of one end
 NO_AGE = -1.0  # of a pair or a node without an event
 
@@ -58,13 +58,18 @@ class Standardise(nn.Module):
 
     def fit(self, numbers: Float32[Tensor, "p n"]) -> None:
         """Fit mean and deviation to the numbers of training queries."""
-        wide = numbers.double()
+        wide = _make_finite(numbers).double()
         self.mean.copy_(wide.mean(dim=0))
         self.deviation.copy_(wide.std(dim=0, correction=0).clamp(min=wide.new_tensor(self.least)))
         self.fitted.fill_(True)
 
     def forward(self, numbers: Float32[Tensor, "p n"]) -> Float32[Tensor, "p n"]:
-        return ((numbers - self.mean) / self.deviation).clamp(-LARGEST, LARGEST)
+        return ((_make_finite(numbers) - self.mean) / self.deviation).clamp(-LARGEST, LARGEST)
+
+
+def _make_finite(numbers: Float32[Tensor, "p n"]) -> Float32[Tensor, "p n"]:
+    bounds = {"posinf": LARGEST_NUMBER, "neginf": -LARGEST_NUMBER}
+    return numbers.nan_to_num(**bounds).clamp(-LARGEST_NUMBER, LARGEST_NUMBER)
 
 
 class PairHistory(nn.Module):

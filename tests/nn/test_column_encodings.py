@@ -172,7 +172,7 @@ def test_without_columns_a_model_is_the_one_without_the_features(more):
     assert torch.equal(score(first, store, pairs), score(second, store, pairs))
 
 
-def test_columns_of_events_are_read_by_default_only_with_those_of_the_query():
+def test_query_columns_adds_the_pair_feature_columns():
     """`query_columns` adds the pair feature, whatever the list says; the default list has node features alone."""
     spec = MODELS[NAME].config
     assert spec().beside == (*OTHERS, "node-features")

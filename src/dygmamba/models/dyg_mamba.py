@@ -228,14 +228,13 @@ class DyGMamba(Encoder):
 
     @property
     def is_fitted(self) -> bool:
-        return all(table.is_fitted for table in self._standardised)
+        return self._history is None or self._history.is_fitted
 
     def fit_inputs(self, views: Iterable[PairView]) -> None:
         """Fit the statistics of the head's numbers to training queries."""
-        views = list(views)
-        for table in self._standardised:
-            table.fit_inputs(views)
+        if self._history is not None:
+            self._history.fit_inputs(views)
 
     @property
-    def _standardised(self) -> list[PairHistory]:
-        return [table for table in self.head_tables if isinstance(table, PairHistory)]
+    def _history(self) -> PairHistory | None:
+        return next((table for table in self.head_tables if isinstance(table, PairHistory)), None)

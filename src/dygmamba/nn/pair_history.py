@@ -1,8 +1,10 @@
-"""The numbers that boosted trees read of a pair, on the model's device, as one input of the link head.
+"""Most of the numbers that boosted trees read of a pair, on the model's device, as one input of the link head.
 
-Counts by role, numbers of events and ages of the last ones, meetings with the neighbors of the other end, transitions,
-and numeric columns: all over the whole history, strictly before the query. They are standardised with statistics of
-training queries, which are fitted once, before the first step: a score depends on no other query.
+Counts by role, numbers of events and ages of the last ones, transitions and numeric columns are over the whole history,
+meetings with the neighbors of the other end over the entries of the sequences, all strictly before the query. Trees
+look at more neighbors, weight each by its age, and also read the ages of the source's last six events. The numbers are
+standardised with statistics of training queries, which are fitted once, before the first step: a score depends on no
+other query.
 
 Legend: p pairs, l tokens, s time scales, n numbers of a pair, o columns of the output.
 """
@@ -25,8 +27,8 @@ from dygmamba.sampling.view import NeighborSequence, PairView
 
 HIDDEN, OUT = 256, 128  # columns of the perceptron and of its output
 LARGEST = 8.0  # deviations; numbers of later periods may lie far outside of those of training
-LARGEST_NUMBER = 1e30  # differences of extreme columns may be infinite in 32 bits
-# of a number that is constant in training but for rounding; of a column, in its deviations
+LARGEST_NUMBER = torch.finfo(torch.float32).max  # differences of extreme columns may be infinite in 32 bits
+# of a number that is constant in training but for rounding, in units of its column
 LEAST_DEVIATION = 1e-3
 MEETINGS = 3  # numbers on each scale about the neighbors of one end
 NO_AGE = -1.0  # of a pair or a node without an event
@@ -42,8 +44,11 @@ ROLES: tuple[tuple[Role, bool, bool], ...] = (
 )
 
 
-class Standardise(nn.Module):
-    """Subtract the mean and divide by the deviation of training queries; the identity until they are fitted."""
+class Standardizer(nn.Module):
+    """Numbers in deviations from the mean of training queries, at most `LARGEST`.
+
+    Mean and deviation are 0 and 1 until they are fitted.
+    """
 
     mean: Tensor
     deviation: Tensor
@@ -51,25 +56,21 @@ class Standardise(nn.Module):
 
     def __init__(self, least: list[float]) -> None:
         super().__init__()
-        self.least = least  # smallest deviation of each number
+        # smallest deviation of each number; a column may have one that is 0 in 32 bits
+        self.least = [max(number, torch.finfo(torch.float32).tiny) for number in least]
         self.register_buffer("mean", torch.zeros(len(least)))
         self.register_buffer("deviation", torch.ones(len(least)))
         self.register_buffer("fitted", torch.zeros((), dtype=torch.bool))
 
     def fit(self, numbers: Float32[Tensor, "p n"]) -> None:
         """Fit mean and deviation to the numbers of training queries."""
-        wide = _make_finite(numbers).double()
+        wide = numbers.clamp(-LARGEST_NUMBER, LARGEST_NUMBER).double()
         self.mean.copy_(wide.mean(dim=0))
         self.deviation.copy_(wide.std(dim=0, correction=0).clamp(min=wide.new_tensor(self.least)))
         self.fitted.fill_(True)
 
     def forward(self, numbers: Float32[Tensor, "p n"]) -> Float32[Tensor, "p n"]:
-        return ((_make_finite(numbers) - self.mean) / self.deviation).clamp(-LARGEST, LARGEST)
-
-
-def _make_finite(numbers: Float32[Tensor, "p n"]) -> Float32[Tensor, "p n"]:
-    bounds = {"posinf": LARGEST_NUMBER, "neginf": -LARGEST_NUMBER}
-    return numbers.nan_to_num(**bounds).clamp(-LARGEST_NUMBER, LARGEST_NUMBER)
+        return ((numbers - self.mean) / self.deviation).clamp(-LARGEST, LARGEST)
 
 
 class PairHistory(nn.Module):
@@ -84,10 +85,8 @@ class PairHistory(nn.Module):
         least = [LEAST_DEVIATION] * width
         if config.columns is not None:
             self.requests = (*self.requests, config.columns)
-            asked = config.columns.columns
-            each = len(asked.names) // len(asked.columns.numeric)
-            least += [LEAST_DEVIATION * own.deviation for own in asked.columns.numeric for _ in range(each)]
-        self.standardise, width = Standardise(least), len(least)
+            least += [LEAST_DEVIATION * unit.deviation for unit in config.columns.columns.units]
+        self.standardise, width = Standardizer(least), len(least)
         self.layers = nn.Sequential(
             nn.Linear(width, HIDDEN), nn.ReLU(), nn.Dropout(config.dropout), nn.Linear(HIDDEN, OUT)
         )

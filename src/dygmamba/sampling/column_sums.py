@@ -13,8 +13,10 @@ import torch
 from jaxtyping import Float32, Float64, Int64
 from torch import Tensor
 
+from dygmamba.core.memory_budget import require_memory
 from dygmamba.ops.decayed_sums import build_decayed_sums
 from dygmamba.sampling.columns import (
+    HISTORIES,
     ColumnRequest,
     FoundSums,
     QueryColumns,
@@ -113,13 +115,19 @@ class ColumnSumTable(KeyedTable):
         num_nodes: int,
         request: ColumnSumRequest,
     ) -> "ColumnSumTable":
-        """Sum up the columns of events in time order."""
-        asked = request.columns
-        scale, instant = torch.tensor(asked.scales, dtype=torch.float64), torch.unique(time)
-        value = stack_moments(columns, asked)
+        """Sum up the columns of events in time order; raise MemoryBudgetError if the sums do not fit into memory."""
+        scales, numeric = request.columns.scales, request.columns.columns.numeric
+        width = 1 + 2 * len(numeric)
+        per_event = 8 * (width * (len(scales) + 1) + 3)
+        require_memory(
+            len(HISTORIES) * per_event * len(time),
+            f"the table of columns of {len(time):,} events (none with `numeric_columns=0`)",
+        )
+        scale, instant = torch.tensor(scales, dtype=torch.float64), torch.unique(time)
+        value = stack_moments(columns, request.columns)
         keys = history_keys(*ends, num_nodes)
         histories = tuple(SumLists.build(key, time, value, scale, instant) for key in keys)
-        return ColumnSumTable(num_nodes, scale, instant, *center_and_unit(asked.columns.numeric), histories)
+        return ColumnSumTable(num_nodes, scale, instant, *center_and_unit(numeric), histories)
 
     def to(self, device: torch.device | str) -> "ColumnSumTable":
         scale, instant = self.scale.to(device), self.instant.to(device)

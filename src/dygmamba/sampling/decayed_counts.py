@@ -110,21 +110,24 @@ class DecayedCountLists:
             time: Query times.
             scale: Time scales of the decay.
         """
+        return self.look_up(first, rank, time, scale)[0]
+
+    def look_up(
+        self,
+        first: Int64[Tensor, "*q"],
+        rank: Int64[Tensor, "*q"],
+        time: Float64[Tensor, "*q"],
+        scale: Float64[Tensor, "s"],
+    ) -> tuple[Float32[Tensor, "*q s"], Int64[Tensor, "*q"], Float64[Tensor, "*q"]]:
+        """Return also the number of entries strictly before each time and the age of the latest one (-1 if none)."""
         if not len(self.key):
-            return torch.zeros(*first.shape, len(scale), device=first.device)
+            none = torch.zeros(*first.shape, len(scale), device=first.device)
+            return none, torch.zeros_like(first), torch.full_like(time, -1.0)
         last, some = find_last_entries(self.key, first, rank)
         age = torch.where(some, time - self.time[last], 0.0)
         decay = torch.exp(-age[..., None] / scale).float()
-        return torch.where(some[..., None], self.running[last] * decay, 0.0)
-
-    def size_and_age(
-        self, first: Int64[Tensor, "*q"], rank: Int64[Tensor, "*q"], time: Float64[Tensor, "*q"]
-    ) -> tuple[Int64[Tensor, "*q"], Float64[Tensor, "*q"]]:
-        """Return the number of entries of a group strictly before each time and the age of the last (-1 if none)."""
-        if not len(self.key):
-            return torch.zeros_like(first), torch.full_like(time, -1.0)
-        last, some = find_last_entries(self.key, first, rank)
-        return torch.where(some, self.number[last], 0), torch.where(some, time - self.time[last], -1.0)
+        count = torch.where(some[..., None], self.running[last] * decay, 0.0)
+        return count, torch.where(some, self.number[last], 0), torch.where(some, age, -1.0)
 
 
 class KeyedTable:
@@ -176,9 +179,9 @@ class DecayedCountLookup(Protocol):
     def of_role(
         self, role: Role, a: Int64[Tensor, "q"], b: Int64[Tensor, "q"], time: Float64[Tensor, "q"]
     ) -> tuple[Float32[Tensor, "q s"], Int64[Tensor, "q"], Float64[Tensor, "q"]]:
-        """Return, strictly before each time, the decayed count of the events in a role, their number and last age.
+        """Return the decayed count of the events in a role, their number and the age of the latest one.
 
-        The age is -1 if there is no event. Sent, received and directed events need a request with `directed`.
+        Only events strictly before each time count; the age is -1 if there is none. Sent, received and directed events need a request with `directed`.
         """
         ...
 
@@ -252,13 +255,12 @@ class DecayedCountTable(KeyedTable):
     def of_role(
         self, role: Role, a: Int64[Tensor, "q"], b: Int64[Tensor, "q"], time: Float64[Tensor, "q"]
     ) -> tuple[Float32[Tensor, "q s"], Int64[Tensor, "q"], Float64[Tensor, "q"]]:
-        """Return, strictly before each time, the decayed count of the events in a role, their number and last age.
+        """Return the decayed count of the events in a role, their number and the age of the latest one.
 
-        The age is -1 if there is no event. Sent, received and directed events need a request with `directed`.
+        Only events strictly before each time count; the age is -1 if there is none. Sent, received and directed events need a request with `directed`.
         """
         lists, first = self._find_role(role, a, b)
-        rank = self._rank(time)
-        return lists.before(first, rank, time, self.scale), *lists.size_and_age(first, rank, time)
+        return lists.look_up(first, self._rank(time), time, self.scale)
 
     def _find_role(self, role: Role, a: Tensor, b: Tensor) -> tuple[DecayedCountLists, Tensor]:
         """Return the lists of a role and the smallest entry key of each query."""

@@ -395,7 +395,7 @@ class LiveDecayedCounts:
     def of_role(
         self, role: Role, a: Int64[Tensor, "q"], b: Int64[Tensor, "q"], time: Float64[Tensor, "q"]
     ) -> tuple[Float32[Tensor, "q s"], Int64[Tensor, "q"], Float64[Tensor, "q"]]:
-        """Return, strictly before each time, the decayed count of the events in a role, their number and last age."""
+        """Return the decayed count of the events in a role, their number and the age of the latest one."""
         groups, key = self.counts.groups[role], a
         if role in ("pair", "way"):
             key = pair_key(a, b, MAX_NODES) if role == "pair" else a * MAX_NODES + b

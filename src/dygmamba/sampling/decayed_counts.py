@@ -181,7 +181,8 @@ class DecayedCountLookup(Protocol):
     ) -> tuple[Float32[Tensor, "q s"], Int64[Tensor, "q"], Float64[Tensor, "q"]]:
         """Return the decayed count of the events in a role, their number and the age of the latest one.
 
-        Only events strictly before each time count; the age is -1 if there is none. Sent, received and directed events need a request with `directed`.
+        Only events strictly before each time count; the age is -1 if there is none. Sent, received and directed events
+        need a request with `directed`.
         """
         ...
 
@@ -257,7 +258,8 @@ class DecayedCountTable(KeyedTable):
     ) -> tuple[Float32[Tensor, "q s"], Int64[Tensor, "q"], Float64[Tensor, "q"]]:
         """Return the decayed count of the events in a role, their number and the age of the latest one.
 
-        Only events strictly before each time count; the age is -1 if there is none. Sent, received and directed events need a request with `directed`.
+        Only events strictly before each time count; the age is -1 if there is none. Sent, received and directed events
+        need a request with `directed`.
         """
         lists, first = self._find_role(role, a, b)
         return lists.look_up(first, self._rank(time), time, self.scale)

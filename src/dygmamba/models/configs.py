@@ -146,8 +146,8 @@ class MambaConfig(DyGMambaConfig):
 class DyGMambaCountsConfig(DyGMambaConfig):
     """The same encoder with decayed counts, walks and transitions over the whole history of each token and pair.
 
-    Its head reads most of the numbers that boosted trees read of a pair. It also reads the columns of the events and named node
-    features, if a dataset has some.
+    Its head reads most of the numbers that boosted trees read of a pair. It also reads the columns of the events and
+    named node features, if a dataset has some.
     Stored runs that lack the newer settings open with their former values (`aliases.STORED_DEFAULTS`).
     """
 

@@ -6,6 +6,7 @@ import torch
 
 from dygmamba.config import build_config, find_node_preset
 from dygmamba.data.events.event_store import EventStore, FeatureTable
+from dygmamba.engine.fit_config import NodeFitConfig
 from dygmamba.models import MODELS
 from dygmamba.models.base import DatasetFacts, Encoder
 
@@ -53,7 +54,7 @@ def small_encoder(name: str, store: EventStore, **more: object) -> Encoder:
     """The model with its node-task preset, cut down to a size for tests."""
     spec = MODELS[name]
     own = {field.name for field in fields(spec.config)}
-    loop = {"batch", "lr", "epochs", "patience"}
+    loop = {field.name for field in fields(NodeFitConfig)}
     published = {key: value for key, value in find_node_preset(name, "any").items() if key not in loop}
     settings = published | {key: value for key, value in SMALL.items() if key in own} | more
     torch.manual_seed(0)

@@ -58,7 +58,9 @@ def command(folder, tmp_path, monkeypatch, capsys):
 @pytest.mark.parametrize(
     ("device", "task", "settings", "size", "model", "found"),
     [
-        (GPU, "link", {}, None, "dyg-mamba", None),
+        (GPU, "link", {}, None, "dyg-mamba-counts", None),
+        (GPU, "link", {"length": 16}, None, "dyg-mamba-counts", None),
+        (GPU, "link", {}, "small", "dyg-mamba", "small"),
         (CPU, "link", {}, None, "trees", None),
         (CPU, "link", {"epochs": 3, "leaves": 7}, None, "trees", None),
         (CPU, "link", {"length": 16}, None, "dyg-mamba", None),
@@ -74,12 +76,16 @@ def command(folder, tmp_path, monkeypatch, capsys):
 def test_the_model_suits_the_machine_unless_a_setting_says_otherwise(
     device, task, settings, size, model, found
 ):
-    """Trees without a GPU, the network with one or where only that can do it; a sentence names the other way."""
+    """Trees without a GPU, a network with one or where only that can do it; a sentence names the other way.
+
+    With a GPU the network for links reads decayed counts, and the sentence names the paper's.
+    """
     pick = choose_model(device, task, settings, size)
     assert (pick.model, pick.size) == (model, found)
     assert "trees" in pick.sentence
     assert task == "link" or "budget" not in pick.sentence
-    assert model in pick.sentence
+    assert f"model {model}," in pick.sentence
+    assert model != "dyg-mamba-counts" or ("`model='dyg-mamba'`" in pick.sentence and pick.surprising)
 
 
 def test_the_small_preset_goes_before_the_published_one_and_after_the_user(data, tmp_path):

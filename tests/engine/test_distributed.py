@@ -82,6 +82,27 @@ def test_several_processes_train_as_one(model, against, stream, tmp_path, monkey
     assert all(torch.equal(other, examined(SINGLE_PROCESS)) for other in act(2, examined))
 
 
+def test_random_order_and_fitted_inputs_are_the_same_in_every_process(stream, tmp_path):
+    """Each process has the order of the batches and the statistics of a single one to the last bit."""
+
+    def trained(ranks):
+        settings = {"length": 6, "beside": ("history",), "table_dropout": 0.0}
+        fit = fit_of(stream, "dyg-mamba", ranks, tmp_path, order="random", settings=settings)
+        fit.train_epoch()
+        state = fit.scorer.state_dict()
+        statistics = {name: value for name, value in state.items() if ".standardise." in name}
+        return [fit.epoch(number).events for number in range(2)], statistics, fit.state.losses, state
+
+    orders, statistics, losses, _ = trained(SINGLE_PROCESS)
+    assert len(statistics) == 3
+    found = act(2, trained)
+    for own in found:
+        assert all(torch.equal(*pair) for pair in zip(own[0], orders, strict=True))
+        assert all(torch.equal(own[1][name], value) for name, value in statistics.items())
+        assert all(torch.equal(own[3][name], value) for name, value in found[0][3].items())
+        torch.testing.assert_close(torch.tensor(own[2]), torch.tensor(losses), rtol=0, atol=1e-5)
+
+
 def test_a_memory_with_dropout_is_the_same_in_every_process(stream, tmp_path):
     """Dropout masks differ between processes in scoring and are equal in memory updates (DyRep)."""
 

@@ -7,18 +7,52 @@ import pytest
 from hypothesis import settings
 from hypothesis.stateful import run_state_machine_as_test
 
+from contract_cases import build
 from dygmamba.core.errors import ConfigError, FileError
 from dygmamba.live.state import LiveState
 from dygmamba.sampling.live_index import LiveIndex
-from live_cases import make_dataset
+from dygmamba.sampling.view import PairBatch
+from live_cases import first_events, make_dataset, predictor_of
 from live_machines import END, LiveMachine, MemoryMachine, predictor
 from raising import raises
+from streams import unsplit
 
 
 @pytest.mark.parametrize("machine", [LiveMachine, MemoryMachine])
 def test_any_order_of_arrival_gives_the_scores_of_all_events_at_once(machine):
     """Bit for bit, of every trainable model: late events, ties, new nodes, sides, types and old queries."""
     run_state_machine_as_test(machine, settings=settings(max_examples=3, stateful_step_count=5))
+
+
+def test_the_pair_history_is_that_of_all_events_at_once():
+    """Bit for bit with fitted statistics, after late events and new nodes; amounts of events change the scores."""
+    dataset = make_dataset(first_events())
+    store = dataset.store
+    scorer = build(("dyg-mamba", {"beside": ("history",)}), store)
+    scorer.fit_inputs(
+        [unsplit(store).view(PairBatch.from_pairs(store.src, store.dst, store.time), scorer.requests)]
+    )
+    machine, found = LiveMachine(), []
+    for amount in (0.5, 3.0):
+        machine.predictor, machine.events = predictor_of(scorer, dataset), []
+        machine.state = LiveState.open(machine.predictor)
+        with machine.state.read() as live:
+            opened = set(live.ranker.stream_scorer.stream.index.tables)
+        for event in [
+            ("0", "1", END + 1, amount, "a"),
+            ("3", "3", END - 2, amount, "b"),
+            ("new", "2", END + 1, amount, "a"),
+            ("0", "new", END + 2, amount, "a"),
+        ]:
+            machine.events.append(event)
+            machine.state.append(make_dataset([event]))
+            machine.query(END)
+            machine.query(END + 9.5)
+        with machine.state.read() as live:
+            found.append(machine.score(live, END + 9.5))
+            # a saved state has the tables of the opened one, and readers beside each other build none
+            assert set(live.ranker.stream_scorer.stream.index.tables) == opened
+    assert (found[0] != found[1]).any()
 
 
 @pytest.mark.parametrize("shared", [False, True])

@@ -150,6 +150,30 @@ def test_a_network_starts_with_the_best_weights_and_a_new_optimizer(frame, place
     assert not torch.equal(trained["model.head.out.weight"], old["model.head.out.weight"])
 
 
+def test_a_network_keeps_the_statistics_of_its_inputs(frame, place):
+    """They belong to the weights: those of the earlier training period, bit for bit, before and after training."""
+    settings = {
+        "epochs": 1, "length": 4, "width": 4, "blocks": 1, "time_dim": 4, "states": 2, "out": 8, "order": "random",
+        "beside": ("history",),
+    }  # fmt: skip
+    old_data = read(frame[:EVENTS])
+    run = fit_run(old_data, "dyg-mamba", place, settings)
+    start = open_warm_start(run.path, dataset=old_data)
+    dataset = align_dataset(read(frame), start.dataset)
+    fit = start_link_run(dataset, "dyg-mamba", 1, {}, CPU, place, StartOptions(start.rule, start=start))
+    assert fit.config.order == "random"
+    assert fit.scorer.is_fitted
+    fit()
+    old, new = tensors(run), tensors(fit.run)
+    statistics = [name for name in old if ".standardise." in name]
+    assert len(statistics) == 3
+    assert all(torch.equal(new[name], old[name]) for name in statistics)
+    fresh = start_link_run(dataset, "dyg-mamba", 1, settings, CPU, place, StartOptions(TIME_SPLIT))
+    fresh()
+    own = tensors(fresh.run)
+    assert not all(torch.equal(own[name], old[name]) for name in statistics)
+
+
 def test_it_is_recorded_and_reported(earlier, later):
     """Configuration, report and calibration name the run that it started from; refit starts there again."""
     assert later.config["run"]["start_from"] == str(earlier.path)

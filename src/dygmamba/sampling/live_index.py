@@ -82,6 +82,8 @@ class LiveIndex(EventIndex, Growing):
                 self._find_transitions(request)
             elif isinstance(request, ColumnRequest):
                 self._find_columns(request)
+            elif isinstance(request, ColumnSumRequest):
+                self._find_columns(request.columns)
             elif isinstance(request, NodeValueRequest):
                 self._find_node_values(request)
             elif isinstance(request, NeighborRequest) and request.strategy == "time_aware":

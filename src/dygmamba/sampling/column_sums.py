@@ -13,15 +13,14 @@ import torch
 from jaxtyping import Float32, Float64, Int64
 from torch import Tensor
 
-from dygmamba.core.memory_budget import require_memory
-from dygmamba.ops.decayed_sums import build_decayed_sums
+from dygmamba.ops.decayed_sums import build_decayed_sums, read_entries
 from dygmamba.sampling.columns import (
-    HISTORIES,
     ColumnRequest,
     FoundSums,
     QueryColumns,
     center_and_unit,
     history_keys,
+    require_column_memory,
     stack_moments,
     summarise_numbers,
 )
@@ -90,10 +89,7 @@ class SumLists:
             s, v = self.running.shape[1:]
             return time.new_zeros(len(time), s, v), time.new_zeros(len(time), s), time.new_zeros(len(time), v)
         last, found = find_last_entries(self.key, first, rank)
-        age = torch.where(found, time - self.time[last], torch.inf)
-        running = torch.where(found[:, None, None], self.running[last], 0)
-        latest = torch.where(found[:, None], self.latest[last], 0)
-        return running, torch.exp(-age[:, None] / scale), latest
+        return read_entries(self.time, self.running, self.latest, scale, last, found, time)
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,12 +113,7 @@ class ColumnSumTable(KeyedTable):
     ) -> "ColumnSumTable":
         """Sum up the columns of events in time order; raise MemoryBudgetError if the sums do not fit into memory."""
         scales, numeric = request.columns.scales, request.columns.columns.numeric
-        width = 1 + 2 * len(numeric)
-        per_event = 8 * (width * (len(scales) + 1) + 3)
-        require_memory(
-            len(HISTORIES) * per_event * len(time),
-            f"the table of columns of {len(time):,} events (none with `numeric_columns=0`)",
-        )
+        require_column_memory(request.columns, len(time), "none with `numeric_columns=0`")
         scale, instant = torch.tensor(scales, dtype=torch.float64), torch.unique(time)
         value = stack_moments(columns, request.columns)
         keys = history_keys(*ends, num_nodes)

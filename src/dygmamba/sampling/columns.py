@@ -227,13 +227,8 @@ class ColumnTable:
         request: ColumnRequest,
     ) -> "ColumnTable":
         """Summarise events in time order; raise MemoryBudgetError if the sums do not fit into memory."""
-        chosen, scales = request.columns, len(request.scales)
-        width = 1 + 2 * len(chosen.numeric) if chosen.numeric else 0
-        per_event = 8 * (width * (scales + 1) + len(chosen.types) * (scales + 2)) + 40
-        require_memory(
-            len(HISTORIES) * per_event * len(time),
-            f"the table of columns of {len(time):,} events (none with `numeric_columns=0` and `event_types=0`)",
-        )
+        chosen = request.columns
+        require_column_memory(request, len(time), "none with `numeric_columns=0` and `event_types=0`")
         scale = torch.tensor(request.scales, dtype=torch.float64)
         keys = history_keys(*ends, num_nodes)
         numeric: tuple[NumericHistory, ...] = ()
@@ -314,6 +309,14 @@ class ColumnTable:
             own = torch.log((same + LEAST_COUNT) / (counts.sum(dim=2) + LEAST_TOTAL))
             parts += [bucket[:, None].double(), torch.log1p(same).flatten(1), own.flatten(1)]
         return parts
+
+
+def require_column_memory(request: ColumnRequest, events: int, hint: str) -> None:
+    """Raise MemoryBudgetError if a table of these columns does not fit into memory; `hint` says how to do without."""
+    chosen, scales = request.columns, len(request.scales)
+    width = 1 + 2 * len(chosen.numeric) if chosen.numeric else 0
+    per_event = 8 * (width * (scales + 1) + len(chosen.types) * (scales + 2)) + 40
+    require_memory(len(HISTORIES) * per_event * events, f"the table of columns of {events:,} events ({hint})")
 
 
 # Sums just after the last event of a history, their decay since then, and the values of that event.

@@ -14,7 +14,7 @@ Legend: g groups, m entries, q queries, s scales, c values per event.
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float64, Int64
+from jaxtyping import Bool, Float64, Int64
 from torch import Tensor
 
 from dygmamba.core.errors import ConfigError
@@ -80,8 +80,25 @@ def look_up_before(
     if not len(sums.time):
         s, c = sums.running.shape[1:]
         return time.new_zeros(len(group), s, c), time.new_zeros(len(group), s), time.new_zeros(len(group), c)
-    found, last = entry >= 0, entry.clamp(min=0)
-    age = torch.where(found, time - sums.time[last], torch.inf)
-    running = torch.where(found[:, None, None], sums.running[last], 0)
-    latest = torch.where(found[:, None], sums.latest[last], 0)
-    return running, torch.exp(-age[:, None] / sums.scale), latest
+    return read_entries(
+        sums.time, sums.running, sums.latest, sums.scale, entry.clamp(min=0), entry >= 0, time
+    )
+
+
+def read_entries(
+    times: Float64[Tensor, "m"],
+    running: Float64[Tensor, "m s c"],
+    latest: Float64[Tensor, "m c"],
+    scale: Float64[Tensor, "s"],
+    last: Int64[Tensor, "q"],
+    found: Bool[Tensor, "q"],
+    time: Float64[Tensor, "q"],
+) -> tuple[Float64[Tensor, "q s c"], Float64[Tensor, "q s"], Float64[Tensor, "q c"]]:
+    """Return the sums just after the entries `last`, their decay until each time, and the latest values.
+
+    All are 0 where no entry was found.
+    """
+    age = torch.where(found, time - times[last], torch.inf)
+    sums = torch.where(found[:, None, None], running[last], 0)
+    values = torch.where(found[:, None], latest[last], 0)
+    return sums, torch.exp(-age[:, None] / scale), values

@@ -13,6 +13,8 @@ from dygmamba.core.settings import check_value, get_setting_hints
 
 T = TypeVar("T")
 
+SIZE_PRESETS = ("small", "short")  # one file of settings each; "paper" changes nothing
+
 
 @cache
 def load_presets(file: str = "paper.toml") -> dict[str, Any]:
@@ -41,7 +43,12 @@ def find_node_preset(model: str, dataset: str) -> dict[str, Any]:
 
 
 def find_size_preset(name: str, model: str) -> dict[str, Any]:
-    """Return the settings of a preset: "small" for CPUs, "paper" (which changes nothing), or a file NAME.toml."""
+    """Return the settings of a preset.
+
+    Args:
+        name: "small" for CPUs, "short" for minutes on a GPU, "paper" (which changes nothing), or a file NAME.toml.
+        model: The model that has them.
+    """
     model = _current_name(model)
     if name == "paper":
         return {}
@@ -53,14 +60,15 @@ def find_size_preset(name: str, model: str) -> dict[str, Any]:
                 code="preset-of-other-model",
             )
         return dict(preset.settings)
-    if name != "small":
+    if name not in SIZE_PRESETS:
         raise ConfigError(
-            f"`preset` takes small, paper or a file NAME.toml, got '{name[:60]}'", code="unknown-preset"
+            f"`preset` takes {', '.join(SIZE_PRESETS)}, paper or a file NAME.toml, got '{name[:60]}'",
+            code="unknown-preset",
         )
-    table = load_presets("small.toml")
+    table = load_presets(f"{name}.toml")
     if model not in table:
         raise ConfigError(
-            f"`preset='small'` exists only for {' and '.join(table)}; got model '{model}'. Leave it out or choose one "
+            f"`preset='{name}'` exists only for {', '.join(table)}; got model '{model}'. Leave it out or choose one "
             "of them",
             code="preset-of-other-model",
         )

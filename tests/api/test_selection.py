@@ -21,6 +21,7 @@ from dygmamba.api.candidates import CANDIDATES, Candidate, find_refused, list_ca
 from dygmamba.api.pipeline import TrainingPlan
 from dygmamba.api.selection import train_within_budget
 from dygmamba.api.validation import parse_budget
+from dygmamba.config import SIZE_PRESETS
 from dygmamba.core.deadline import Deadline
 from dygmamba.core.errors import ConfigError, Interrupted
 from dygmamba.data.events.splits import chronological_split
@@ -66,12 +67,13 @@ def test_a_budget_is_a_time_with_a_unit():
 
 
 def test_the_machine_and_the_user_decide_the_candidates():
-    """Trees come first on any machine, the flagship before the paper's model on a GPU; a model or preset narrows it."""
+    """Trees come first on any machine, the flagship before another network on a GPU; a model or preset narrows it."""
     cpu, gpu = ([one.model for one in list_candidates(kind, None, None)] for kind in ("cpu", "cuda"))
     assert cpu[:2] == gpu[:2] == ["trees", "walk-trees"]
-    assert gpu[2:] == ["dyg-mamba-counts", "dyg-mamba"]
+    assert gpu[2:] == ["dyg-mamba-counts", "dygformer"]
     assert list_candidates("cpu", "tgn", None) == (Candidate("tgn"),)
-    assert list_candidates("cpu", None, "small") == (Candidate("dyg-mamba", "small"),)
+    for preset in SIZE_PRESETS:
+        assert list_candidates("cpu", None, preset) == (Candidate("dyg-mamba", preset),)
     refused = find_refused(list_candidates("cpu", None, None), {"leaves": 5})
     assert [one.model for one in refused] == ["dyg-mamba-counts", "dyg-mamba-counts"]
     with raises("unknown-setting", ConfigError):
@@ -275,3 +277,72 @@ def test_a_chosen_blend_is_a_run_with_the_record(data, tmp_path, monkeypatch, ca
     assert json.loads((path / "results.json").read_text())["selection"]["run"] == str(
         path.relative_to("runs")
     )
+
+
+@pytest.fixture
+def networks(monkeypatch):
+    """Two quick networks as the candidates of a CPU; the chosen run is evaluated like any other."""
+    monkeypatch.setitem(CANDIDATES, "cpu", (Candidate("graphmixer"), Candidate("tcl")))
+    return {"epochs": 1, "batch": 100, "neighbors": 2, "out": 8}
+
+
+def list_trained(rows):
+    return [(row.model, row.seed) for row in rows if row.state == "trained" and row.model != "blend"]
+
+
+@pytest.mark.usefixtures("untested")
+def test_time_that_is_left_goes_into_further_seeds_of_the_best_network(data, tmp_path, networks):
+    """Two more trainings of it, each a run that has its own seed; the blend is of the four best."""
+    plans = replace(plan(tmp_path), settings=networks)
+    fit = train_within_budget(data, plans, 3, Deadline.after(600), StepCounter())
+    rows = load_selection(fit.run).candidates
+    (first, _), (second, _), *seeds = list_trained(rows)
+    best = max(rows[:2], key=lambda row: row.val_ap).model
+    assert {first, second} == {"graphmixer", "tcl"}
+    assert seeds[0] == (best, 4)
+    assert len(seeds) == 2
+    for row in rows[2:4]:
+        run = RunDirectory(tmp_path / row.run)
+        assert run.config()["run"]["seed"] == row.seed
+        alone = start_link_run(data, row.model, row.seed, networks, CPU, tmp_path / "alone")
+        alone()
+        ours, whole = load_file(run.best), load_file(alone.run.best)
+        assert all(torch.equal(ours[name], whole[name]) for name in whole)
+
+
+@pytest.mark.usefixtures("untested")
+def test_a_further_seed_needs_the_time_of_a_whole_training(data, tmp_path, networks, monkeypatch):
+    """And the model must be the choice's: one that the user named is trained once."""
+    monkeypatch.setattr(selection.Selector, "_fits_again", lambda *_: False)
+    fit = train_within_budget(
+        data, replace(plan(tmp_path), settings=networks), 0, Deadline.after(600), StepCounter()
+    )
+    assert [seed for _, seed in list_trained(load_selection(fit.run).candidates)] == [None, None]
+    monkeypatch.undo()
+    named = replace(plan(tmp_path / "named"), settings=networks, model="graphmixer")
+    monkeypatch.setattr(selection, "finish_link_run", lambda fit, *_: fit)
+    fit = train_within_budget(data, named, 0, Deadline.after(600), StepCounter())
+    assert list_trained(load_selection(fit.run).candidates) == [("graphmixer", None)]
+
+
+@pytest.mark.usefixtures("untested")
+def test_a_choice_that_is_stopped_in_a_further_seed_continues_there(data, tmp_path, networks, monkeypatch):
+    """The first two trainings are not repeated, and the choice ends with the same runs."""
+    original, calls = selection.train_without_evaluation, []
+
+    def stop(fit, *others):
+        calls.append(fit.run.path)
+        if len(calls) == 3:
+            raise Interrupted("stopped")
+        return original(fit, *others)
+
+    monkeypatch.setattr(selection, "train_without_evaluation", stop)
+    whole = replace(plan(tmp_path), settings=networks)
+    with raises("interrupted", Interrupted):
+        train_within_budget(data, whole, 0, Deadline.after(600), StepCounter())
+    record = selection.find_unfinished_selection(calls[0])
+    folder = save_dataset(data, tmp_path / "data").parent
+    fit = selection.resume_selection(calls[0], record, whole, folder, Deadline.after(600), StepCounter())
+    assert len(calls) == 5
+    assert calls[3] == calls[2]
+    assert [seed for _, seed in list_trained(load_selection(fit.run).candidates)] == [None, None, 1, 2]

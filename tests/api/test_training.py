@@ -18,7 +18,7 @@ from dygmamba.api import pipeline
 from dygmamba.api.pipeline import TimeEstimate, TrainingPlan, resume_run, train_link_run
 from dygmamba.api.validation import choose_model
 from dygmamba.cli.progress import LineProgress, ProgressTask, show_progress
-from dygmamba.config import find_preset, find_size_preset
+from dygmamba.config import SIZE_PRESETS, check_settings, find_preset, find_size_preset, load_presets
 from dygmamba.core import memory_budget
 from dygmamba.core.errors import ConfigError, DygWarning
 from dygmamba.core.progress import ForwardingProgress
@@ -86,6 +86,17 @@ def test_the_model_suits_the_machine_unless_a_setting_says_otherwise(
     assert task == "link" or "budget" not in pick.sentence
     assert f"model {model}," in pick.sentence
     assert model != "dyg-mamba-counts" or ("`model='dyg-mamba'`" in pick.sentence and pick.surprising)
+
+
+@pytest.mark.parametrize("preset", SIZE_PRESETS)
+def test_a_size_preset_has_settings_of_its_models(preset):
+    """And reads no longer sequences, in no more epochs, than the published settings of any dataset."""
+    assert len(load_presets(f"{preset}.toml")) > 1
+    for model in load_presets(f"{preset}.toml"):
+        sized = find_size_preset(preset, model)
+        check_settings(model, sized, "link")
+        assert sized["length"] <= 32
+        assert sized["epochs"] <= 20
 
 
 def test_the_small_preset_goes_before_the_published_one_and_after_the_user(data, tmp_path):

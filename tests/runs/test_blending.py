@@ -12,7 +12,7 @@ from door_cases import COLUMNS, letters
 from dygmamba.data.events.splits import chronological_split
 from dygmamba.engine.evaluation import score_evaluation_set
 from dygmamba.engine.scoring import Ranker
-from dygmamba.runs.blending import enumerate_shares, find_best_weights
+from dygmamba.runs.blending import create_blend, enumerate_shares, find_best_weights
 from dygmamba.runs.opening import open_run
 from dygmamba.tasks.link import build_link_set
 from raising import raises
@@ -153,3 +153,20 @@ def test_the_command_creates_the_same_run(parts, both, tmp_path, monkeypatch, ca
     rows = json.loads(out)["results"]
     assert [row["ap"] for row in rows] == [row["ap"] for row in both.results.to_pylist()]
     assert "best on the validation period" in errors
+
+
+def test_a_run_of_weight_zero_is_left_out_of_the_blend(data, parts, tmp_path):
+    """Its score would be computed in vain; two runs are kept, whatever their weights."""
+    (others,) = dm.train(data, "trees", out=tmp_path, seeds=(1,), **TREES)
+    opened = [open_run(run.path, torch.device("cpu"), dataset=data) for run in (*parts, others)]
+    pairs = build_link_set(opened[0].stream.store, opened[0].stream.split, "val").pairs
+    label, half = pairs.label.double(), torch.arange(len(pairs.label)) % 2 == 0
+    first, second = torch.where(half, label, 0.5), torch.where(half, 0.5, label)  # perfect together only
+    for scores, expected in (
+        ([first, -10 * label, second], ("trees", "trees")),
+        ([label, -label, -label], ("trees", "dyg-mamba", "trees")),
+    ):
+        config = create_blend(opened, scores, tmp_path / expected[-1] / str(len(expected))).run.config()
+        assert tuple(config["model"]["parts"]) == expected
+        assert len(config["model"]["weights"]) == len(config["run"]["blend_of"]) == len(expected)
+        assert sum(config["model"]["weights"]) == pytest.approx(1)

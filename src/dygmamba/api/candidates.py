@@ -6,7 +6,14 @@ from pathlib import Path
 from typing import Any
 
 from dygmamba.api.validation import DEFAULT_CPU_MODEL, DEFAULT_GPU_MODEL, DEFAULT_NETWORK
-from dygmamba.config import check_settings, find_preset, find_size_preset, is_preset_file, read_preset_file
+from dygmamba.config import (
+    SIZE_PRESETS,
+    check_settings,
+    find_preset,
+    find_size_preset,
+    is_preset_file,
+    read_preset_file,
+)
 from dygmamba.core.errors import ConfigError
 from dygmamba.models.aliases import current_model_name
 
@@ -21,10 +28,6 @@ class Candidate:
     model: str
     preset: str | None = None
 
-    @property
-    def name(self) -> str:
-        return self.model if self.preset is None else f"{self.model} (preset {self.preset})"
-
 
 # by device type, in the order of cost
 CANDIDATES = {
@@ -38,7 +41,8 @@ CANDIDATES = {
         Candidate(DEFAULT_CPU_MODEL),
         Candidate("walk-trees"),
         Candidate(DEFAULT_GPU_MODEL),
-        Candidate(DEFAULT_NETWORK),
+        # reads no order into events of the same instant, which helps where all events of a year have one time
+        Candidate("dygformer", "short"),
     ),
 }
 
@@ -55,7 +59,7 @@ def list_candidates(device_type: str, model: str | None, preset: str | None) -> 
         return (Candidate(current_model_name(model), preset),)
     if preset is not None and is_preset_file(preset):
         return (Candidate(read_preset_file(Path(preset)).model, preset),)
-    if preset == "small":
+    if preset in SIZE_PRESETS:
         return (Candidate(DEFAULT_NETWORK, preset),)
     return tuple(Candidate(one.model, preset or one.preset) for one in CANDIDATES[device_type])
 
@@ -96,7 +100,8 @@ def estimate_seconds(
     if candidate.preset == "small":
         return SMALL_PER_EVENT * events * min(SMALL_EPOCHS, settings.get("epochs", inf))
     spec = require_model(candidate.model)
-    values = ({} if spec is None else spec.settings) | find_preset(candidate.model, name) | settings
+    sized = {} if candidate.preset is None else find_size_preset(candidate.preset, candidate.model)
+    values = ({} if spec is None else spec.settings) | find_preset(candidate.model, name) | sized | settings
     size = {key: float(values[key]) for key in ("length", "patch") if key in values}
     cost = estimate_training(candidate.model, name, device_type, size | {"events": float(events)})
-    return None if cost is None else cost.epoch_seconds * min(cost.epochs, settings.get("epochs", inf))
+    return None if cost is None else cost.epoch_seconds * min(cost.epochs, values.get("epochs", inf))

@@ -1,12 +1,14 @@
 """Training within a time budget: candidates in the order of cost, then the best by validation, or a blend of them.
 
+If the best one is a network and time is left, it is trained with further seeds, for the blend.
+
 The clock decides which candidates are tried and after how many epochs they end. It does not decide what a run is: a run
 that ended at the deadline has the number of its epochs as a setting, and these settings give the same bits again.
 """
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +40,15 @@ from dygmamba.data.storage.dataset import Dataset
 from dygmamba.engine.fit import Trainer
 from dygmamba.engine.run_directory import RunDirectory
 from dygmamba.models.base import RoundLearner
-from dygmamba.runs.blending import BLEND, check_blendable, create_blend, open_part, score_validation
+from dygmamba.report.selection_section import format_candidate_name
+from dygmamba.runs.blending import (
+    BLEND,
+    MAX_RUNS,
+    check_blendable,
+    create_blend,
+    open_part,
+    score_validation,
+)
 from dygmamba.runs.link_training import resume_link_run
 from dygmamba.runs.opening import OpenRun, open_link_dataset, read_split
 from dygmamba.runs.selection import (
@@ -59,6 +69,7 @@ from dygmamba.runs.selection import (
 
 MIN_SHARE = 0.4  # of its expected training; a candidate that is trained for less rarely wins
 EVALUATION_SHARE, MAX_RESERVE = 0.3, 0.5  # time of the final evaluation: of a training, at most of the budget
+FURTHER_SEEDS = 2  # of the best network; with the next best model they fill a blend
 SLOWNESS_RANGE = (0.2, 10.0)  # at most 5 times faster, 10 times slower than the measured machine
 START_SECONDS = 5.0  # of any training: indices, compiled kernels
 
@@ -161,11 +172,50 @@ class Selector:
             for number, candidate in enumerate(self.record.candidates):
                 if candidate.state in (WAITING, STARTED):
                     self._try(number)
+            self._try_further_seeds()
             fit = self._choose()
         else:
-            fit = resume_link_run(self.plan.out / str(self.record.run), self.plan.device)
+            fit = resume_link_run(
+                self.plan.out / str(self.record.run), self.plan.device, dataset=self.dataset
+            )
             report_resume(fit, self.progress)
         return finish_link_run(fit, self.dataset, self.plan.strategies, self.progress, self.plan.log)
+
+    def _try_further_seeds(self) -> None:
+        """Train the best network with further seeds while whole trainings fit; networks of other seeds err elsewhere.
+
+        Trees of other seeds err alike. A model that the user named is trained once.
+        """
+        while sum(one.seed is None for one in self.record.candidates) > 1 and self._trained:
+            best = max(self._trained, key=lambda one: one.val_ap or 0.0)
+            same = [one for one in self.record.candidates if _kind(one) == _kind(best)]
+            is_enough = len(same) > FURTHER_SEEDS or isinstance(self._open_best().scorer, RoundLearner)
+            if is_enough or not self._fits_again(best):
+                return
+            self.record = self.record.add(
+                CandidateRecord(best.model, best.preset, seed=self.seed + len(same))
+            )
+            self._try(len(self.record.candidates) - 1)
+
+    def _fits_again(self, candidate: CandidateRecord) -> bool:
+        """Return whether there is time to train a candidate once more and to evaluate a blend with it."""
+        training = candidate.seconds or 0.0
+        parts = sorted([training, *(one.seconds or 0.0 for one in self._trained)])[-MAX_RUNS:]
+        evaluation = min(EVALUATION_SHARE * sum(parts), MAX_RESERVE * self.record.budget)
+        return self.deadline.left > training + evaluation
+
+    @property
+    def _trained(self) -> list[CandidateRecord]:
+        return [one for one in self.record.candidates if one.state == TRAINED]
+
+    def _open_best(self) -> Trainer:
+        """Return the run of the best trained candidate, which is open already unless it was trained before a stop."""
+        best = max(self._trained, key=lambda one: one.val_ap or 0.0)
+        path = self.plan.out / str(best.run)
+        if self.best is None or self.best[1].run.path != path:
+            fit = resume_link_run(path, self.plan.device, dataset=self.dataset)
+            self.best = (best.val_ap or 0.0, fit)
+        return self.best[1]
 
     def _announce(self) -> None:
         for candidate in self.record.candidates:
@@ -232,14 +282,15 @@ class Selector:
     def _open(self, number: int, candidate: CandidateRecord) -> Trainer:
         """Start the run of a candidate, or open the one that was interrupted."""
         if candidate.run is not None:
-            fit = resume_link_run(self.plan.out / candidate.run, self.plan.device)
+            fit = resume_link_run(self.plan.out / candidate.run, self.plan.device, dataset=self.dataset)
             report_resume(fit, self.progress)
             return fit
         budget, count = format_rough_duration(self.record.budget), len(self.record.candidates)
         place = f"candidate {number + 1} of {count}, " if count > 1 else ""
         why = self.plan.why | {"budget": f"{place}within {budget}"}
         plan = replace(self.plan, model=candidate.model, size=candidate.preset, why=why)
-        return start_or_restart(self.dataset, plan, self.seed, self.progress)
+        seed = self.seed if candidate.seed is None else candidate.seed
+        return start_or_restart(self.dataset, plan, seed, self.progress)
 
     def _train(self, number: int, fit: Trainer, limit: TrainingLimit, expected: float | None) -> None:
         """Train a run and record its cost and its validation."""
@@ -272,6 +323,9 @@ class Selector:
             self.best = (ap, fit)
 
     def _estimate(self, candidate: CandidateRecord) -> float | None:
+        same = [one.seconds for one in self._trained if _kind(one) == _kind(candidate)]
+        if same:
+            return same[0]
         size = {"name": self.dataset.name, "events": len(self.dataset.store)}
         expected = estimate_seconds(
             Candidate(candidate.model, candidate.preset), self.plan.device.type, self.record.settings, **size
@@ -286,12 +340,11 @@ class Selector:
         rows = [self.record.candidates[number] for number in numbers]
         paths, aps = [self.plan.out / str(row.run) for row in rows], [row.val_ap or 0.0 for row in rows]
         best, names = aps.index(max(aps)), [_name(row) for row in rows]
-        fit = self.best[1] if self.best and self.best[1].run.path == paths[best] else None
+        fit = self._open_best()
         if len(rows) == 1:
             reason = describe_choice(names, aps, [None], best)
             self.record = replace(self.record, chosen=rows[best].model, run=rows[best].run, reason=reason)
         else:
-            fit = fit or resume_link_run(paths[best], self.plan.device)
             parts = [open_part(RunDirectory(path), self.dataset, fit.stream) for path in paths]
             scores = [
                 # those of candidates that were trained before an interruption are missing
@@ -302,26 +355,27 @@ class Selector:
             differences = [compare_scores(scores[best], score, fit.task.validation) for score in scores]
             reason = describe_choice(names, aps, differences, best)
             self.record = replace(self.record, chosen=rows[best].model, run=rows[best].run, reason=reason)
-            fit = self._blend(parts, scores, best, fit) or fit
+            first = sorted(range(len(rows)), key=lambda place: -aps[place])[:MAX_RUNS]
+            fit = (
+                self._blend([parts[place] for place in first], [scores[place] for place in first], fit) or fit
+            )
         self.record.save(self.plan.out)
         self.progress.message(f"chosen: {self.record.reason}")
-        return fit or resume_link_run(paths[best], self.plan.device)
+        return fit
 
-    def _blend(self, parts: list[OpenRun], scores: list[Tensor], best: int, fit: Trainer) -> Trainer | None:
-        """Return the blend of all candidates if it is better than the best of them by more than chance."""
+    def _blend(self, parts: list[OpenRun], scores: list[Tensor], fit: Trainer) -> Trainer | None:
+        """Return the blend of these runs, the best one first, if it is better than that by more than chance."""
         evaluation_set = fit.task.validation
         assert evaluation_set is not None
         try:
             check_blendable([part.folder for part in parts], is_evaluated=False)
-            difference = compare_blend(scores, best, evaluation_set)
+            difference = compare_blend(scores, 0, evaluation_set)
             refusal = "the validation period has too few events to judge it"
         except ConfigError as error:
             difference, refusal = None, str(error)
         if difference is None or not difference.is_significant:
             if difference is not None:
-                refusal = (
-                    f"its difference to {parts[best].about['model']} alone, {difference}, is within chance"
-                )
+                refusal = f"its difference to {parts[0].about['model']} alone, {difference}, is within chance"
             self.record = self.record.add(CandidateRecord(BLEND, state=SKIPPED, reason=refusal))
             return None
         blend = create_blend(parts, scores, self.plan.out)
@@ -333,7 +387,7 @@ class Selector:
             compute_spread(score, evaluation_set),
         )
         row = CandidateRecord(BLEND, state=TRAINED, run=path, val_ap=ap, val_ap_error=error)
-        reason = describe_blend_choice(formula, ap, difference, parts[best].about["model"])
+        reason = describe_blend_choice(formula, ap, difference, parts[0].about["model"])
         self.record = replace(self.record.add(row), chosen=BLEND, run=path, reason=reason)
         return blend
 
@@ -354,4 +408,8 @@ def _measure_peak(device: torch.device) -> Iterator[list[float]]:
 
 
 def _name(candidate: CandidateRecord) -> str:
-    return Candidate(candidate.model, candidate.preset).name
+    return format_candidate_name(asdict(candidate))
+
+
+def _kind(candidate: CandidateRecord) -> tuple[str, str | None]:
+    return candidate.model, candidate.preset

@@ -185,7 +185,8 @@ def train(
         backbone: With task="node", a finished link run to build on; by default one is trained first.
         finetune: With task="node", train the backbone too.
         balance: With task="node", weigh all classes the same.
-        preset: "small" for a DyG-Mamba that suits a CPU, "paper", or a file that `tune` wrote.
+        preset: "small" for a DyG-Mamba that suits a CPU, "short" for minutes on a GPU, "paper", or a file that `tune`
+            wrote.
         split: Three shares, (0.7, 0.15, 0.15), or the times at which validation and test start,
             ("2024-01-01", "2024-06-01").
         protocol: "time" (every event of the training period is trained on), "benchmark" (the events of a sample of the

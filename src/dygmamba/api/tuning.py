@@ -67,7 +67,7 @@ def tune(
         out: The preset file, NAME.toml; by default preset.toml in the folder of the study.
         resume: Raise an error if there is no study to continue.
         seed: Seed of the search and of every training in it.
-        preset: Start from "small", "paper" or a file NAME.toml.
+        preset: Start from "small", "short", "paper" or a file NAME.toml.
         split: As in `train`.
         protocol: As in `train`.
         device: "auto", "cpu" or "cuda".

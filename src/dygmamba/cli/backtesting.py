@@ -40,7 +40,7 @@ def backtest(
     ] = False,
     model: Annotated[str | None, typer.Option(help="Train this model (see `dygmamba models`).")] = None,
     preset: Annotated[
-        str | None, typer.Option(help="Use the settings of small (for CPUs), paper, or NAME.toml.")
+        str | None, typer.Option(help="Use the settings of small (for CPUs), short, paper, or NAME.toml.")
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed every training.")] = 0,
     epochs: Annotated[

@@ -8,6 +8,7 @@ from dygmamba.api.formatting import (
     NODE_METRICS,
     QUERY_TYPE_LABELS,
     SETTING_LABELS,
+    format_candidate_name,
     format_rough_duration,
     get_metric_title,
 )
@@ -248,7 +249,7 @@ def print_selection(selection: dict[str, Any]) -> None:
     table.add_column("ended by")
     skipped = []
     for row in selection["candidates"]:
-        name = row["model"] + (f" (preset {row['preset']})" if row["preset"] else "")
+        name = format_candidate_name(row)
         if row["state"] == "skipped":
             skipped.append(f"skipped {name}: {row['reason']}")
             continue

@@ -85,7 +85,7 @@ def train(
     preset: Annotated[
         str | None,
         typer.Option(
-            help="Use the settings of small (for CPUs), paper, or NAME.toml (from `dygmamba tune`)."
+            help="Use the settings of small (CPUs), short (quick on a GPU), paper, or NAME.toml (from `dygmamba tune`)."
         ),
     ] = None,
     task: Annotated[
@@ -304,7 +304,9 @@ def tune(
         bool, typer.Option("--resume", help="Only continue an existing study; fail if there is none.")
     ] = False,
     seed: Annotated[int, typer.Option(min=0, help="Seed the search and every training in it.")] = 0,
-    preset: Annotated[str | None, typer.Option(help="Start from small, paper or a file NAME.toml.")] = None,
+    preset: Annotated[
+        str | None, typer.Option(help="Start from small, short, paper or a file NAME.toml.")
+    ] = None,
     epochs: Annotated[
         int | None, typer.Option(min=1, help="Train at most this many epochs per trial.")
     ] = None,

@@ -1,5 +1,6 @@
 """The models tried within a time budget, as a section of the report."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from dygmamba.data.events.times import format_rough_duration
@@ -37,9 +38,16 @@ def build_selection_table(selection: dict[str, Any]) -> ReportTable:
     )
 
 
+def format_candidate_name(candidate: Mapping[str, Any]) -> str:
+    """Return the model of a candidate, with its preset and seed where they are not the usual ones."""
+    preset, seed = candidate["preset"], candidate.get("seed")  # records of earlier versions have no seed
+    name = candidate["model"] + (f" (preset {preset})" if preset else "")
+    return name if seed is None else f"{name}, seed {seed}"
+
+
 def _build_row(candidate: dict[str, Any], chosen: str | None) -> tuple[Cell, ...]:
     is_chosen = candidate["run"] is not None and candidate["run"] == chosen
-    name = candidate["model"] + (f" (preset {candidate['preset']})" if candidate["preset"] else "")
+    name = format_candidate_name(candidate)
     if candidate["state"] == "skipped":
         return (Cell(name), *(Cell(""),) * 5, Cell(f"skipped: {candidate['reason']}", "words"))
     return (

@@ -83,6 +83,9 @@ def create_blend(runs: list[OpenRun], scores: list[Tensor], root: Path) -> Train
     """Create the run of the weights that are best for these scores of the validation period, ready to be evaluated."""
     stream = runs[0].stream
     weights, metrics = find_best_weights(scores, build_link_set(stream.store, stream.split, "val"))
+    used = [number for number, weight in enumerate(weights) if weight]
+    if len(used) >= MIN_RUNS:  # a run of weight 0 costs its time in every prediction
+        runs, weights = [runs[number] for number in used], tuple(weights[number] for number in used)
     fit = _build_blend_fit(runs, weights, runs[0].dataset, stream, root)
     fit.finish_epoch(metrics)
     return fit

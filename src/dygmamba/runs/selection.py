@@ -36,6 +36,7 @@ class CandidateRecord:
     Attributes:
         model: Name of the model.
         preset: Its preset, if not the published settings.
+        seed: Its seed, if not that of the other candidates.
         state: "waiting", "started", "trained" or "skipped".
         run: Its run directory, relative to the folder of all runs.
         expected_seconds: Estimated before the training; None if nothing comparable was measured.
@@ -62,6 +63,7 @@ class CandidateRecord:
     val_ap: float | None = None
     val_ap_error: float | None = None
     reason: str | None = None
+    seed: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -74,6 +74,7 @@ def test_the_machine_and_the_user_decide_the_candidates():
     assert list_candidates("cpu", "tgn", None) == (Candidate("tgn"),)
     for preset in SIZE_PRESETS:
         assert list_candidates("cpu", None, preset) == (Candidate("dyg-mamba", preset),)
+    assert [one.model for one in list_candidates("cpu", None, "paper")] == [*cpu[:2], "dyg-mamba-counts"]
     refused = find_refused(list_candidates("cpu", None, None), {"leaves": 5})
     assert [one.model for one in refused] == ["dyg-mamba-counts", "dyg-mamba-counts"]
     with raises("unknown-setting", ConfigError):
@@ -235,10 +236,10 @@ def validation():
 def test_a_blend_is_chosen_if_it_is_better_by_more_than_chance(validation):
     """Independent errors average out; with itself, or with noise, a score gains nothing."""
     evaluation_set, first, second = validation
-    assert compare_blend([first, second], 0, evaluation_set).is_significant
-    assert compare_blend([first, first], 0, evaluation_set) == Difference(0.0, 0.0)
+    assert compare_blend([first, second], evaluation_set).is_significant
+    assert compare_blend([first, first], evaluation_set) == Difference(0.0, 0.0)
     noise = torch.from_numpy(np.random.default_rng(5).normal(0, 1, len(first)))
-    assert not compare_blend([first, noise], 0, evaluation_set).is_significant
+    assert not compare_blend([first, noise], evaluation_set).is_significant
     assert compare_scores(first, noise, evaluation_set).is_significant
     difference = compare_scores(first, second, evaluation_set)
     assert difference.mean == pytest.approx(-compare_scores(second, first, evaluation_set).mean)
@@ -312,7 +313,7 @@ def test_time_that_is_left_goes_into_further_seeds_of_the_best_network(data, tmp
 
 @pytest.mark.usefixtures("untested")
 def test_a_further_seed_needs_the_time_of_a_whole_training(data, tmp_path, networks, monkeypatch):
-    """And the model must be the choice's: one that the user named is trained once."""
+    """A model that the user named is trained once."""
     monkeypatch.setattr(selection.Selector, "_fits_again", lambda *_: False)
     fit = train_within_budget(
         data, replace(plan(tmp_path), settings=networks), 0, Deadline.after(600), StepCounter()
@@ -325,9 +326,12 @@ def test_a_further_seed_needs_the_time_of_a_whole_training(data, tmp_path, netwo
     assert list_trained(load_selection(fit.run).candidates) == [("graphmixer", None)]
 
 
+@pytest.mark.parametrize("given", [0, 2])
 @pytest.mark.usefixtures("untested")
-def test_a_choice_that_is_stopped_in_a_further_seed_continues_there(data, tmp_path, networks, monkeypatch):
-    """The first two trainings are not repeated, and the choice ends with the same runs."""
+def test_a_choice_that_is_stopped_in_a_further_seed_continues_there(
+    data, tmp_path, networks, monkeypatch, given
+):
+    """The first two trainings are not repeated, and the choice ends with the same runs, whichever run is given."""
     original, calls = selection.train_without_evaluation, []
 
     def stop(fit, *others):
@@ -340,9 +344,9 @@ def test_a_choice_that_is_stopped_in_a_further_seed_continues_there(data, tmp_pa
     whole = replace(plan(tmp_path), settings=networks)
     with raises("interrupted", Interrupted):
         train_within_budget(data, whole, 0, Deadline.after(600), StepCounter())
-    record = selection.find_unfinished_selection(calls[0])
+    record = selection.find_unfinished_selection(calls[given])
     folder = save_dataset(data, tmp_path / "data").parent
-    fit = selection.resume_selection(calls[0], record, whole, folder, Deadline.after(600), StepCounter())
+    fit = selection.resume_selection(calls[given], record, whole, folder, Deadline.after(600), StepCounter())
     assert len(calls) == 5
     assert calls[3] == calls[2]
     assert [seed for _, seed in list_trained(load_selection(fit.run).candidates)] == [None, None, 1, 2]

@@ -90,7 +90,7 @@ def test_the_model_suits_the_machine_unless_a_setting_says_otherwise(
 
 @pytest.mark.parametrize("preset", SIZE_PRESETS)
 def test_a_size_preset_has_settings_of_its_models(preset):
-    """And reads no longer sequences, in no more epochs, than the published settings of any dataset."""
+    """And reads at most 32 events per sequence, in at most 20 epochs."""
     assert len(load_presets(f"{preset}.toml")) > 1
     for model in load_presets(f"{preset}.toml"):
         sized = find_size_preset(preset, model)

@@ -61,7 +61,8 @@ def list_candidates(device_type: str, model: str | None, preset: str | None) -> 
         return (Candidate(read_preset_file(Path(preset)).model, preset),)
     if preset in SIZE_PRESETS:
         return (Candidate(DEFAULT_NETWORK, preset),)
-    return tuple(Candidate(one.model, preset or one.preset) for one in CANDIDATES[device_type])
+    found = (Candidate(one.model, preset or one.preset) for one in CANDIDATES[device_type])
+    return tuple(dict.fromkeys(found))  # with the published settings a model may be listed twice
 
 
 def find_refused(candidates: tuple[Candidate, ...], settings: dict[str, Any]) -> dict[Candidate, str]:

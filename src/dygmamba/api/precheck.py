@@ -20,7 +20,7 @@ from dygmamba.api.argument_checks import (
     require_writable,
 )
 from dygmamba.api.argument_checks import require_run as require_run
-from dygmamba.api.candidates import find_refused, list_candidates
+from dygmamba.api.candidates import CANDIDATES, find_refused, list_candidates
 from dygmamba.api.sharing import check_target as check_target
 from dygmamba.api.validation import (
     LOWER_LIMITS,
@@ -115,8 +115,10 @@ def check_train(
     if budget is not None:
         parse_budget(budget)
         check_one_seed(model, seeds)
-        # whether there is a GPU is not known without torch; the networks are candidates on any machine
-        find_refused(list_candidates("cuda" if device == "cuda" else "cpu", model, preset), settings)
+        # whether there is a GPU is not known without torch: a setting of any candidate passes
+        kinds = (device,) if device in CANDIDATES else tuple(CANDIDATES)
+        tried = dict.fromkeys(one for kind in kinds for one in list_candidates(kind, model, preset))
+        find_refused(tuple(tried), settings)
     require_dataset(data, data_dir)
 
 

@@ -46,6 +46,7 @@ from dygmamba.runs.blending import (
     MAX_RUNS,
     check_blendable,
     create_blend,
+    find_best_weights,
     open_part,
     score_validation,
 )
@@ -117,7 +118,9 @@ def resume_selection(
     folder = RunDirectory(path)
     dataset, root = open_link_dataset(folder, data_dir), get_runs_folder(folder)
     plan = replace(plan, settings=record.settings, out=root, split=read_split(folder))
-    seed = int(folder.config()["run"]["seed"])
+    # a further seed of the best network may be given; the other runs have the seed of the choice
+    first = next(one.run for one in record.candidates if one.run is not None and one.seed is None)
+    seed = int(RunDirectory(root / first).config()["run"]["seed"])
     return Selector(dataset, plan, seed, record, deadline, progress).run()
 
 
@@ -182,13 +185,14 @@ class Selector:
         return finish_link_run(fit, self.dataset, self.plan.strategies, self.progress, self.plan.log)
 
     def _try_further_seeds(self) -> None:
-        """Train the best network with further seeds while whole trainings fit; networks of other seeds err elsewhere.
+        """Train the best network with further seeds while whole trainings fit.
 
-        Trees of other seeds err alike. A model that the user named is trained once.
+        Networks with different seeds make different errors, so a blend of them gains; trees make the same ones. A model
+        that the user named is trained once.
         """
         while sum(one.seed is None for one in self.record.candidates) > 1 and self._trained:
             best = max(self._trained, key=lambda one: one.val_ap or 0.0)
-            same = [one for one in self.record.candidates if _kind(one) == _kind(best)]
+            same = [one for one in self.record.candidates if one.is_same_model(best)]
             is_enough = len(same) > FURTHER_SEEDS or isinstance(self._open_best().scorer, RoundLearner)
             if is_enough or not self._fits_again(best):
                 return
@@ -199,10 +203,7 @@ class Selector:
 
     def _fits_again(self, candidate: CandidateRecord) -> bool:
         """Return whether there is time to train a candidate once more and to evaluate a blend with it."""
-        training = candidate.seconds or 0.0
-        parts = sorted([training, *(one.seconds or 0.0 for one in self._trained)])[-MAX_RUNS:]
-        evaluation = min(EVALUATION_SHARE * sum(parts), MAX_RESERVE * self.record.budget)
-        return self.deadline.left > training + evaluation
+        return self.deadline.left > (candidate.seconds or 0.0) + self._reserve(candidate.seconds)
 
     @property
     def _trained(self) -> list[CandidateRecord]:
@@ -220,8 +221,8 @@ class Selector:
     def _announce(self) -> None:
         for candidate in self.record.candidates:
             if candidate.state == SKIPPED:
-                self.progress.message(f"skipped {_name(candidate)}: {candidate.reason}")
-        names = [_name(one) for one in self.record.candidates if one.state != SKIPPED]
+                self.progress.message(f"skipped {_format_name(candidate)}: {candidate.reason}")
+        names = [_format_name(one) for one in self.record.candidates if one.state != SKIPPED]
         if len(names) > 1:
             self.progress.message(
                 f"choosing among {', '.join(names)} by validation within {format_rough_duration(self.record.budget)}"
@@ -233,12 +234,14 @@ class Selector:
 
     def _skip(self, number: int, reason: str) -> None:
         self._update(number, state=SKIPPED, reason=reason)
-        self.progress.message(f"skipped {_name(self.record.candidates[number])}: {reason}")
+        self.progress.message(f"skipped {_format_name(self.record.candidates[number])}: {reason}")
 
     def _reserve(self, expected: float | None) -> float:
-        """Return the time to keep for the final evaluation, which is longer the longer a training takes."""
-        longest = max([expected or 0.0, *(one.seconds or 0.0 for one in self.record.candidates)])
-        return min(EVALUATION_SHARE * longest, MAX_RESERVE * self.record.budget)
+        """Return the time to keep for the final evaluation, which may be that of a blend of the longest trainings."""
+        longest = sorted([expected or 0.0, *(one.seconds or 0.0 for one in self.record.candidates)])[
+            -MAX_RUNS:
+        ]
+        return min(EVALUATION_SHARE * sum(longest), MAX_RESERVE * self.record.budget)
 
     def _try(self, number: int) -> None:
         """Train a candidate if there is time for it."""
@@ -254,7 +257,7 @@ class Selector:
         if len(self.record.candidates) > 1:
             about = "" if expected is None else f", about {format_rough_duration(expected)}"
             self.progress.message(
-                f"training {_name(candidate)}{about}; {format_rough_duration(left)} are left"
+                f"training {_format_name(candidate)}{about}; {format_rough_duration(left)} are left"
             )
         pace = None
         try:
@@ -323,7 +326,7 @@ class Selector:
             self.best = (ap, fit)
 
     def _estimate(self, candidate: CandidateRecord) -> float | None:
-        same = [one.seconds for one in self._trained if _kind(one) == _kind(candidate)]
+        same = [one.seconds for one in self._trained if one.is_same_model(candidate)]
         if same:
             return same[0]
         size = {"name": self.dataset.name, "events": len(self.dataset.store)}
@@ -339,17 +342,18 @@ class Selector:
             raise self.errors[0]
         rows = [self.record.candidates[number] for number in numbers]
         paths, aps = [self.plan.out / str(row.run) for row in rows], [row.val_ap or 0.0 for row in rows]
-        best, names = aps.index(max(aps)), [_name(row) for row in rows]
+        best, names = aps.index(max(aps)), [_format_name(row) for row in rows]
         fit = self._open_best()
         if len(rows) == 1:
             reason = describe_choice(names, aps, [None], best)
             self.record = replace(self.record, chosen=rows[best].model, run=rows[best].run, reason=reason)
         else:
-            parts = [open_part(RunDirectory(path), self.dataset, fit.stream) for path in paths]
             scores = [
                 # those of candidates that were trained before an interruption are missing
-                self.scores[number] if number in self.scores else score_validation(part, self.progress)
-                for number, part in zip(numbers, parts, strict=True)
+                self.scores[number]
+                if number in self.scores
+                else score_validation(self._open_part(path, fit), self.progress)
+                for number, path in zip(numbers, paths, strict=True)
             ]
             assert fit.task.validation is not None
             differences = [compare_scores(scores[best], score, fit.task.validation) for score in scores]
@@ -357,28 +361,34 @@ class Selector:
             self.record = replace(self.record, chosen=rows[best].model, run=rows[best].run, reason=reason)
             first = sorted(range(len(rows)), key=lambda place: -aps[place])[:MAX_RUNS]
             fit = (
-                self._blend([parts[place] for place in first], [scores[place] for place in first], fit) or fit
+                self._blend([paths[place] for place in first], [scores[place] for place in first], fit) or fit
             )
         self.record.save(self.plan.out)
         self.progress.message(f"chosen: {self.record.reason}")
         return fit
 
-    def _blend(self, parts: list[OpenRun], scores: list[Tensor], fit: Trainer) -> Trainer | None:
-        """Return the blend of these runs, the best one first, if it is better than that by more than chance."""
+    def _open_part(self, path: Path, fit: Trainer) -> OpenRun:
+        return open_part(RunDirectory(path), self.dataset, fit.stream)
+
+    def _blend(self, paths: list[Path], scores: list[Tensor], fit: Trainer) -> Trainer | None:
+        """Return the blend of these runs if it is better than the best of them by more than chance."""
         evaluation_set = fit.task.validation
         assert evaluation_set is not None
         try:
-            check_blendable([part.folder for part in parts], is_evaluated=False)
-            difference = compare_blend(scores, 0, evaluation_set)
+            check_blendable([RunDirectory(path) for path in paths], is_evaluated=False)
+            difference = compare_blend(scores, evaluation_set)
             refusal = "the validation period has too few events to judge it"
         except ConfigError as error:
             difference, refusal = None, str(error)
-        if difference is None or not difference.is_significant:
+        weights, _ = find_best_weights(scores, evaluation_set)
+        is_blend = sum(weight > 0 for weight in weights) > 1
+        if difference is None or not difference.is_significant or not is_blend:
             if difference is not None:
-                refusal = f"its difference to {parts[0].about['model']} alone, {difference}, is within chance"
+                refusal = f"its difference to the best run alone, {difference}, is within chance"
+                refusal = refusal if is_blend else "its best weights leave one run"
             self.record = self.record.add(CandidateRecord(BLEND, state=SKIPPED, reason=refusal))
             return None
-        blend = create_blend(parts, scores, self.plan.out)
+        blend = create_blend([self._open_part(path, fit) for path in paths], scores, self.plan.out)
         path = blend.run.path.relative_to(self.plan.out).as_posix()
         formula = blend.run.config()["chosen"]["weights"].partition(":")[0]
         score = blend.score(evaluation_set).double()
@@ -387,7 +397,7 @@ class Selector:
             compute_spread(score, evaluation_set),
         )
         row = CandidateRecord(BLEND, state=TRAINED, run=path, val_ap=ap, val_ap_error=error)
-        reason = describe_blend_choice(formula, ap, difference, parts[0].about["model"])
+        reason = describe_blend_choice(formula, ap, difference)
         self.record = replace(self.record.add(row), chosen=BLEND, run=path, reason=reason)
         return blend
 
@@ -407,9 +417,5 @@ def _measure_peak(device: torch.device) -> Iterator[list[float]]:
         peak.append(used / 1e6)
 
 
-def _name(candidate: CandidateRecord) -> str:
+def _format_name(candidate: CandidateRecord) -> str:
     return format_candidate_name(asdict(candidate))
-
-
-def _kind(candidate: CandidateRecord) -> tuple[str, str | None]:
-    return candidate.model, candidate.preset

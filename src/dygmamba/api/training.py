@@ -173,9 +173,9 @@ def train(
         seeds: One run for each.
         task: "link" (prediction) or "node" (labels of sources: two states, classes or numbers).
         budget: How long this may take, such as "10m", "1h" or 90 (seconds). Without a model, several are trained, the
-            quick ones first, and the best by validation is returned, or a blend of them if it is better by more than
-            chance; `run.selection` lists them. With a model, its training ends in time. Several seeds need a model and
-            share the time.
+            quick ones first, then the best network with further seeds if time is left. The best run by validation is
+            returned, or a blend of the best ones if it is better by more than chance; `run.selection` lists them. With
+            a model, its training ends in time. Several seeds need a model and share the time.
         start_from: A finished link run to continue on newer data: the new run starts with its weights, ids and
             settings, and `settings` given here replace them. Networks get a new optimizer, trees are added to its
             trees. Nodes are matched by their ids. Its training period must end before the validation of the new run.

@@ -71,8 +71,8 @@ def train(
     budget: Annotated[
         str | None,
         typer.Option(
-            help="Train several models within this time (10m, 1h, 90s), keep the best by validation; with --model, end "
-            "its training in time."
+            help="Train several models within this time (10m, 1h, 90s), the best with further seeds if time is left; "
+            "keep the best by validation; with --model, end its training in time."
         ),
     ] = None,
     start_from: Annotated[

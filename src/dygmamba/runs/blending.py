@@ -83,9 +83,11 @@ def create_blend(runs: list[OpenRun], scores: list[Tensor], root: Path) -> Train
     """Create the run of the weights that are best for these scores of the validation period, ready to be evaluated."""
     stream = runs[0].stream
     weights, metrics = find_best_weights(scores, build_link_set(stream.store, stream.split, "val"))
+    # a run of weight 0 costs its time in every prediction; a blend has at least two runs
     used = [number for number, weight in enumerate(weights) if weight]
-    if len(used) >= MIN_RUNS:  # a run of weight 0 costs its time in every prediction
-        runs, weights = [runs[number] for number in used], tuple(weights[number] for number in used)
+    unused = [number for number, weight in enumerate(weights) if not weight]
+    kept = sorted([*used, *unused[: max(0, MIN_RUNS - len(used))]])
+    runs, weights = [runs[number] for number in kept], tuple(weights[number] for number in kept)
     fit = _build_blend_fit(runs, weights, runs[0].dataset, stream, root)
     fit.finish_epoch(metrics)
     return fit
@@ -234,7 +236,11 @@ def _build_blend_fit(
     )
     seed = runs[0].seed
     folder = RunDirectory.create(root, dataset.name, BLEND, seed, "" if refit_of is None else "-all")
-    formula = " + ".join(f"{weight:g} {part}" for weight, part in zip(weights, config.parts, strict=True))
+    names = [
+        f"{part} (seed {run.seed})" if config.parts.count(part) > 1 else part
+        for part, run in zip(config.parts, runs, strict=True)
+    ]
+    formula = " + ".join(f"{weight:g} {name}" for weight, name in zip(weights, names, strict=True))
     folder.write_config(
         {
             "run": {

@@ -65,6 +65,10 @@ class CandidateRecord:
     reason: str | None = None
     seed: int | None = None
 
+    def is_same_model(self, other: "CandidateRecord") -> bool:
+        """Return whether both have the same model and preset, whatever their seeds."""
+        return (self.model, self.preset) == (other.model, other.preset)
+
 
 @dataclass(frozen=True, slots=True)
 class SelectionRecord:
@@ -174,13 +178,12 @@ def compare_scores(
     return _summarize(values[0] - values[1]) if len(values[0]) > 1 else None
 
 
-def compare_blend(
-    scores: Sequence[Float64[Tensor, "p"]], best: int, evaluation_set: EvaluationSet
-) -> Difference | None:
-    """Compare the best blend of several scores with one of them, on blocks that did not choose the weights.
+def compare_blend(scores: Sequence[Float64[Tensor, "p"]], evaluation_set: EvaluationSet) -> Difference | None:
+    """Compare the best blend of several scores with the best of them, on blocks that chose neither.
 
-    Every second block chooses the weights for the others, and the other way round. Comparing on the blocks that chose
-    them would favour the blend, because each score alone is one of the blends.
+    Every second block chooses the weights and the best score for the others, and the other way round. Comparing on the
+    blocks that chose the weights would favour the blend, because each score alone is one of the blends; comparing with
+    the score that is best on all blocks would favour the luckiest of several seeds.
 
     Returns:
         The difference; None if there are too few events.
@@ -197,11 +200,12 @@ def compare_blend(
     )  # [weights, blocks]
     if table.shape[1] < MIN_BLEND_BLOCKS:
         return None
-    alone = shares.index(tuple(float(place == best) for place in range(len(scores))))
+    alone = np.array([max(weights) == 1 for weights in shares])
     gaps, fold = np.zeros(table.shape[1]), np.arange(table.shape[1]) % 2
     for part in (0, 1):
-        chosen = int(table[:, fold != part].mean(axis=1).argmax())
-        gaps[fold == part] = (table[chosen] - table[alone])[fold == part]
+        others = table[:, fold != part].mean(axis=1)
+        best = int(np.where(alone, others, -np.inf).argmax())
+        gaps[fold == part] = (table[int(others.argmax())] - table[best])[fold == part]
     return _summarize(gaps)
 
 
@@ -231,8 +235,8 @@ def describe_choice(
     return f"{text}: {'; '.join(parts)}"
 
 
-def describe_blend_choice(formula: str, ap: float, difference: Difference, best: str) -> str:
+def describe_blend_choice(formula: str, ap: float, difference: Difference) -> str:
     return (
-        f"the {BLEND} {formula} has the best validation AP, {100 * ap:.2f}: {difference} above {best} alone, on events "
-        "that did not choose its weights"
+        f"the {BLEND} {formula} has the best validation AP, {100 * ap:.2f}: {difference} above the best run alone, on "
+        "events that chose neither"
     )

@@ -11,12 +11,15 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from torch.utils.flop_counter import FlopCounterMode
 
 from commands import invoke
 from dygmamba.data.events.ids import NodeIds
 from dygmamba.data.events.splits import chronological_split
 from dygmamba.data.generate.stream import GeneratorConfig, generate_stream
 from dygmamba.data.storage.dataset import Dataset
+from dygmamba.engine import executor
+from dygmamba.engine.length_buckets import SHARE_CHOICES
 from dygmamba.engine.stream import Stream
 from dygmamba.lab.benchmarks import (
     candidates,
@@ -91,6 +94,24 @@ def toy_sizes(toy, monkeypatch):
         for name, value in sizes.items():
             monkeypatch.setattr(module, name, value)
     return toy
+
+
+def test_operations_are_those_that_torch_counts(toy):
+    """Matrix products of a whole step, as `FlopCounterMode` counts them."""
+    trainer = harness.build_trainer("dyg-mamba", toy, TOY, batch=20)
+    with step.OperationCounter() as ours:
+        harness.make_last_step(trainer)()
+    with FlopCounterMode(display=False) as theirs:
+        harness.make_last_step(trainer)()
+    assert ours.total == theirs.get_total_flops() > 0
+
+
+def test_operations_of_a_step_in_parts_are_counted(toy, monkeypatch):
+    """About as many as of the whole batch: only the padding differs."""
+    whole = harness.build_trainer("dyg-mamba", toy, TOY | {"length": 40}, batch=20)
+    monkeypatch.setattr(executor, "choose_shares", lambda lengths, most, costs: SHARE_CHOICES[3])
+    parts = harness.build_trainer("dyg-mamba", toy, TOY | {"length": 40}, batch=20)
+    assert step.count_flops(parts) == pytest.approx(step.count_flops(whole), rel=0.1)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.flop_counter import FlopCounterMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import flop_registry
 
 from dygmamba.engine.fit import Trainer
 from dygmamba.engine.stream import Stream
@@ -126,6 +127,25 @@ def count_flops(trainer: Trainer) -> float:
     tokens = view.neighbors[0][0].length[rows] + 1  # the query node is a token too
     states = sum(part.log_A.numel() for part in trainer.scorer.modules() if isinstance(part, Direction))
     scans = int(tokens.sum()) * states * (SCAN_FORWARD + SCAN_BACKWARD)
-    with FlopCounterMode(display=False) as counter:
+    with OperationCounter() as counter:
         make_last_step(trainer)()
-    return counter.get_total_flops() + scans
+    return counter.total + scans
+
+
+class OperationCounter(TorchDispatchMode):
+    """Counts the operations of matrix products by torch's formulas.
+
+    Torch's own `FlopCounterMode` also attributes them to modules, with hooks that fail in a step of several parts,
+    whose gradients come from `torch.autograd.grad`.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.total = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        named = kwargs or {}
+        result = func(*args, **named)
+        count = flop_registry.get(func._overloadpacket)
+        self.total += 0 if count is None else count(*args, **named, out_val=result)
+        return result

@@ -92,17 +92,23 @@ def test_a_score_depends_on_no_other_pair_and_no_later_event():
                 )
 
 
-@pytest.mark.parametrize("unit", [1.0, 1e6, 1e-30])
-def test_statistics_are_those_of_the_queries(unit):
-    """Standardised numbers have mean 0 and deviation 1 unless they are constant, whatever the unit of a column."""
-    store = sample_store(80)
-    edge = store.features.edge * unit
+def fit_to_columns(store, edge):
+    """Scorer, history and queries of a store with these columns, with the statistics of the queries."""
     store = replace(store, features=replace(store.features, edge=edge))
     scorer, history = build(store)
     pairs = PairBatch.from_pairs(store.src[20:], store.dst[20:], store.time[20:])
     view = look_up(store, scorer, pairs)
     assert len(view.column_sums) == 1
     scorer.fit_inputs([view])
+    return scorer, history, view
+
+
+@pytest.mark.parametrize("unit", [1.0, 1e6, 1e-30])
+def test_statistics_are_those_of_the_queries(unit):
+    """Standardised numbers have mean 0 and deviation 1 unless they are constant, whatever the unit of a column."""
+    store = sample_store(80)
+    edge = store.features.edge * unit
+    _, history, view = fit_to_columns(store, edge)
     raw = history.read(view).double()
     scaled = (raw - history.standardise.mean) / history.standardise.deviation
     deviation = scaled.std(dim=0, correction=0)
@@ -117,12 +123,7 @@ def test_extreme_columns_stay_finite():
     torch.manual_seed(0)
     store = sample_store(80)
     edge = torch.where(torch.rand(store.features.edge.shape) < 0.5, -3e38, 3e38)
-    store = replace(store, features=replace(store.features, edge=edge))
-    scorer, history = build(store)
-    pairs = PairBatch.from_pairs(store.src[20:], store.dst[20:], store.time[20:])
-    view = look_up(store, scorer, pairs)
-    assert len(view.column_sums) == 1
-    scorer.fit_inputs([view])
+    scorer, history, view = fit_to_columns(store, edge)
     assert history.standardise.mean.isfinite().all()
     assert history.standardise.deviation.isfinite().all()
     with torch.no_grad():

@@ -159,15 +159,18 @@ def test_a_run_of_weight_zero_is_left_out_of_the_blend(data, parts, tmp_path):
     """Its score would be computed in vain; two runs are kept, whatever their weights."""
     (others,) = dm.train(data, "trees", out=tmp_path, seeds=(1,), **TREES)
     opened = [open_run(run.path, torch.device("cpu"), dataset=data) for run in (*parts, others)]
-    pairs = build_link_set(opened[0].stream.store, opened[0].stream.split, "val").pairs
-    label, half = pairs.label.double(), torch.arange(len(pairs.label)) % 2 == 0
+    evaluation_set = build_link_set(opened[0].stream.store, opened[0].stream.split, "val")
+    label = evaluation_set.pairs.label.double()
+    half = torch.arange(len(label)) % 2 == 0
     first, second = torch.where(half, label, 0.5), torch.where(half, 0.5, label)  # perfect together only
     noise = 1e3 * torch.arange(len(label)).double()  # the smallest weight spoils the sum
     for scores, expected in (
         ([first, -10 * label, second], ("trees", "trees")),
         ([noise, label, noise**2], ("trees", "dyg-mamba")),
     ):
-        config = create_blend(opened, scores, tmp_path / expected[-1]).run.config()
+        config = create_blend(
+            opened, *find_best_weights(scores, evaluation_set), tmp_path / expected[-1]
+        ).run.config()
         assert tuple(config["model"]["parts"]) == expected
         assert len(config["model"]["weights"]) == len(config["run"]["blend_of"]) == len(expected)
         assert sum(config["model"]["weights"]) == pytest.approx(1)

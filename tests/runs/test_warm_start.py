@@ -13,12 +13,19 @@ from dygmamba.data.events.splits import TIME_SPLIT
 from dygmamba.data.storage.alignment import align_dataset
 from dygmamba.engine.checkpoint import read_checkpoint
 from dygmamba.engine.run_directory import RunDirectory
-from dygmamba.runs.blending import check_blendable, create_blend, open_part, score_validation
+from dygmamba.runs.blending import (
+    check_blendable,
+    create_blend,
+    find_best_weights,
+    open_part,
+    score_validation,
+)
 from dygmamba.runs.calibration import load_saved_calibration
 from dygmamba.runs.link_training import resume_link_run, start_link_run
 from dygmamba.runs.opening import build_link_stream, open_run
 from dygmamba.runs.provenance import StartOptions
 from dygmamba.runs.warm_start import open_warm_start
+from dygmamba.tasks.link import build_link_set
 from observers import StepCounter
 from raising import raises
 
@@ -206,7 +213,9 @@ def test_runs_of_one_start_can_be_blended(frame, earlier, later, place):
     first = RunDirectory(later.path)
     check_blendable([first, other], is_evaluated=False)
     parts = [open_part(folder, dataset, stream) for folder in (first, other)]
-    blend = create_blend(parts, [score_validation(part) for part in parts], place)
+    scores = [score_validation(part) for part in parts]
+    chosen = find_best_weights(scores, build_link_set(stream.store, stream.split, "val"))
+    blend = create_blend(parts, *chosen, place)
     assert blend.run.config()["facts"] == later.config["facts"]
     with raises("blend-other-start"):
         check_blendable([first, anew], is_evaluated=False)

@@ -191,7 +191,7 @@ class Selector:
         that the user named is trained once.
         """
         while sum(one.seed is None for one in self.record.candidates) > 1 and self._trained:
-            best = max(self._trained, key=lambda one: one.val_ap or 0.0)
+            best = self._best_trained
             same = [one for one in self.record.candidates if one.is_same_model(best)]
             is_enough = len(same) > FURTHER_SEEDS or isinstance(self._open_best().scorer, RoundLearner)
             if is_enough or not self._fits_again(best):
@@ -209,9 +209,13 @@ class Selector:
     def _trained(self) -> list[CandidateRecord]:
         return [one for one in self.record.candidates if one.state == TRAINED]
 
+    @property
+    def _best_trained(self) -> CandidateRecord:
+        return max(self._trained, key=lambda one: one.val_ap or 0.0)
+
     def _open_best(self) -> Trainer:
         """Return the run of the best trained candidate, which is open already unless it was trained before a stop."""
-        best = max(self._trained, key=lambda one: one.val_ap or 0.0)
+        best = self._best_trained
         path = self.plan.out / str(best.run)
         if self.best is None or self.best[1].run.path != path:
             fit = resume_link_run(path, self.plan.device, dataset=self.dataset)
@@ -380,15 +384,15 @@ class Selector:
             refusal = "the validation period has too few events to judge it"
         except ConfigError as error:
             difference, refusal = None, str(error)
-        weights, _ = find_best_weights(scores, evaluation_set)
-        is_blend = sum(weight > 0 for weight in weights) > 1
-        if difference is None or not difference.is_significant or not is_blend:
+        if difference is None or not difference.is_significant:
             if difference is not None:
                 refusal = f"its difference to the best run alone, {difference}, is within chance"
-                refusal = refusal if is_blend else "its best weights leave one run"
-            self.record = self.record.add(CandidateRecord(BLEND, state=SKIPPED, reason=refusal))
-            return None
-        blend = create_blend([self._open_part(path, fit) for path in paths], scores, self.plan.out)
+            return self._refuse_blend(refusal)
+        weights, metrics = find_best_weights(scores, evaluation_set)
+        if sum(weight > 0 for weight in weights) == 1:
+            return self._refuse_blend("its best weights leave one run")
+        parts = [self._open_part(path, fit) for path in paths]
+        blend = create_blend(parts, weights, metrics, self.plan.out)
         path = blend.run.path.relative_to(self.plan.out).as_posix()
         formula = blend.run.config()["chosen"]["weights"].partition(":")[0]
         score = blend.score(evaluation_set).double()
@@ -400,6 +404,9 @@ class Selector:
         reason = describe_blend_choice(formula, ap, difference)
         self.record = replace(self.record.add(row), chosen=BLEND, run=path, reason=reason)
         return blend
+
+    def _refuse_blend(self, reason: str) -> None:
+        self.record = self.record.add(CandidateRecord(BLEND, state=SKIPPED, reason=reason))
 
 
 @contextmanager

@@ -66,7 +66,8 @@ def blend_runs(
     stream = build_link_stream(dataset, device, read_split(folders[0]))
     runs = [open_part(folder, dataset, stream) for folder in folders]
     scores = [score_validation(run, progress) for run in runs]
-    return create_blend(runs, scores, root), dataset
+    chosen = find_best_weights(scores, build_link_set(stream.store, stream.split, "val"))
+    return create_blend(runs, *chosen, root), dataset
 
 
 def score_validation(run: OpenRun, progress: Progress = SILENT) -> Tensor:
@@ -79,16 +80,16 @@ def score_validation(run: OpenRun, progress: Progress = SILENT) -> Tensor:
     return score.double()
 
 
-def create_blend(runs: list[OpenRun], scores: list[Tensor], root: Path) -> Trainer:
-    """Create the run of the weights that are best for these scores of the validation period, ready to be evaluated."""
-    stream = runs[0].stream
-    weights, metrics = find_best_weights(scores, build_link_set(stream.store, stream.split, "val"))
+def create_blend(
+    runs: list[OpenRun], weights: tuple[float, ...], metrics: dict[str, Any], root: Path
+) -> Trainer:
+    """Create the run of these weights, ready to be evaluated; `metrics` are those of the validation period."""
     # a run of weight 0 costs its time in every prediction; a blend has at least two runs
     used = [number for number, weight in enumerate(weights) if weight]
     unused = [number for number, weight in enumerate(weights) if not weight]
     kept = sorted([*used, *unused[: max(0, MIN_RUNS - len(used))]])
     runs, weights = [runs[number] for number in kept], tuple(weights[number] for number in kept)
-    fit = _build_blend_fit(runs, weights, runs[0].dataset, stream, root)
+    fit = _build_blend_fit(runs, weights, runs[0].dataset, runs[0].stream, root)
     fit.finish_epoch(metrics)
     return fit
 

@@ -126,15 +126,21 @@ def test_stored_runs_without_the_settings_have_their_former_values(name):
     """A golden run of version 0.1.0 checks the bits of such a run."""
     stored = {"channels": list(FORMER["channels"]), "length": 7}
     config = build_config(SPEC.config, aliases.update_stored_settings(name, stored))
-    assert config == configs.DyGMambaCountsConfig(length=7, walk_dim=120, **FORMER)
+    assert config == configs.DyGMambaCountsConfig(length=7, walk_dim=120, edge_units="raw", **FORMER)
     kept = {"walk_decays": 3, "tables": "add"}
     config = build_config(SPEC.config, aliases.update_stored_settings(name, kept))
     assert (config.walk_decays, config.tables, config.relation) == (3, "add", "separate")
 
 
 def test_stored_runs_of_other_models_keep_their_settings():
-    assert aliases.update_stored_settings("dyg-mamba", {"length": 7}) == {"length": 7}
-    assert aliases.update_stored_settings("graphmixer", {}) == {}
+    stored = {"length": 7, "edge_units": "scaled"}
+    assert aliases.update_stored_settings("dyg-mamba", stored) == stored
+    assert aliases.update_stored_settings("edgebank", {}) == {}
+
+
+@pytest.mark.parametrize("name", [name for name, spec in MODELS.items() if "edge_units" in spec.settings])
+def test_stored_networks_without_the_setting_read_edge_features_as_they_are(name):
+    assert aliases.update_stored_settings(name, {})["edge_units"] == "raw"
 
 
 def test_settings_that_exclude_each_other_are_errors():

@@ -170,8 +170,8 @@ def test_the_encoding_of_spans_learns_nothing_from_messages(name):
         return
     found = time.omega.grad.clone()
     model.zero_grad()
-    nodes, edge = torch.arange(store.num_nodes), store.features.edge
-    told, when = model.encoder.memory.read(nodes, edge)  # messages taken in before φ is asked
+    nodes = torch.arange(store.num_nodes)
+    told, when = model.encoder.memory.read(nodes, store.features)  # messages taken in before φ is asked
     model.encoder.memory.state[:-1], model.encoder.memory.updated[:-1] = told.detach(), when
     model.encoder.memory.waiting.zero_()
     model(view_of(model, store, pairs)).sum().backward()

@@ -50,12 +50,12 @@ def test_rows_without_waiting_are_those_with(store):
     ends = EventEnds.by_time(store.select(torch.arange(len(store)))).last(memory.null_node)
     memory.store_messages(ends, torch.randn(len(ends.node), 3))
     node = torch.stack([store.src, store.dst])
-    once, _ = memory.read(node, store.features.edge)
+    once, _ = memory.read(node, store.features)
     ways = (
         (torch.arange(store.num_nodes + 1), node),
         (node.flatten(), torch.arange(node.numel()).view(node.shape)),
     )
     for way in ways:
         with patch.object(memory, "_rows", lambda _, way=way: way):
-            again, _ = memory.read(node, store.features.edge)
+            again, _ = memory.read(node, store.features)
         assert torch.allclose(once, again, atol=1e-6)

@@ -24,6 +24,10 @@ FIRST_TREES: dict[str, Any] = {
     "event_types": 0,
     "node_columns": 0,
 }
+NETWORKS = (
+    *("dyg-mamba", "mamba", "dygformer", "freedyg", "cawn", "tcl", "graphmixer", "tgat"),
+    *("jodie", "dyrep", "tgn", "tpnet"),
+)
 # Settings of models whose defaults are not how the model worked before the setting existed.
 STORED_DEFAULTS: dict[str, dict[str, Any]] = {
     "dyg-mamba-counts": {
@@ -42,10 +46,11 @@ STORED_DEFAULTS: dict[str, dict[str, Any]] = {
         "relation": "separate",
         "relation_dropout": 0.0,
         "tables": "concat",
+        "edge_units": "raw",
     },
     "trees": FIRST_TREES,
     "walk-trees": FIRST_TREES,
-}
+} | {name: {"edge_units": "raw"} for name in NETWORKS}
 
 
 @overload

@@ -1,9 +1,9 @@
 """Interfaces between models and engine: scorers, encoders, heads, saved memories, and facts about a dataset."""
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, runtime_checkable
 
 import torch
@@ -13,11 +13,12 @@ from torch.nn.functional import pad, relu
 
 from dygmamba.core.choices import TargetKind
 from dygmamba.core.errors import ConfigError
-from dygmamba.data.events.columns import ColumnFacts, rank_columns
-from dygmamba.data.events.event_store import EventBatch, EventStore
+from dygmamba.data.events.columns import ColumnFacts, compute_edge_scale, rank_columns
+from dygmamba.data.events.event_store import EventBatch, EventStore, FeatureTable
 from dygmamba.data.events.node_rows import select_node_columns
 from dygmamba.data.events.statistics import compute_median_gap
 from dygmamba.data.events.stream_prefix import StreamPrefix
+from dygmamba.models.configs import NetworkConfig
 from dygmamba.models.spec import ModelSpec as ModelSpec
 from dygmamba.ops.gather_rows import gather_rows
 from dygmamba.sampling.view import NeighborRequest, PairBatch, PairView, Request
@@ -67,6 +68,7 @@ class DatasetFacts:
     period: float = 1.0  # time from the first event to the last
     columns: ColumnFacts = field(default_factory=ColumnFacts)  # of events, the best first
     node_columns: ColumnFacts = field(default_factory=ColumnFacts)  # named node features, the best first
+    edge_scale: tuple[float, ...] = ()  # factors that bring edge features near 1; none if all are near it
 
     def scales(self, count: int) -> tuple[float, ...]:
         """Return `count` time scales, log-spaced from the median time gap of a node to the training period."""
@@ -110,6 +112,7 @@ class DatasetFacts:
             node_columns=select_node_columns(
                 store.features.node_rows, float(time[-1]) if len(time) else -math.inf
             ),
+            edge_scale=compute_edge_scale(store, events),
         )
 
 
@@ -308,6 +311,19 @@ class Encoder(nn.Module):
     saves_memory: bool = False  # whether the memory after training is saved with the weights
     beside_dim: int = 0  # number of pair features that a link head reads next to the two embeddings
     beside_requests: tuple[Request, ...] = ()  # look-ups of these features, which no embedding needs
+    edge_scale: Tensor | None
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("edge_scale", None, persistent=False)
+
+    def set_edge_scale(self, factors: Sequence[float]) -> None:
+        """Multiply edge features by these factors wherever they are looked up; by none if there are none."""
+        self.edge_scale = torch.tensor(factors) if factors else None
+
+    def scale_edges(self, features: FeatureTable) -> FeatureTable:
+        """Return the features with edge features in the units that this encoder reads."""
+        return features if self.edge_scale is None else replace(features, edge_scale=self.edge_scale)
 
     def beside(self, view: PairView) -> tuple[Float[Tensor, "p _"], ...]:
         """Return the pair features that a link head reads next to the embeddings, `beside_dim` columns in total."""
@@ -395,8 +411,15 @@ class EncoderWrapper(nn.Module):
             require_cuttable(encoder)
         self.encoder = encoder
         self.requests, self.stateful, self.elastic = encoder.requests, encoder.stateful, encoder.elastic
-        self.observe, self.reset = encoder.observe, encoder.reset
-        self.snapshot, self.restore = encoder.snapshot, encoder.restore
+        self.reset, self.snapshot, self.restore = encoder.reset, encoder.snapshot, encoder.restore
+
+    def encode(self, view: PairView) -> tuple[Float[Tensor, "p d"], Float[Tensor, "p d"]]:
+        """Return the embeddings of both ends of each pair."""
+        return self.encoder(replace(view, features=self.encoder.scale_edges(view.features)))
+
+    def observe(self, events: EventBatch) -> None:
+        """Update the memory of the encoder with observed events."""
+        self.encoder.observe(replace(events, features=self.encoder.scale_edges(events.features)))
 
 
 class MemorySavingWrapper(EncoderWrapper):
@@ -428,16 +451,16 @@ class EncoderScorer(MemorySavingWrapper):
         return self.encoder.is_fitted
 
     def forward(self, view: PairView) -> Float[Tensor, "p"]:
-        return self.head(*self.encoder(view), *self.encoder.beside(view))
+        return self.head(*self.encode(view), *self.encoder.beside(view))
 
 
-def with_link_head(
-    encoder: Callable[[Any, DatasetFacts], Encoder],
-) -> Callable[[Any, DatasetFacts], EncoderScorer]:
-    """Return a function that builds an encoder and adds a link head."""
-    return lambda config, facts: EncoderScorer(encoder(config, facts))
-
-
-def add_link_head(model: Encoder | Scorer) -> Scorer:
-    """Return a scorer: an encoder gets a link head, a scorer stays as it is."""
-    return EncoderScorer(model) if isinstance(model, Encoder) else model
+def build_scorer(
+    build: Callable[[Any, DatasetFacts], Encoder | Scorer], config: Any, facts: DatasetFacts
+) -> Scorer:
+    """Build a model; an encoder gets the units of its edge features and a link head."""
+    model = build(config, facts)
+    if not isinstance(model, Encoder):
+        return model
+    if isinstance(config, NetworkConfig) and config.edge_units == "scaled":
+        model.set_edge_scale(facts.edge_scale)
+    return EncoderScorer(model)

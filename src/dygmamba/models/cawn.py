@@ -16,7 +16,7 @@ from torch.nn.functional import linear, relu
 from dygmamba.data.events.event_store import FeatureTable
 from dygmamba.models.base import DatasetFacts, Encoder
 from dygmamba.models.configs import CAWNConfig
-from dygmamba.nn.attention import PostNormLayer, lookup
+from dygmamba.nn.attention import PostNormLayer, lookup, lookup_edges
 from dygmamba.nn.encodings import TimeEncoding, count_pair_tokens
 from dygmamba.nn.initialization import uniform_parameter
 from dygmamba.nn.mixers import MeanPool
@@ -107,7 +107,7 @@ class CAWN(Encoder):
     def encode_tokens(self, tokens: Tokens, features: FeatureTable) -> Float[Tensor, "q l d"]:
         """Encode the part of a token that does not depend on the pair."""
         node = lookup(features.node, tokens.node, tokens.mask)
-        edge = lookup(features.edge, tokens.event, tokens.is_event)
+        edge = lookup_edges(features, tokens.event, tokens.is_event)
         return torch.cat([node, self.time(tokens.age), edge], dim=-1)
 
     def forward(self, view: PairView) -> tuple[Float[Tensor, "p d"], Float[Tensor, "p d"]]:

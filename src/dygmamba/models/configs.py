@@ -44,8 +44,17 @@ Step = Literal[
 ]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NetworkConfig(Settings):
+    """Settings that all networks have."""
+
+    edge_units: Literal["scaled", "raw"] = (
+        "scaled"  # divide columns of large or tiny numbers by a power of two, or read all as they are
+    )
+
+
 @dataclass(frozen=True, slots=True)
-class DyGMambaConfig(Settings):
+class DyGMambaConfig(NetworkConfig):
     """The paper's Table "Configurations", and the parts of the model by name."""
 
     length: Length = 32  # tokens per sequence, including the query node
@@ -176,7 +185,7 @@ class NoConfig(Settings):
 
 
 @dataclass(frozen=True, slots=True)
-class TGATConfig(Settings):
+class TGATConfig(NetworkConfig):
     """Published settings; dropout and sampling were chosen per dataset."""
 
     neighbors: Length = 20  # neighbors per hop
@@ -198,7 +207,7 @@ class TGATConfig(Settings):
 
 
 @dataclass(frozen=True, slots=True)
-class CAWNConfig(Settings):
+class CAWNConfig(NetworkConfig):
     """Published settings; walks and dropout were chosen per dataset."""
 
     walks: Length = 32  # walks from each end of a pair
@@ -223,7 +232,7 @@ class CAWNConfig(Settings):
 
 
 @dataclass(frozen=True, slots=True)
-class GraphMixerConfig(Settings):
+class GraphMixerConfig(NetworkConfig):
     """Published settings; neighbors, dropout and sampling were chosen per dataset."""
 
     neighbors: Length = 20  # neighbors in the token sequence
@@ -236,7 +245,7 @@ class GraphMixerConfig(Settings):
 
 
 @dataclass(frozen=True, slots=True)
-class TCLConfig(Settings):
+class TCLConfig(NetworkConfig):
     """Published settings; dropout and sampling were chosen per dataset."""
 
     neighbors: Length = 20  # neighbors in the token sequence
@@ -256,7 +265,7 @@ class TCLConfig(Settings):
 
 
 @dataclass(frozen=True, slots=True)
-class DyGFormerConfig(Settings):
+class DyGFormerConfig(NetworkConfig):
     """Published settings; length, patch and dropout were chosen per dataset."""
 
     length: Length = 32  # tokens per sequence, including the query node
@@ -283,7 +292,7 @@ class DyGFormerConfig(Settings):
 
 
 @dataclass(frozen=True, slots=True)
-class FreeDyGConfig(Settings):
+class FreeDyGConfig(NetworkConfig):
     """Settings of the release; length and dropout were chosen per dataset."""
 
     length: Length = 32  # events per sequence
@@ -296,7 +305,7 @@ class FreeDyGConfig(Settings):
 
 
 @dataclass(frozen=True, slots=True)
-class JODIEConfig(Settings):
+class JODIEConfig(NetworkConfig):
     """Published settings; dropout was chosen per dataset."""
 
     out: Width = 172  # columns of the memory and of a node embedding
@@ -323,7 +332,7 @@ class TGNConfig(DyRepConfig):
 
 
 @dataclass(frozen=True, slots=True)
-class TPNetConfig(Settings):
+class TPNetConfig(NetworkConfig):
     """Published settings; decay and sampling were chosen per dataset, dim follows from its size."""
 
     neighbors: Length = 20  # neighbors in the token sequence

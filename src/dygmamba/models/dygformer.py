@@ -14,7 +14,7 @@ from torch.nn.functional import pad
 from dygmamba.data.events.event_store import FeatureTable
 from dygmamba.models.base import DatasetFacts, Encoder
 from dygmamba.models.configs import DyGFormerConfig
-from dygmamba.nn.attention import PreNormLayer, lookup
+from dygmamba.nn.attention import PreNormLayer, lookup, lookup_edges
 from dygmamba.nn.encodings import CountSum, TimeEncoding, count_pair_tokens
 from dygmamba.nn.initialization import padded_width, uniform_parameter
 from dygmamba.nn.mixers import MeanPool
@@ -64,7 +64,7 @@ class PatchChannels(nn.Module):
         mask = tokens.mask
         parts = (
             self.node(lookup(features.node, tokens.node, mask), mask),
-            self.edge(lookup(features.edge, tokens.event, tokens.is_event), mask),
+            self.edge(lookup_edges(features, tokens.event, tokens.is_event), mask),
             self.age(self.time(tokens.age), mask),
             self.common(self.count(count_pair_tokens(tokens.node, mask)), mask),
         )

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from dygmamba.models.base import DatasetFacts, NodeEncoder
 from dygmamba.models.configs import GraphMixerConfig
-from dygmamba.nn.attention import lookup
+from dygmamba.nn.attention import lookup, lookup_edges
 from dygmamba.nn.encodings import TimeEncoding
 from dygmamba.nn.initialization import padded_width, scaled_linear
 from dygmamba.nn.mixers import MeanPool, MixerBlock
@@ -44,7 +44,7 @@ class GraphMixer(NodeEncoder):
 
     def encode(self, view: PairView) -> Float[Tensor, "q d"]:
         (recent,), *window = view.neighbors
-        edges = lookup(view.features.edge, recent.event, recent.mask)
+        edges = lookup_edges(view.features, recent.event, recent.mask)
         tokens = self.token(torch.cat([edges, self.time(recent.age)], dim=-1))
         x, taken = newest_last(tokens, recent, self.slots)
         for block in self.blocks:

@@ -48,7 +48,7 @@ class ProjectedEmbedding(nn.Module):
         self.drop = nn.Dropout(config.dropout)
 
     def forward(self, view: PairView, memory: NodeMemory) -> Embeddings:
-        state, updated = memory.read(view.pairs.node, view.features.edge)
+        state, updated = memory.read(view.pairs.node, view.features)
         idle = view.pairs.when - updated
         src, dst = (
             self.drop(gather_rows(state, row) * (1 + self.drift(((idle[row] - mean) / std).float()[:, None])))
@@ -63,7 +63,7 @@ class MemoryEmbedding(nn.Module):
     requests: tuple[NeighborRequest, ...] = ()
 
     def forward(self, view: PairView, memory: NodeMemory) -> Embeddings:
-        state, _ = memory.read(view.pairs.node, view.features.edge)
+        state, _ = memory.read(view.pairs.node, view.features)
         return gather_rows(state, view.pairs.src_row), gather_rows(state, view.pairs.dst_row)
 
 
@@ -153,7 +153,7 @@ class MemoryEncoder(Encoder):
         """Apply the pending messages of the batch's nodes, then store a new message for each."""
         if len(events):
             last = EventEnds.by_role(events).last(self.memory.null_node)
-            self.memory.apply_messages(last.node, events.features.edge)
+            self.memory.apply_messages(last.node, events.features)
             self.memory.store_messages(last, self.partner(last, self.memory, events.features))
             self.partner.observe(events)
 

@@ -62,9 +62,9 @@ class Builder:
     target: "str | Callable[[Any, DatasetFacts], Encoder | Scorer]"
 
     def __call__(self, config: Any, facts: "DatasetFacts") -> "Scorer":
-        from dygmamba.models.base import add_link_head
+        from dygmamba.models.base import build_scorer
 
-        return add_link_head(self.load()(config, facts))
+        return build_scorer(self.load(), config, facts)
 
     def load(self) -> "Callable[[Any, DatasetFacts], Encoder | Scorer]":
         """Return the class or function, importing its module if necessary."""

@@ -13,7 +13,7 @@ from torch.nn.functional import pad
 
 from dygmamba.models.base import DatasetFacts, NodeEncoder
 from dygmamba.models.configs import TGATConfig
-from dygmamba.nn.attention import Merge, NeighborAttention, lookup
+from dygmamba.nn.attention import Merge, NeighborAttention, lookup, lookup_edges
 from dygmamba.nn.encodings import TimeEncoding
 from dygmamba.nn.initialization import padded_width
 from dygmamba.sampling.view import NeighborRequest, NeighborSequence, PairView
@@ -54,11 +54,14 @@ class TGAT(NodeEncoder):
     def encode(self, view: PairView) -> Float[Tensor, "q d"]:
         # layer by layer, every level attends to the level of its neighbors
         (hops,) = view.neighbors
-        nodes, edges = view.features.node, view.features.edge
+        nodes = view.features.node
         raw = [nodes[view.pairs.node], *(lookup(nodes, hop.node, hop.mask).flatten(0, 1) for hop in hops)]
         now = self.time(hops[0].age.new_zeros(1, 1))[0]  # φ(0), [1 t]
         # edge features and time encodings are the same for every layer
-        seen = [torch.cat([lookup(edges, hop.event, hop.mask), self.time(hop.age)], dim=-1) for hop in hops]
+        seen = [
+            torch.cat([lookup_edges(view.features, hop.event, hop.mask), self.time(hop.age)], dim=-1)
+            for hop in hops
+        ]
         h = raw
         for layer in self.layers:
             h = [

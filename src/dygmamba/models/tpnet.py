@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from dygmamba.models.base import DatasetFacts, Encoder
 from dygmamba.models.configs import TPNetConfig
-from dygmamba.nn.attention import lookup
+from dygmamba.nn.attention import lookup, lookup_edges
 from dygmamba.nn.encodings import TimeEncoding
 from dygmamba.nn.history_features import WalkRelation
 from dygmamba.nn.initialization import padded_width, scaled_linear
@@ -53,7 +53,7 @@ class TPNet(Encoder):
         ends = torch.stack([pairs.src, pairs.dst], dim=1).repeat(2, 1)
         parts = (
             lookup(view.features.node, seq.node, seq.mask),
-            lookup(view.features.edge, seq.event, seq.mask),
+            lookup_edges(view.features, seq.event, seq.mask),
             self.time(torch.log1p(seq.age)),
             self.relation.of_tokens(walks, seq.node, seq.mask, ends, pairs.known.repeat(2)),
         )

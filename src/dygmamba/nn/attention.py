@@ -8,6 +8,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.nn.functional import relu, scaled_dot_product_attention
 
+from dygmamba.data.events.event_store import FeatureTable
 from dygmamba.nn.initialization import padded_width, scaled_linear, uniform_parameter
 from dygmamba.ops.gather_rows import gather_rows
 from dygmamba.ops.masked_softmax import masked_softmax
@@ -20,6 +21,14 @@ def lookup(
 ) -> Float[Tensor, "*shape c"]:
     """Gather rows of a feature table, zeros where `present` is False; a table without columns gives no columns."""
     return torch.where(present[..., None], gather_rows(table, index), 0)
+
+
+def lookup_edges(
+    features: FeatureTable, event: Int[Tensor, "*shape"], present: Bool[Tensor, "*shape"]
+) -> Float[Tensor, "*shape de"]:
+    """Gather the edge features of events, in the units of `edge_scale`; zeros where `present` is False."""
+    rows = lookup(features.edge, event, present)
+    return rows if features.edge_scale is None else rows * features.edge_scale
 
 
 class Merge(nn.Module):

@@ -16,7 +16,7 @@ from torch.nn.functional import linear, relu
 from dygmamba.data.events.categories import MISSING_VALUE
 from dygmamba.data.events.columns import TypeColumn
 from dygmamba.data.events.event_store import FeatureTable
-from dygmamba.nn.attention import lookup
+from dygmamba.nn.attention import lookup, lookup_edges
 from dygmamba.nn.initialization import padded_width, uniform_parameter
 from dygmamba.nn.tokens import Tokens
 from dygmamba.ops.cooccurrence import cooccurrence
@@ -109,7 +109,7 @@ class NodeChannel(Channel):
         )
 
     def forward(self, tokens: Tokens, features: FeatureTable) -> Tensor:
-        return self.align(features.node, tokens.node, tokens.mask)
+        return self.align(lookup(features.node, tokens.node, tokens.mask))
 
 
 class EdgeChannel(Channel):
@@ -123,7 +123,7 @@ class EdgeChannel(Channel):
         )
 
     def forward(self, tokens: Tokens, features: FeatureTable) -> Tensor:
-        return self.align(features.edge, tokens.event, tokens.is_event)
+        return self.align(lookup_edges(features, tokens.event, tokens.is_event))
 
 
 class TimeChannel(Channel):
@@ -200,16 +200,16 @@ def assign_type_buckets(column: TypeColumn, values: int) -> Int64[Tensor, "_"]:
 
 
 class FeatureProjection(nn.Module):
-    """Linear projection of looked-up features; only the bias if the features have no columns."""
+    """Linear projection of features; only the bias if they have no columns."""
 
     def __init__(self, dim: int, width: int, fan_in: int) -> None:
         super().__init__()
         self.weight, self.bias = uniform_parameter(fan_in, dim, width), uniform_parameter(fan_in, width)
 
-    def forward(self, table: Tensor, index: Tensor, present: Tensor) -> Tensor:
-        if table.shape[1] == 0:
-            return self.bias.expand(*index.shape, -1)
-        return lookup(table, index, present) @ self.weight + self.bias
+    def forward(self, rows: Float[Tensor, "*shape d"]) -> Float[Tensor, "*shape c"]:
+        if rows.shape[-1] == 0:
+            return self.bias.expand(*rows.shape[:-1], -1)
+        return rows @ self.weight + self.bias
 
 
 class CooccurrenceChannel(Channel):

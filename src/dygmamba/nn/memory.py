@@ -15,7 +15,7 @@ from torch.nn.functional import pad
 from dygmamba.core.settings import MAX_LENGTH
 from dygmamba.data.events.event_store import EventBatch, FeatureTable
 from dygmamba.data.events.stream_prefix import StreamPrefix
-from dygmamba.nn.attention import Merge, NeighborAttention, lookup
+from dygmamba.nn.attention import Merge, NeighborAttention, lookup_edges
 from dygmamba.nn.encodings import TimeEncoding
 from dygmamba.nn.initialization import padded_width, uniform_parameter
 from dygmamba.ops.gather_rows import gather_rows
@@ -116,7 +116,7 @@ class NodeMemory(nn.Module):
         self.updated.fill_(self.start)
 
     def read(
-        self, node: Int64[Tensor, "*shape"], edge: Float32[Tensor, "e c"]
+        self, node: Int64[Tensor, "*shape"], features: FeatureTable
     ) -> tuple[Float32[Tensor, "*shape d"], Float64[Tensor, "*shape"]]:
         """Return each node's memory with its pending message applied, and the time of that update; changes nothing."""
         rows, place = self._rows(node)
@@ -126,7 +126,7 @@ class NodeMemory(nn.Module):
             state,
             self.partner[rows],
             self.time((when - updated).float()).detach(),
-            lookup(edge, self.event[rows], waiting),
+            lookup_edges(features, self.event[rows], waiting),
         )
         fresh = self.cell(torch.cat(parts, dim=-1), state).to(state.dtype)
         return gather_rows(torch.where(waiting[:, None], fresh, state), place), when[place]
@@ -143,9 +143,9 @@ class NodeMemory(nn.Module):
             return node.flatten(), torch.arange(node.numel(), device=node.device).view(node.shape)
         return torch.arange(len(self.state), device=node.device), node
 
-    def apply_messages(self, node: Int64[Tensor, "u"], edge: Float32[Tensor, "e c"]) -> None:
+    def apply_messages(self, node: Int64[Tensor, "u"], features: FeatureTable) -> None:
         """Apply the pending messages of these nodes, which are distinct except for the null node."""
-        self.state[node], self.updated[node] = self.read(node, edge)
+        self.state[node], self.updated[node] = self.read(node, features)
         self.waiting.index_fill_(0, node, False)
         self.state[-1:].zero_()
         self.updated[-1:].fill_(self.start)
@@ -297,10 +297,10 @@ class MemoryAttention(nn.Module):
     ) -> Float32[Tensor, "q d"]:
         own = query.node[:, None]
         node = torch.cat([own, torch.where(query.mask, query.neighbor, own)], dim=1)  # [q 1+l]
-        h, _ = memory.read(node, features.edge)
+        h, _ = memory.read(node, features)
         if features.node.shape[1]:
             h = h + features.node[node] @ self.lift
         now = memory.time(query.age.new_zeros(1)).expand(len(h), -1)
-        edge = lookup(features.edge, query.event, query.mask)
+        edge = lookup_edges(features, query.event, query.mask)
         keys = torch.cat([h[:, 1:], edge, memory.time(query.age)], dim=-1)
         return self.merge(self.attend(torch.cat([h[:, 0], now], dim=-1), keys, query.mask), h[:, 0])

@@ -24,6 +24,7 @@ def describe_facts(facts: DatasetFacts) -> dict[str, Any]:
         **{name: getattr(facts, name) for name in NUMBERS},
         **{name: list(getattr(facts, name)) for name in PAIRS},
         **_describe_columns(columns),
+        **({"edge_scale": list(facts.edge_scale)} if facts.edge_scale else {}),
         **({f"node_{name}": part for name, part in _describe_columns(own).items()} if own else {}),
     }
 
@@ -60,6 +61,9 @@ def _parse_facts(section: dict[str, Any], store: EventStore) -> DatasetFacts:
     numbers: dict[str, Any] = {name: _number(section[name]) for name in NUMBERS}
     numbers |= {name: tuple(_number(value) for value in section[name]) for name in PAIRS}
     features, rows = store.features, store.features.node_rows
+    scale = tuple(_number(value) for value in section.get("edge_scale", ()))
+    if scale and (len(scale) != features.edge.shape[1] or min(scale) <= 0):
+        raise ValueError("edge_scale needs a factor above 0 for each edge feature")
     columns = _parse_columns(
         section["numeric"], section["types"], features.edge.shape[1], features.categories
     )
@@ -80,6 +84,7 @@ def _parse_facts(section: dict[str, Any], store: EventStore) -> DatasetFacts:
         **numbers,
         columns=columns,
         node_columns=own,
+        edge_scale=scale,
     )
 
 

@@ -4,6 +4,7 @@ Shapes: e events, k chosen (training) events, c numeric columns.
 """
 
 from dataclasses import dataclass
+from math import log2
 from typing import TYPE_CHECKING
 
 import torch
@@ -20,6 +21,8 @@ MAX_SEPARATE_COLUMNS = (
 )
 MAX_CODE_COLUMNS = 2  # categorical columns that a model reads
 MAX_EXAMINED_EVENTS = 1_000_000  # the last training events, which decide which columns are read
+MAX_SCALED_EVENTS = 100_000  # the last training events, whose values set the scale of a column
+MAX_SCALE = 4.0  # root mean square up to which, and down to whose inverse, a column keeps its unit
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +93,26 @@ def _rank_numeric(store: "EventStore", events: Int64[Tensor, "k"]) -> tuple[Nume
             share = max(_explained_variance(value - mean, node) for node in ends)
             ranked.append((-round(share, 6), NumericColumn(index, name, mean, deviation)))
     return tuple(column for _, column in sorted(ranked, key=lambda entry: entry[0]))
+
+
+def compute_edge_scale(store: "EventStore", events: Int64[Tensor, "k"] | None = None) -> tuple[float, ...]:
+    """Return the factor of each edge feature that brings its root mean square in training near 1; () if all are 1.
+
+    A network learns little from columns of large or tiny numbers, and the unit of a column should not matter. Factors
+    are powers of two, so that products are exact. A column whose root mean square is between 1 / `MAX_SCALE` and
+    `MAX_SCALE` keeps its unit.
+    """
+    edge = store.features.edge
+    chosen = torch.arange(len(store)) if events is None else events.cpu()
+    chosen = chosen[-MAX_SCALED_EVENTS:].to(edge.device)
+    if not edge.shape[1] or not len(chosen):
+        return ()
+    size = edge[chosen].double().square().mean(dim=0).sqrt().tolist()
+    factors = tuple(
+        2.0 ** -round(log2(value)) if value > 0 and not 1 / MAX_SCALE <= value <= MAX_SCALE else 1.0
+        for value in size
+    )
+    return () if all(factor == 1 for factor in factors) else factors
 
 
 def _explained_variance(value: Float64[Tensor, "k"], node: Int64[Tensor, "k"]) -> float:

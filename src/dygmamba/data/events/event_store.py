@@ -32,6 +32,7 @@ class FeatureTable:
         names: Names of the edge features; empty if they are unknown.
         categories: Names and values of the categorical columns.
         node_rows: Named node features, which may change over time; None if there are none.
+        edge_scale: Factors by which a network multiplies the edge features that it looks up; None if all are 1.
     """
 
     node: Float32[Tensor, "n dn"]
@@ -40,6 +41,7 @@ class FeatureTable:
     names: tuple[str, ...] = ()
     categories: tuple[Category, ...] = ()
     node_rows: NodeRows | None = None
+    edge_scale: Float32[Tensor, "de"] | None = None
 
     @staticmethod
     def empty(num_nodes: int, num_events: int) -> "FeatureTable":

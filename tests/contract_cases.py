@@ -84,7 +84,7 @@ BLENDED: Case = (
 # the paper's model with categorical columns, which it does not read by default
 TYPED: Case = ("dyg-mamba", {"channels": ["node", "edge", "time", "cooccurrence", "event-types"]})
 # and with node features and the columns of earlier events in its head
-COLUMNED: Case = ("dyg-mamba", {"beside": ["node-features", "columns"]})
+COLUMNED: Case = ("dyg-mamba", {"pair_features": ["node-features", "columns"]})
 TRAINABLE = [name for name, spec in MODELS.items() if spec.trainable]
 
 

@@ -91,10 +91,12 @@ def is_preset_file(name: str) -> bool:
 
 def read_preset_file(path: Path) -> PresetFile:
     """Read a preset that a search wrote: [preset] names the model, [settings] are its settings."""
+    from dygmamba.models.aliases import current_settings
+
     try:
         sections = tomllib.loads(path.read_bytes().decode("utf-8"))
         about, settings = sections["preset"], sections["settings"]
-        return PresetFile(_current_name(str(about["model"])), dict(settings), dict(about))
+        preset = PresetFile(_current_name(str(about["model"])), dict(settings), dict(about))
     except OSError as error:
         raise FileError(
             f"preset {path} cannot be read ({error.strerror}); give a file that `tune` wrote",
@@ -109,6 +111,7 @@ def read_preset_file(path: Path) -> PresetFile:
             f"preset {path} needs the sections [preset], with `model = ...`, and [settings]; add what is missing",
             code="malformed-preset",
         ) from error
+    return dataclasses.replace(preset, settings=current_settings(preset.model, preset.settings))
 
 
 def _current_name(model: str) -> str:
@@ -128,6 +131,9 @@ def build_config(kind: type[T], settings: dict[str, Any]) -> T:
 
 def validate_settings(owner: str, hints: dict[str, Any], settings: dict[str, Any]) -> dict[str, Any]:
     """Return the settings converted to their declared types; `owner` names what has them in the error message."""
+    from dygmamba.models.aliases import rename_settings
+
+    settings = rename_settings(settings, hints)
     for key in settings:
         if key not in hints:
             close = difflib.get_close_matches(key, hints, n=1)

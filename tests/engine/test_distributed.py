@@ -86,7 +86,7 @@ def test_random_order_and_fitted_inputs_are_the_same_in_every_process(stream, tm
     """Each process has the order of the batches and the statistics of a single one to the last bit."""
 
     def trained(ranks):
-        settings = {"length": 6, "beside": ("history",), "table_dropout": 0.0}
+        settings = {"length": 6, "pair_features": ("history",), "table_dropout": 0.0}
         fit = fit_of(stream, "dyg-mamba", ranks, tmp_path, order="random", settings=settings)
         fit.train_epoch()
         state = fit.scorer.state_dict()

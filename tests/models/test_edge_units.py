@@ -18,6 +18,8 @@ from dygmamba.sampling.index import NeighborIndex, gather_view
 from dygmamba.sampling.view import PairBatch
 
 NETWORKS = [name for name, spec in MODELS.items() if issubclass(spec.config, NetworkConfig)]
+# the other pair features of this model read logarithms of columns
+SETTINGS = {"dyg-mamba-counts": {"pair_features": ("walks",)}}
 SMALL = {"epochs": 1, "neighbors": 3, "blocks": 1, "time_dim": 8}
 
 
@@ -30,7 +32,7 @@ def with_unit(store, unit):
 def score(name, store, **settings):
     """Scores of a few pairs by untrained weights, of a memory after three batches."""
     torch.manual_seed(1)
-    model = build((name, settings), store)
+    model = build((name, SETTINGS.get(name, {}) | settings), store)
     for events in store.batches(torch.arange(18), 6):
         model.observe(events)
     pairs = PairBatch.from_pairs(store.src[20:32], store.dst[20:32], store.time[20:32])

@@ -21,7 +21,7 @@ SPEC = MODELS["dyg-mamba-counts"]
 SMALL = TINY["dyg-mamba-counts"]
 FORMER = {
     "channels": ("node", "edge", "time", "decayed-cooccurrence", "decayed-counts", "walks"),
-    "beside": ("decayed-pair", "walks"),
+    "pair_features": ("decayed-pair", "walks"),
     "walk_decays": 1,
     "relation": "separate",
     "relation_dropout": 0.0,
@@ -85,7 +85,7 @@ def test_a_shared_relation_is_stored_once_and_read_by_tokens_and_head():
     twin = copy.deepcopy(shared)
     for model, others in ((twin, shared), (shared, twin)):  # a copy shares its own relation
         model.zero_grad()
-        sum(part.sum() for part in model.encoder.beside(view_of(model))).backward()
+        sum(part.sum() for part in model.encoder.pair_features(view_of(model))).backward()
         grads = {
             name for name, value in model.named_parameters() if "relation" in name and value.grad is not None
         }

@@ -159,13 +159,13 @@ def test_rows_of_validation_and_test_decide_nothing():
 
 
 @pytest.mark.parametrize(
-    "more", [{}, {"beside": [*OTHERS, "node-features", "columns"], "channels": ["time"]}]
+    "more", [{}, {"pair_features": [*OTHERS, "node-features", "columns"], "channels": ["time"]}]
 )
 def test_without_columns_a_model_is_the_one_without_the_features(more):
     """Of a dataset without node rows and columns: the parameters and scores of before, bit for bit."""
     store = without_rows(sample_store(edge_dim=0))
     store = replace(store, features=replace(store.features, codes=None, categories=()))
-    first, second = build(store, **more), build(store, **more | {"beside": OTHERS})
+    first, second = build(store, **more), build(store, **more | {"pair_features": OTHERS})
     assert list(first.state_dict()) == list(second.state_dict())
     assert first.requests == second.requests
     pairs = every_pair(store, float(store.time[-1]) + 1)
@@ -175,10 +175,10 @@ def test_without_columns_a_model_is_the_one_without_the_features(more):
 def test_query_columns_adds_the_pair_feature_columns():
     """`query_columns` adds the pair feature, whatever the list says; the default list has node features alone."""
     spec = MODELS[NAME].config
-    assert spec().beside == (*OTHERS, "node-features")
-    assert spec(query_columns=True).beside == (*OTHERS, "node-features", "columns")
-    assert spec(query_columns=True, beside=("columns", "walks")).beside == ("columns", "walks")
-    assert MODELS["dyg-mamba"].config().beside == ()
+    assert spec().pair_features == (*OTHERS, "node-features")
+    assert spec(query_columns=True).pair_features == (*OTHERS, "node-features", "columns")
+    assert spec(query_columns=True, pair_features=("columns", "walks")).pair_features == ("columns", "walks")
+    assert MODELS["dyg-mamba"].config().pair_features == ()
     facts = DatasetFacts.of(sample_store())
     assert not any(isinstance(part, PairColumns) for part in build(sample_store()).modules())
     read = find_query_columns(build(sample_store(), query_columns=True).requests)
@@ -187,9 +187,9 @@ def test_query_columns_adds_the_pair_feature_columns():
 
 def test_stored_runs_open_without_the_features():
     """Settings of a run that names its pair features, and of one that is older than the setting."""
-    for stored in ({"beside": OTHERS}, {}):
+    for stored in ({"pair_features": OTHERS}, {}):
         config = build_config(MODELS[NAME].config, update_stored_settings(NAME, stored))
-        assert not {"node-features", "columns"} & set(config.beside)
+        assert not {"node-features", "columns"} & set(config.pair_features)
         assert not config.query_columns
 
 

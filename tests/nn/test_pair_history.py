@@ -22,7 +22,7 @@ SPEC = MODELS["dyg-mamba-counts"]
 
 def build(store):
     torch.manual_seed(0)
-    settings = TINY["dyg-mamba-counts"] | {"beside": ("history",), "channels": ("time",), "length": 9}
+    settings = TINY["dyg-mamba-counts"] | {"pair_features": ("history",), "channels": ("time",), "length": 9}
     scorer = SPEC.build(build_config(SPEC.config, settings), DatasetFacts.of(store))
     (history,) = (module for module in scorer.modules() if isinstance(module, PairHistory))
     return scorer.eval(), history

@@ -326,7 +326,7 @@ def test_a_program_reads_the_event_types(tmp_path):
     [
         ("trees", {"rounds": 1, "neighbors": 0, "scales": 2}, ".onnx"),
         ("tgn", {}, "node memory"),
-        ("dyg-mamba", TINY | {"beside": ["decayed-pair"]}, "whole history"),
+        ("dyg-mamba", TINY | {"pair_features": ["decayed-pair"]}, "whole history"),
     ],
 )
 def test_a_model_that_is_not_a_function_of_sequences_is_refused(made, model, settings, reason, tmp_path):

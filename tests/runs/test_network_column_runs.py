@@ -68,7 +68,7 @@ def last_pairs(data, count=2):
 
 def test_node_features_lift_the_test_ap_by_fifteen_points(resident_run, folder):
     """Where a changing node feature decides by construction."""
-    plain = train(generate("residents"), folder / "without", beside=FORMER)
+    plain = train(generate("residents"), folder / "without", pair_features=FORMER)
     assert ap_of(resident_run) > ap_of(plain) + 0.15
 
 

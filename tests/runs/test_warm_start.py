@@ -161,7 +161,7 @@ def test_a_network_keeps_the_statistics_of_its_inputs(frame, place):
     """They belong to the weights: those of the earlier training period, bit for bit, before and after training."""
     settings = {
         "epochs": 1, "length": 4, "width": 4, "blocks": 1, "time_dim": 4, "states": 2, "out": 8, "order": "random",
-        "beside": ("history",),
+        "pair_features": ("history",),
     }  # fmt: skip
     old_data = read(frame[:EVENTS])
     run = fit_run(old_data, "dyg-mamba", place, settings)

@@ -76,10 +76,10 @@ def test_a_model_reads_beyond_its_sequences():
     store = sample_store(60)
     for more in (
         {"channels": ("time", "decayed-counts")},
-        {"beside": ("decayed-pair",)},
+        {"pair_features": ("decayed-pair",)},
         {"channels": ("time", "walks")},
-        {"beside": ("walks",)},
-        {"beside": ("history",)},
+        {"pair_features": ("walks",)},
+        {"pair_features": ("history",)},
     ):
         scorer = build(("dyg-mamba", {"length": 2, **more}), store)
         pairs = PairBatch.from_pairs(store.src[50:], store.dst[50:], store.time[50:] + 0.5)

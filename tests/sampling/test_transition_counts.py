@@ -36,7 +36,7 @@ def test_table_equals_the_op(store, data):
 def test_a_model_reads_beyond_its_sequences():
     """With sequences of one event, earlier transitions of any source change the score."""
     store = sample_store(60)
-    for more in ({"channels": ("time", "transitions")}, {"beside": ("transitions",)}):
+    for more in ({"channels": ("time", "transitions")}, {"pair_features": ("transitions",)}):
         scorer = build(("dyg-mamba", {"length": 2, **more}), store)
         pairs = PairBatch.from_pairs(store.src[50:], store.dst[50:], store.time[50:] + 0.5)
         with torch.no_grad():

@@ -15,7 +15,7 @@ from dygmamba.config import (
     read_preset_file,
 )
 from dygmamba.core.errors import ConfigError
-from dygmamba.models.aliases import current_model_name
+from dygmamba.models.aliases import current_model_name, current_settings
 
 # seconds of an epoch on two cores of a server per event, and epochs, of the preset for CPUs (docs/how-to/train.md)
 SMALL_PER_EVENT, SMALL_EPOCHS = 9e-4, 12
@@ -75,7 +75,8 @@ def find_refused(candidates: tuple[Candidate, ...], settings: dict[str, Any]) ->
     for candidate in candidates:
         try:
             sized = {} if candidate.preset is None else find_size_preset(candidate.preset, candidate.model)
-            check_settings(candidate.model, sized | settings, "link")
+            given = current_settings(candidate.model, settings)
+            check_settings(candidate.model, sized | given, "link")
         except ConfigError as error:
             errors[candidate] = error
     if len(errors) == len(candidates):

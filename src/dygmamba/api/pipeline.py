@@ -366,12 +366,11 @@ def refit_link_run(
         )
     if about["model"] == BLEND:
         return _refit_blend(folder, device, progress, data_dir)
+    # before its settings: a registered model is imported from the module in the config
+    find_model(about["model"], about.get("source"))
     settings = update_stored_settings(about["model"], sections["model"]) | sections["train"]
     _, best = read_checkpoint(folder, folder.best)
     epochs, trained = best.best_epoch + 1, len(folder.metrics())
-    find_model(
-        about["model"], about.get("source")
-    )  # a registered model is imported from the module in the config
     options = StartOptions(
         split=TRAIN_ON_ALL,
         refit_of=path,

@@ -51,7 +51,7 @@ from dygmamba.data.storage.alignment import align_dataset
 from dygmamba.data.storage.dataset import Dataset
 from dygmamba.data.storage.library import open_dataset
 from dygmamba.engine.run_directory import RunDirectory
-from dygmamba.models.aliases import current_model_name
+from dygmamba.models.aliases import current_model_name, current_settings
 from dygmamba.runs.blending import blend_runs
 from dygmamba.runs.opening import SplitSpec, choose_device, store_run_dataset
 from dygmamba.runs.provenance import is_deterministic
@@ -220,6 +220,7 @@ def train(
     check_start(origin, task=task, model=model, preset=preset)
     given, (start, dataset) = dataset, _open_start(origin, dataset, folder)
     model = model if start is None else start.model
+    settings = current_settings(model, settings)
     is_stored = isinstance(data, str) and dataset is given  # under its name, as it is
     where = choose_device(device)
     why = {"device": f"{where.type}: torch sees {'a' if where.type == 'cuda' else 'no'} GPU"}

@@ -17,6 +17,7 @@ from dygmamba.engine.evaluation import score_evaluation_set
 from dygmamba.engine.stream import Stream
 from dygmamba.lab.oracles import Ceiling
 from dygmamba.models import find_model
+from dygmamba.models.aliases import current_settings
 from dygmamba.models.base import DatasetFacts, Scorer
 from dygmamba.runs.contract import CheckCase, run_check, sample_pairs, sample_stream
 from dygmamba.runs.link_training import separate_settings
@@ -60,7 +61,7 @@ class AuditedModel:
 def build_audited_model(name: str, settings: dict[str, Any], stream: Stream, dataset: str) -> AuditedModel:
     """Prepare a registered model with untrained weights; it has metrics only if it needs no training."""
     spec = find_model(name)
-    _, model_settings = separate_settings(find_preset(name, dataset) | settings)
+    _, model_settings = separate_settings(find_preset(name, dataset) | current_settings(name, settings))
     config = build_config(spec.config, model_settings)
 
     def make_builder(facts: DatasetFacts) -> Callable[[], Scorer]:

@@ -17,7 +17,7 @@ from dygmamba.engine.fit_config import LinkFitConfig, NodeFitConfig
 from dygmamba.lab.job import Job
 from dygmamba.lab.noise import NOISE_KINDS
 from dygmamba.models import all_models, find_model
-from dygmamba.models.aliases import current_model_name
+from dygmamba.models.aliases import current_model_name, current_settings
 from dygmamba.models.spec import NodeSpec
 from dygmamba.runs.link_training import separate_settings
 from dygmamba.runs.node_training import NodeSettings
@@ -122,7 +122,9 @@ def link_job(
 
     `asks` has the split, unless it is the published one.
     """
-    loop_settings, model_settings = separate_settings(find_preset(model, dataset.name) | settings)
+    loop_settings, model_settings = separate_settings(
+        find_preset(model, dataset.name) | current_settings(model, settings)
+    )
     config = to_settings(build_config(find_model(model).config, model_settings))
     full = to_settings(build_config(LinkFitConfig, loop_settings)) | config
     about = {"model": model, **about}
@@ -185,12 +187,10 @@ def _direct_node_job(request: StudyRequest, dataset: Dataset, model: str, spec: 
 
 def ablation_jobs(request: StudyRequest) -> list[Job]:
     """Plan the ablations of DyG-Mamba and the full model."""
-    settings_by_variant = {FULL: {}} | load_ablations()
+    settings_by_variant, given = {FULL: {}} | load_ablations(), current_settings(OUR_MODEL, request.settings)
     variants = request.choose_variants(list(settings_by_variant))
     return [
-        link_job(
-            request, dataset, OUR_MODEL, seed, settings_by_variant[name] | request.settings, variant=name
-        )
+        link_job(request, dataset, OUR_MODEL, seed, settings_by_variant[name] | given, variant=name)
         for dataset in request.open_datasets(ABLATION_DATASETS)
         for name in variants
         for seed in request.seeds

@@ -1,21 +1,22 @@
-"""Former names of models and of setting values, which work until version 0.2, and settings that old runs lack.
+"""Former names of models, settings and setting values, which work until version 0.2, and settings that old runs lack.
 
 A run directory keeps the names it was written with; `find_model` and `update_stored_settings` understand them. Settings
 that a run lacks because they did not exist yet have the values of `STORED_DEFAULTS`.
 """
 
 import warnings
-from collections.abc import Iterable
+from collections.abc import Container, Iterable, Mapping
 from functools import cache
 from typing import Any, overload
 
-from dygmamba.core.errors import DygWarning
+from dygmamba.core.errors import ConfigError, DygWarning
 
 ALIASES: dict[str, dict[str, str]] = {
     "model": {"fading-mamba": "dyg-mamba-counts"},
     "channels": {"fading-cooccurrence": "decayed-cooccurrence", "fading-counts": "decayed-counts"},
-    "beside": {"fading-pair": "decayed-pair"},
+    "pair_features": {"fading-pair": "decayed-pair"},
 }
+SETTING_ALIASES = {"beside": "pair_features"}
 
 FIRST_TREES: dict[str, Any] = {
     "transitions": 0,
@@ -40,7 +41,7 @@ STORED_DEFAULTS: dict[str, dict[str, Any]] = {
             "decayed-counts",
             "walks",
         ],
-        "beside": ["decayed-pair", "walks"],
+        "pair_features": ["decayed-pair", "walks"],
         "walk_dim": 120,
         "walk_decays": 1,
         "relation": "separate",
@@ -67,13 +68,69 @@ def current_values(setting: str, values: Iterable[str]) -> tuple[str, ...]:
     return tuple(_resolve(setting, value) for value in values)
 
 
+def current_settings(model: str | None, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings that a user gave for a model under their current names, with a warning as above.
+
+    Settings of several sources are renamed before they are merged, so that the names of one source cannot collide with
+    those of another.
+
+    Args:
+        model: Name of the model; None if it is yet to be chosen.
+        settings: Settings of one source: the user, or a file of the user.
+
+    Raises:
+        ConfigError: A setting is given under both names.
+    """
+    return rename_settings(settings, None if model is None else _list_setting_names(model))
+
+
+def rename_settings(settings: Mapping[str, Any], known: Container[str] | None) -> dict[str, Any]:
+    """Do the same for a model with the settings `known`; None if they are not known yet."""
+    aliases = _select_aliases(settings, known)
+    for old, new in aliases.items():
+        if new in settings:
+            raise ConfigError(
+                f"setting '{old}' is the former name of '{new}'; give only '{new}'",
+                code="setting-given-twice",
+            )
+        _warn_renamed("setting", old, new)
+    return {aliases.get(name, name): value for name, value in settings.items()}
+
+
 def update_stored_settings(model: str, settings: dict[str, Any]) -> dict[str, Any]:
     """Return the settings of a stored run of a model with current names, and the former values of newer settings.
 
     There are no warnings, because a stored run should not be edited.
     """
     former = STORED_DEFAULTS.get(ALIASES["model"].get(model, model), {})
-    return former | {name: _replace(ALIASES.get(name, {}), value) for name, value in settings.items()}
+    return former | rename_stored_settings(model, settings)
+
+
+def rename_stored_settings(model: str | None, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return stored settings with current names of settings and values, without warnings; None: of no single model."""
+    settings = dict(settings)  # raises an error for what a damaged file may hold instead
+    aliases = _select_aliases(settings, None if model is None else _list_setting_names(model))
+    # with both names the file was edited; the former one stays, and is refused where the config is built
+    names = {name: name if (new := aliases.get(name, name)) in settings else new for name in settings}
+    return {names[name]: _replace(ALIASES.get(names[name], {}), value) for name, value in settings.items()}
+
+
+def _select_aliases(settings: Mapping[str, Any], known: Container[str] | None) -> dict[str, str]:
+    """Return the former names among the settings; a model of another package may have a setting of that name."""
+    return {
+        old: new
+        for old, new in SETTING_ALIASES.items()
+        if old in settings and (known is None or (old not in known and new in known))
+    }
+
+
+def _list_setting_names(model: str) -> Container[str]:
+    """Return the names of a model's settings; none for a model of another package that is not imported yet."""
+    from dygmamba.models import MODELS, REGISTERED  # which import this module
+
+    name = ALIASES["model"].get(model, model)
+    spec = MODELS.get(name) or REGISTERED.get(name)
+    return () if spec is None else spec.settings
 
 
 def _replace(names: dict[str, str], value: Any) -> Any:

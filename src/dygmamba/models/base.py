@@ -309,8 +309,8 @@ class Encoder(nn.Module):
     # whether shorter look-ups give the same result as long as they drop no entries; needs one hop of recent entries
     elastic: bool = False
     saves_memory: bool = False  # whether the memory after training is saved with the weights
-    beside_dim: int = 0  # number of pair features that a link head reads next to the two embeddings
-    beside_requests: tuple[Request, ...] = ()  # look-ups of these features, which no embedding needs
+    pair_feature_dim: int = 0  # number of pair features that a link head reads next to the two embeddings
+    pair_feature_requests: tuple[Request, ...] = ()  # look-ups of these features, which no embedding needs
     edge_scale: Tensor | None
 
     def __init__(self) -> None:
@@ -325,8 +325,8 @@ class Encoder(nn.Module):
         """Return the features with edge features in the units that this encoder reads."""
         return features if self.edge_scale is None else replace(features, edge_scale=self.edge_scale)
 
-    def beside(self, view: PairView) -> tuple[Float[Tensor, "p _"], ...]:
-        """Return the pair features that a link head reads next to the embeddings, `beside_dim` columns in total."""
+    def pair_features(self, view: PairView) -> tuple[Float[Tensor, "p _"], ...]:
+        """Return what a link head reads next to the two embeddings, `pair_feature_dim` columns in total."""
         return ()
 
     @property
@@ -377,17 +377,17 @@ class NodeEncoder(Encoder):
 
 
 class LinkHead(nn.Module):
-    """One logit per pair from its two embeddings (Eq. 15) and `beside` columns of pair features."""
+    """One logit per pair from its two embeddings (Eq. 15) and `pair_feature_dim` columns of pair features."""
 
-    def __init__(self, dim: int, hidden: int = 172, beside: int = 0) -> None:
+    def __init__(self, dim: int, hidden: int = 172, pair_feature_dim: int = 0) -> None:
         super().__init__()
-        self.hidden = nn.Linear(2 * dim + beside, hidden)
+        self.hidden = nn.Linear(2 * dim + pair_feature_dim, hidden)
         self.out = nn.Linear(hidden, 1)
 
     def forward(
-        self, src: Float[Tensor, "p d"], dst: Float[Tensor, "p d"], *beside: Float[Tensor, "p _"]
+        self, src: Float[Tensor, "p d"], dst: Float[Tensor, "p d"], *pair_features: Float[Tensor, "p _"]
     ) -> Float[Tensor, "p"]:
-        return self.out(relu(self.hidden(torch.cat([src, dst, *beside], dim=-1)))).squeeze(-1)
+        return self.out(relu(self.hidden(torch.cat([src, dst, *pair_features], dim=-1)))).squeeze(-1)
 
 
 def require_cuttable(encoder: Encoder) -> None:
@@ -442,8 +442,8 @@ class EncoderScorer(MemorySavingWrapper):
     def __init__(self, encoder: Encoder) -> None:
         super().__init__(encoder)
         # each look-up once: an encoder may read a table that its pair features read too
-        self.requests = tuple(dict.fromkeys((*encoder.requests, *encoder.beside_requests)))
-        self.head = LinkHead(encoder.out_dim, beside=encoder.beside_dim)
+        self.requests = tuple(dict.fromkeys((*encoder.requests, *encoder.pair_feature_requests)))
+        self.head = LinkHead(encoder.out_dim, pair_feature_dim=encoder.pair_feature_dim)
         self.fit_inputs = encoder.fit_inputs
 
     @property
@@ -451,7 +451,7 @@ class EncoderScorer(MemorySavingWrapper):
         return self.encoder.is_fitted
 
     def forward(self, view: PairView) -> Float[Tensor, "p"]:
-        return self.head(*self.encode(view), *self.encoder.beside(view))
+        return self.head(*self.encode(view), *self.encoder.pair_features(view))
 
 
 def build_scorer(

@@ -83,8 +83,10 @@ class DyGMambaConfig(NetworkConfig):
     out: Width = 172  # columns of a node embedding
     dropout: Rate = 0.1  # share of activations dropped in training
     # for the head: decayed-pair, walks, transitions, history, node-features, columns
-    beside: tuple[str, ...] = ()  # pair features that the link head reads
-    query_columns: bool = False  # whether a query carries the columns of its event; adds columns to beside
+    pair_features: tuple[str, ...] = ()  # pair features that the link head reads
+    query_columns: bool = (
+        False  # whether a query carries the columns of its event; adds columns to pair_features
+    )
     walk_layers: Annotated[int, Bounds(1, 5)] = 3  # events of the longest temporal walks, if walks are used
     walk_dim: Width = 120  # columns of the random vector of a node, if walks are used
     walk_decay: Decay = 0.0  # decay of walks per unit of time; 0: 2 over the training period
@@ -108,12 +110,12 @@ class DyGMambaConfig(NetworkConfig):
 
     def __post_init__(self) -> None:
         Settings.__post_init__(self)
-        for name in ("channels", "beside"):
+        for name in ("channels", "pair_features"):
             object.__setattr__(self, name, current_values(name, getattr(self, name)))
         _require_choices("channels", self.channels, CHANNELS, at_least=1)
-        _require_choices("beside", self.beside, PAIR_FEATURES)
-        if self.query_columns and "columns" not in self.beside:
-            object.__setattr__(self, "beside", (*self.beside, "columns"))
+        _require_choices("pair_features", self.pair_features, PAIR_FEATURES)
+        if self.query_columns and "columns" not in self.pair_features:
+            object.__setattr__(self, "pair_features", (*self.pair_features, "columns"))
         _require_one_decay(self, "walk_decay", "walk_decays")
         if self.tables == "add" and not set(self.channels) & set(STACK_CHANNELS):
             raise ConfigError(
@@ -129,7 +131,7 @@ def _require_choices(
     if len(given) < at_least or not set(given) <= set(allowed) or len(set(given)) < len(given):
         raise ConfigError(
             f"{setting} must be names from {', '.join(allowed)}, each at most once; got {', '.join(given) or 'none'}",
-            code=f"bad-{setting}",
+            code=f"bad-{setting.replace('_', '-')}",
         )
 
 
@@ -161,7 +163,7 @@ class DyGMambaCountsConfig(DyGMambaConfig):
     """
 
     channels: tuple[str, ...] = CHANNELS
-    beside: tuple[str, ...] = ("walks", "history", "node-features")
+    pair_features: tuple[str, ...] = ("walks", "history", "node-features")
     walk_dim: Width = 48
     walk_decays: Bank = 5
     relation: Literal["separate", "shared"] = "shared"
@@ -434,7 +436,7 @@ def resolve_walk_seed(config: Any, seed: int) -> Any:
     Only a new run resolves it, and stores the result. A stored run without it was trained with vectors of seed 0.
     """
     if isinstance(config, DyGMambaConfig):
-        uses_walks = "walks" in (*config.channels, *config.beside)
+        uses_walks = "walks" in (*config.channels, *config.pair_features)
     else:
         uses_walks = isinstance(config, TPNetConfig) or (isinstance(config, TreesConfig) and config.walks > 0)
     return replace(config, walk_seed=seed % 2**63) if uses_walks and not config.walk_seed else config

@@ -102,7 +102,7 @@ TABLES: dict[str, type[ConcatTables] | type[AddTables]] = {"concat": ConcatTable
 def build_pair_features(
     config: DyGMambaConfig, facts: DatasetFacts, history: HistoryConfig, tokens: Sequence[nn.Module]
 ) -> list[PairFeature]:
-    """Build the pair features of `beside`, without those of columns that the dataset does not have.
+    """Build the pair features of the settings, without those of columns that the dataset does not have.
 
     `tokens` are the history channels, whose relation of walks a pair may share.
     """
@@ -112,7 +112,7 @@ def build_pair_features(
         "columns": request_columns(facts, config.query_columns),
     }
     features: list[PairFeature] = []
-    for name in config.beside:
+    for name in config.pair_features:
         if name in columns:
             part = COLUMN_FEATURES[name]
             features += [part(request, config.width, config.table_dropout) for request in columns[name]]
@@ -132,7 +132,7 @@ class DyGMamba(Encoder):
         super().__init__()
         _, query_tokens = QUERIES[config.query]
         history = HistoryConfig(
-            DecayedCountRequest(facts.scales(config.scales), directed="history" in config.beside),
+            DecayedCountRequest(facts.scales(config.scales), directed="history" in config.pair_features),
             WalkRequest(
                 config.walk_layers,
                 config.walk_dim,
@@ -150,8 +150,8 @@ class DyGMamba(Encoder):
         ]
         pair_tables = build_pair_features(config, facts, history, token_tables)
         self.tables, self.head_tables = nn.ModuleList(token_tables), nn.ModuleList(pair_tables)
-        self.beside_dim = sum(table.out_dim for table in pair_tables)
-        self.beside_requests = tuple(
+        self.pair_feature_dim = sum(table.out_dim for table in pair_tables)
+        self.pair_feature_requests = tuple(
             dict.fromkeys(request for table in pair_tables for request in table.requests)
         )
         requests = dict.fromkeys(
@@ -223,7 +223,7 @@ class DyGMamba(Encoder):
             more += [table(tokens, sequences) for table in self.tables]
         return self.encoders(self.join(x, more), tokens), tokens
 
-    def beside(self, view: PairView) -> tuple[Float[Tensor, "p _"], ...]:
+    def pair_features(self, view: PairView) -> tuple[Float[Tensor, "p _"], ...]:
         return tuple(table(view) for table in self.head_tables)
 
     @property

@@ -34,7 +34,7 @@ class TPNet(Encoder):
         self.requests = (NeighborRequest((config.neighbors,), config.sampling), walks)
         self.slots, self.out_dim = config.neighbors, config.out
         self.time, self.relation = TimeEncoding(config.time_dim, trainable=True), WalkRelation(walks)
-        self.beside_dim = self.relation.out_dim
+        self.pair_feature_dim = self.relation.out_dim
         other = config.time_dim + 2 * self.relation.out_dim
         features = padded_width(facts.node_dim, config.out) + padded_width(facts.edge_dim, config.out)
         self.token = nn.Sequential(
@@ -63,6 +63,6 @@ class TPNet(Encoder):
         src, dst = self.pool(x, taken).chunk(2)
         return src, dst
 
-    def beside(self, view: PairView) -> tuple[Float[Tensor, "p w"]]:
+    def pair_features(self, view: PairView) -> tuple[Float[Tensor, "p w"]]:
         (walks,), pairs = view.walks, view.pairs
         return (self.relation.of_pairs(walks, pairs.src, pairs.dst, pairs.known),)

@@ -14,7 +14,7 @@ from typing import Any
 from dygmamba._version import __version__
 from dygmamba.core.errors import FileError, first_line
 from dygmamba.core.files.writing import make_folder, write_text
-from dygmamba.models.aliases import ALIASES
+from dygmamba.models.aliases import ALIASES, rename_stored_settings
 
 COST_FIELDS = ("epoch_seconds", "seconds", "best_epoch", "parameters", "peak_mb", "note")
 PATH_FIELDS = ("run", "backbone")  # fields of a row that hold a path, which means nothing on another machine
@@ -82,13 +82,7 @@ class StudyResults:
         """Read a file that `write` wrote; raise FileError if it is something else."""
         try:
             raw = json.loads(path.read_bytes().decode("utf-8"))
-            settings = raw["settings"]
-            records = [
-                ResultRecord(
-                    **({"rows": [], "about": {}} | values | {"settings": settings[values["settings"]]})
-                )
-                for values in map(_rename_model, raw["records"])
-            ]
+            records = [ResultRecord(**_read_record(values, raw["settings"])) for values in raw["records"]]
             return StudyResults(raw["study"], raw["command"], tuple(records), raw["ceilings"])
         except OSError as error:
             raise FileError(
@@ -103,12 +97,13 @@ class StudyResults:
             ) from error
 
 
-def _rename_model(values: dict[str, Any]) -> dict[str, Any]:
-    """Return the fields of a stored record with the current name of its model."""
+def _read_record(stored: dict[str, Any], settings: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return the fields of a stored record with the current names of its model and its settings."""
+    values = {"rows": [], "about": {}} | stored
     model = ALIASES["model"].get(values["model"])
-    if model is None:
-        return values
-    return values | {"model": model, "about": values.get("about", {}) | {"model": model}}
+    if model is not None:
+        values |= {"model": model, "about": values["about"] | {"model": model}}
+    return values | {"settings": rename_stored_settings(values["model"], settings[values["settings"]])}
 
 
 def select_work(records: Iterable[ResultRecord], *works: str) -> list[ResultRecord]:

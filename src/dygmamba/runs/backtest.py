@@ -30,6 +30,7 @@ from dygmamba.data.storage.dataset import Dataset
 from dygmamba.engine.evaluation import STRICT_RULE
 from dygmamba.engine.fit import Trainer
 from dygmamba.engine.stream import Stream
+from dygmamba.models.aliases import rename_stored_settings
 from dygmamba.models.base import Scorer
 from dygmamba.runs.backtest_periods import (
     Period,
@@ -121,6 +122,10 @@ class Journal:
         try:
             content = json.loads(path.read_bytes().decode("utf-8"))
             journal = Journal(folder, dict(content["about"]), list(content["rows"]), dict(content["runs"]))
+            about, journal.about = (
+                values | {"settings": rename_stored_settings(about["model"], values["settings"])}
+                for values in (about, journal.about)
+            )
         except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
             raise FileError(
                 f"{path} cannot be read ({type(error).__name__}); delete it to start the backtest again",

@@ -26,7 +26,7 @@ from dygmamba.engine.run_directory import RunDirectory
 from dygmamba.engine.scoring import StreamScorer
 from dygmamba.engine.stream import Stream
 from dygmamba.engine.visibility import MemorySchedule
-from dygmamba.models.aliases import current_model_name
+from dygmamba.models.aliases import current_model_name, current_settings
 from dygmamba.models.base import Encoder
 from dygmamba.models.classifiers import FrozenClassifier, NodeClassifier, SourceEmbedding
 from dygmamba.runs.evaluation import compute_calibration_errors
@@ -69,6 +69,7 @@ class NodeSettings:
         shared_names = {field.name for field in fields(FitConfig)}
         node = {key: value for key, value in settings.items() if key in node_names}
         link = {key: value for key, value in settings.items() if key not in node_names or key in shared_names}
+        link = current_settings(model, link)
         return NodeSettings(find_node_preset(model, dataset) | link, build_config(NodeFitConfig, node))
 
 

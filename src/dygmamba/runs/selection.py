@@ -20,6 +20,7 @@ from torch import Tensor
 from dygmamba.core.errors import FileError
 from dygmamba.core.files.writing import write_text
 from dygmamba.engine.run_directory import RunDirectory
+from dygmamba.models.aliases import rename_stored_settings
 from dygmamba.runs.blending import BLEND, enumerate_shares
 from dygmamba.runs.final_evaluation import SIGNIFICANT_ERRORS, compute_block_ap
 from dygmamba.tasks.base import EvaluationSet
@@ -138,6 +139,8 @@ def _read_record(path: Path) -> SelectionRecord | None:
             CandidateRecord(**{name: value for name, value in one.items() if name in names})
             for one in content.pop("candidates")
         )
+        # `settings` are for whichever model is tried
+        content |= {"settings": rename_stored_settings(None, content.get("settings", {}))}
         return SelectionRecord(candidates=candidates, **content)
     except (FileNotFoundError, NotADirectoryError):
         return None

@@ -74,7 +74,9 @@ def test_every_request_was_tried():
 def test_a_network_without_named_columns_looks_nothing_up_on_the_host(monkeypatch):
     """Its own look-ups in tables stay on the device too, so its steps can be captured."""
     spec = MODELS["dyg-mamba-counts"]
-    settings = TINY["dyg-mamba-counts"] | {"beside": ["decayed-pair", "walks", "transitions", "history"]}
+    settings = TINY["dyg-mamba-counts"] | {
+        "pair_features": ["decayed-pair", "walks", "transitions", "history"]
+    }
     model, index = spec.build(build_config(spec.config, settings), FACTS).eval(), NeighborIndex.build(STORE)
 
     def score(row):
@@ -87,7 +89,7 @@ def test_a_network_without_named_columns_looks_nothing_up_on_the_host(monkeypatc
     assert not can_capture("cpu", model.requests)
 
 
-@pytest.mark.parametrize("more", [{}, {"query_columns": True, "beside": []}])
+@pytest.mark.parametrize("more", [{}, {"query_columns": True, "pair_features": []}])
 def test_a_network_with_named_columns_is_not_captured(more):
     """Node features, and columns of events, are computed on the host for each batch."""
     spec = MODELS["dyg-mamba-counts"]

@@ -155,7 +155,9 @@ def test_former_values_of_settings_become_current_ones(fresh_warnings, recwarn):
         ("decayed-pair",),
     )
     assert len(recwarn) == 3
-    assert build_config(configs.DyGMambaConfig, aliases.update_stored_settings("dyg-mamba", old)) == replace(new, edge_units="raw")
+    assert build_config(configs.DyGMambaConfig, aliases.update_stored_settings("dyg-mamba", old)) == replace(
+        new, edge_units="raw"
+    )
     assert len(recwarn) == 3
 
 

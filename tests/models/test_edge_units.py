@@ -9,13 +9,15 @@ from hypothesis import strategies as st
 
 import dygmamba as dm
 from contract_cases import build, sample_store
-from dygmamba.data.events.columns import MAX_SCALE
+from dygmamba.core.errors import ConfigError, DygError
+from dygmamba.data.events.columns import MAX_UNSCALED_RMS
 from dygmamba.models import MODELS
-from dygmamba.models.base import DatasetFacts
+from dygmamba.models.base import DatasetFacts, build_scorer
 from dygmamba.models.configs import NetworkConfig
 from dygmamba.sampling.draws import Draws
 from dygmamba.sampling.index import NeighborIndex, gather_view
 from dygmamba.sampling.view import PairBatch
+from raising import raises
 
 NETWORKS = [name for name, spec in MODELS.items() if issubclass(spec.config, NetworkConfig)]
 # the other pair features of this model read logarithms of columns
@@ -53,16 +55,27 @@ def test_the_unit_of_a_column_changes_no_score(name):
     assert not torch.equal(score(name, large, edge_units="raw"), expected)
 
 
-@given(st.floats(1e-30, 1e30), st.integers(1, 40))
+@given(st.floats(1e-36, 1e36), st.integers(1, 40))
 def test_scaled_columns_are_near_one(unit, events):
-    """For all units: the root mean square is between 1 / MAX_SCALE and MAX_SCALE, and factors are powers of two."""
+    """For all units: the root mean square is between 1/4 and 4, and factors are powers of two."""
     store = sample_store()
     store = with_unit(store, unit)
     found = DatasetFacts.of(store, torch.arange(events)).edge_scale
     factors = torch.tensor(found or (1.0,) * store.features.edge.shape[1], dtype=torch.float64)
     size = (store.features.edge[:events].double() * factors).square().mean(0).sqrt()
-    assert bool(((size >= 1 / MAX_SCALE) & (size <= MAX_SCALE) | (size == 0)).all())
+    assert bool(((size >= 1 / MAX_UNSCALED_RMS) & (size <= MAX_UNSCALED_RMS) | (size == 0)).all())
     assert bool((torch.frexp(factors).mantissa == 0.5).all())
+
+
+@pytest.mark.parametrize("value", [1e-45, 3e38])
+def test_factors_are_numbers_of_32_bits(value):
+    """The least and nearly the largest number of 32 bits, which a factor cannot bring near 1."""
+    store = sample_store()
+    edge = torch.full_like(store.features.edge, value)
+    store = replace(store, features=replace(store.features, edge=edge))
+    factors = torch.tensor(DatasetFacts.of(store).edge_scale)
+    assert bool(torch.isfinite(factors).all())
+    assert bool((factors > 0).all())
 
 
 def test_later_events_and_empty_columns_set_no_unit():
@@ -98,3 +111,29 @@ def test_a_run_with_large_amounts_equals_one_in_another_unit(frame, tmp_path):
         found.append([one.score(pairs).to_pylist() for one in (run, opened, dm.Run(more.path))])
     assert found[0] == found[1]
     assert found[0][0] == found[0][1]
+
+
+def test_a_warm_start_keeps_the_units_of_the_earlier_run(frame, tmp_path):
+    """Later amounts of another size change no factor; settings that would read other units are refused."""
+    amounts = frame["amount"] * 4096
+    amounts[400:] *= 1024
+    table = frame.assign(amount=amounts)
+    first, later = (dm.read(part, name="mail", features="amount") for part in (table[:400], table))
+    (run,) = dm.train(first, "graphmixer", out=tmp_path, device="cpu", **SMALL)
+    (more,) = dm.train(later, "graphmixer", start_from=run.path, out=tmp_path, device="cpu", epochs=1)
+    assert "edge_scale = [0.000244140625]" in (more.path / "config.toml").read_text()
+    with raises("start-other-settings", ConfigError):
+        dm.train(later, "graphmixer", start_from=run.path, out=tmp_path, device="cpu", edge_units="raw")
+    config = more.path / "config.toml"
+    config.write_text(config.read_text().replace("edge_scale = [0.000244140625]", "edge_scale = [0.0]"))
+    with pytest.raises(DygError):
+        dm.Run(more.path).score([(1, 2)])
+
+
+def test_an_encoder_with_former_names_is_refused():
+    class Old(dm.Encoder):
+        beside_dim = 3
+        requests = ()
+
+    with raises("former-encoder-names", ConfigError):
+        build_scorer(lambda config, facts: Old(), None, DatasetFacts(3, 0, 0))

@@ -8,7 +8,7 @@ before it (convolution), and there are further blocks below.
 Shapes: q sequences, l tokens (or patches), e inner channels, n states, d width.
 """
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from threading import get_ident
 from typing import Any, Protocol, runtime_checkable
 
@@ -162,8 +162,9 @@ def measure_state_similarity(run: OpenRun, max_states: int) -> dict[str, Any]:
     )
     event = test[int(history_length.argmax())][None]
     pairs = PairBatch.from_pairs(store.src[event], store.dst[event], store.time[event]).to(stream.device)
+    view = stream.view(pairs, run.scorer.requests)
     with torch.no_grad():
-        states, tokens = encoder.states(stream.view(pairs, run.scorer.requests))
+        states, tokens = encoder.states(replace(view, features=encoder.scale_edges(view.features)))
     per_state = -(-tokens.mask.shape[1] // states.shape[1])  # tokens of a patch
     sides = []
     for side in range(2):

@@ -52,6 +52,7 @@ STREAMS = {
 PARTS = (FULL, "counts", "counts-head", "walks", "counts-walks")
 MEMORY_MODELS = ("jodie", "dyrep", "tgn")
 NOT_SHIPPED = "†"
+EDGE_UNITS = "edge_units"
 # Settings, channels and pair features of inputs that no stored stream has, categories of events and node tables:
 # without effect on it.
 ABSENT_INPUTS = ("event_types", "node_columns", "event-types", "node-features")
@@ -367,9 +368,12 @@ def _describe_changed_settings(records: list[ResultRecord]) -> str:
         return ""
     first = records[0]
     shipped = get_shipped_settings(first.model, first.data)
+    stored = update_stored_settings(first.model, first.settings)
+    if EDGE_UNITS not in first.settings:  # records from before it are of streams where it changes nothing
+        stored.pop(EDGE_UNITS, None)
     changed = {
         name: value
-        for name, value in update_stored_settings(first.model, first.settings).items()
+        for name, value in stored.items()
         if name in shipped
         and name not in (*NEUTRAL_SETTINGS, *ABSENT_INPUTS)
         and _drop_absent(shipped[name]) != _drop_absent(value)

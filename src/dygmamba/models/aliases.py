@@ -25,10 +25,7 @@ FIRST_TREES: dict[str, Any] = {
     "event_types": 0,
     "node_columns": 0,
 }
-NETWORKS = (
-    *("dyg-mamba", "mamba", "dygformer", "freedyg", "cawn", "tcl", "graphmixer", "tgat"),
-    *("jodie", "dyrep", "tgn", "tpnet"),
-)
+FIRST_NETWORKS = {"edge_units": "raw"}  # of every network
 # Settings of models whose defaults are not how the model worked before the setting existed.
 STORED_DEFAULTS: dict[str, dict[str, Any]] = {
     "dyg-mamba-counts": {
@@ -47,11 +44,10 @@ STORED_DEFAULTS: dict[str, dict[str, Any]] = {
         "relation": "separate",
         "relation_dropout": 0.0,
         "tables": "concat",
-        "edge_units": "raw",
     },
     "trees": FIRST_TREES,
     "walk-trees": FIRST_TREES,
-} | {name: {"edge_units": "raw"} for name in NETWORKS}
+}
 
 
 @overload
@@ -102,7 +98,9 @@ def update_stored_settings(model: str, settings: dict[str, Any]) -> dict[str, An
 
     There are no warnings, because a stored run should not be edited.
     """
-    former = STORED_DEFAULTS.get(ALIASES["model"].get(model, model), {})
+    known = _list_setting_names(model)
+    former = {name: value for name, value in FIRST_NETWORKS.items() if name in known}
+    former |= STORED_DEFAULTS.get(ALIASES["model"].get(model, model), {})
     return former | rename_stored_settings(model, settings)
 
 

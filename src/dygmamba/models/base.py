@@ -297,6 +297,13 @@ class FittedHeuristic(Protocol):
         ...
 
 
+FORMER_NAMES = {
+    "beside": "pair_features",
+    "beside_dim": "pair_feature_dim",
+    "beside_requests": "pair_feature_requests",
+}  # of encoders
+
+
 class Encoder(nn.Module):
     """Base class of models that embed each pair as two vectors: forward(view) -> [p d], [p d].
 
@@ -413,13 +420,17 @@ class EncoderWrapper(nn.Module):
         self.requests, self.stateful, self.elastic = encoder.requests, encoder.stateful, encoder.elastic
         self.reset, self.snapshot, self.restore = encoder.reset, encoder.snapshot, encoder.restore
 
-    def encode(self, view: PairView) -> tuple[Float[Tensor, "p d"], Float[Tensor, "p d"]]:
+    def embed_pairs(self, view: PairView) -> tuple[Float[Tensor, "p d"], Float[Tensor, "p d"]]:
         """Return the embeddings of both ends of each pair."""
-        return self.encoder(replace(view, features=self.encoder.scale_edges(view.features)))
+        if self.encoder.edge_scale is not None:
+            view = replace(view, features=self.encoder.scale_edges(view.features))
+        return self.encoder(view)
 
     def observe(self, events: EventBatch) -> None:
         """Update the memory of the encoder with observed events."""
-        self.encoder.observe(replace(events, features=self.encoder.scale_edges(events.features)))
+        if self.encoder.edge_scale is not None:
+            events = replace(events, features=self.encoder.scale_edges(events.features))
+        self.encoder.observe(events)
 
 
 class MemorySavingWrapper(EncoderWrapper):
@@ -451,7 +462,7 @@ class EncoderScorer(MemorySavingWrapper):
         return self.encoder.is_fitted
 
     def forward(self, view: PairView) -> Float[Tensor, "p"]:
-        return self.head(*self.encode(view), *self.encoder.pair_features(view))
+        return self.head(*self.embed_pairs(view), *self.encoder.pair_features(view))
 
 
 def build_scorer(
@@ -461,6 +472,11 @@ def build_scorer(
     model = build(config, facts)
     if not isinstance(model, Encoder):
         return model
+    if former := [name for name in FORMER_NAMES if hasattr(model, name)]:
+        new = ", ".join(f"'{FORMER_NAMES[name]}' for '{name}'" for name in former)
+        raise ConfigError(
+            f"{type(model).__name__} has names of an earlier version; use {new}", code="former-encoder-names"
+        )
     if isinstance(config, NetworkConfig) and config.edge_units == "scaled":
         model.set_edge_scale(facts.edge_scale)
     return EncoderScorer(model)

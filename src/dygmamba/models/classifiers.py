@@ -14,7 +14,7 @@ class SourceEmbedding(MemorySavingWrapper):
     """The source embedding of each pair."""
 
     def forward(self, view: PairView) -> Float[Tensor, "p d"]:
-        return self.encode(view)[0]
+        return self.embed_pairs(view)[0]
 
 
 class NodeHead(nn.Module):
@@ -40,7 +40,7 @@ class NodeClassifier(EncoderWrapper):
         self.head = NodeHead(encoder.out_dim, outputs=outputs)
 
     def forward(self, view: PairView) -> Float[Tensor, "p *c"]:
-        return self.head(self.encode(view)[0])
+        return self.head(self.embed_pairs(view)[0])
 
 
 class FrozenClassifier(NodeClassifier):

@@ -49,7 +49,7 @@ class NetworkConfig(Settings):
     """Settings that all networks have."""
 
     edge_units: Literal["scaled", "raw"] = (
-        "scaled"  # divide columns of large or tiny numbers by a power of two, or read all as they are
+        "scaled"  # multiply columns of large or tiny numbers by a power of two, or read all as they are
     )
 
 

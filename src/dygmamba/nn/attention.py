@@ -20,6 +20,8 @@ def lookup(
     table: Float[Tensor, "n c"], index: Int[Tensor, "*shape"], present: Bool[Tensor, "*shape"]
 ) -> Float[Tensor, "*shape c"]:
     """Gather rows of a feature table, zeros where `present` is False; a table without columns gives no columns."""
+    if not table.shape[1]:
+        return table.new_zeros(*index.shape, 0)
     return torch.where(present[..., None], gather_rows(table, index), 0)
 
 

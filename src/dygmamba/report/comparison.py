@@ -14,7 +14,7 @@ from dygmamba.data.catalogue.known_datasets import normalize_name
 from dygmamba.data.storage.dataset import VERSION_SEPARATOR
 from dygmamba.engine.run_directory import RunDirectory
 from dygmamba.explain.forgetting import load_forgetting
-from dygmamba.models.aliases import rename_stored_settings
+from dygmamba.models.aliases import update_stored_settings
 from dygmamba.report.document import Cell, Document, LineChart, ReportTable, Section, Tone
 from dygmamba.report.published import PublishedValue, published_values, retrained_values
 from dygmamba.report.published_leaks import LeakLabel, judge_published_values
@@ -344,7 +344,7 @@ def read_run_record(directory: RunDirectory) -> ResultRecord:
         },
         [{name: value for name, value in row.items() if name not in PATH_FIELDS} for row in rows],
         config.get("train", {})
-        | rename_stored_settings(about["model"], config.get("model", {}))
+        | update_stored_settings(about["model"], config.get("model", {}))
         | read_split(directory).stamp,
         {"epochs": len(epochs)},
         [epoch["loss"] for epoch in epochs],

@@ -12,7 +12,7 @@ from dygmamba.core.errors import DygError
 from dygmamba.data.events.times import format_duration
 from dygmamba.engine.run_directory import RunDirectory
 from dygmamba.explain.forgetting import QUANTILES, Forgetting
-from dygmamba.models.aliases import rename_stored_settings
+from dygmamba.models.aliases import update_stored_settings
 from dygmamba.report.document import AxisKind, BarChart, Cell, LineChart, Point, ReportTable, Section
 from dygmamba.tasks.metric_names import (
     ERROR_METRICS,
@@ -346,7 +346,7 @@ def _get_comparison_key(run: RunDirectory) -> tuple[Any, ...]:
     """Return everything in a run's config that runs of different seeds have in common."""
     sections = run.config()
     about = {key: value for key, value in sections["run"].items() if key not in ("seed", "backbone")}
-    return about, sections.get("train"), rename_stored_settings(about.get("model"), sections.get("model", {}))
+    return about, sections.get("train"), update_stored_settings(about["model"], sections.get("model", {}))
 
 
 def _format_optional(value: float | None) -> str:

@@ -155,8 +155,10 @@ def _build_with_same_inputs(start: WarmStart, spec: ModelSpec, config: Any, stre
         build_seeded_scorer(spec, settings, 0, stream, facts=facts)
         for settings in (config, build_config(spec.config, stored))
     )
+    # also buffers that are not saved, such as the units of edge features
     own, other = (
-        {name: tensor.shape for name, tensor in model.state_dict().items()} for model in (scorer, earlier)
+        {name: tensor.shape for name, tensor in (*model.named_parameters(), *model.named_buffers())}
+        for model in (scorer, earlier)
     )
     if own != other or scorer.requests != earlier.requests:
         raise ConfigError(

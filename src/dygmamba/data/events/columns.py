@@ -22,7 +22,9 @@ MAX_SEPARATE_COLUMNS = (
 MAX_CODE_COLUMNS = 2  # categorical columns that a model reads
 MAX_EXAMINED_EVENTS = 1_000_000  # the last training events, which decide which columns are read
 MAX_SCALED_EVENTS = 100_000  # the last training events, whose values set the scale of a column
-MAX_SCALE = 4.0  # root mean square up to which, and down to whose inverse, a column keeps its unit
+MAX_UNSCALED_RMS = 4.0  # columns with a root mean square from 1/4 to 4 keep their unit
+MAX_EXPONENT = 126  # of a factor: its inverse is a normal number of 32 bits too
+ROWS_AT_ONCE = 8192
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,20 +101,26 @@ def compute_edge_scale(store: "EventStore", events: Int64[Tensor, "k"] | None = 
     """Return the factor of each edge feature that brings its root mean square in training near 1; () if all are 1.
 
     A network learns little from columns of large or tiny numbers, and the unit of a column should not matter. Factors
-    are powers of two, so that products are exact. A column whose root mean square is between 1 / `MAX_SCALE` and
-    `MAX_SCALE` keeps its unit.
+    are powers of two, so that products are exact. A column whose root mean square is between 1/4 and 4 keeps its
+    unit.
     """
     edge = store.features.edge
     chosen = torch.arange(len(store)) if events is None else events.cpu()
     chosen = chosen[-MAX_SCALED_EVENTS:].to(edge.device)
     if not edge.shape[1] or not len(chosen):
         return ()
-    size = edge[chosen].double().square().mean(dim=0).sqrt().tolist()
-    factors = tuple(
-        2.0 ** -round(log2(value)) if value > 0 and not 1 / MAX_SCALE <= value <= MAX_SCALE else 1.0
-        for value in size
-    )
+    squares = torch.zeros(edge.shape[1], dtype=torch.float64, device=edge.device)
+    for rows in chosen.split(ROWS_AT_ONCE):
+        squares += edge[rows].double().square().sum(dim=0)
+    factors = tuple(map(_choose_factor, (squares / len(chosen)).sqrt().tolist()))
     return () if all(factor == 1 for factor in factors) else factors
+
+
+def _choose_factor(rms: float) -> float:
+    """Return the power of two that brings a root mean square nearest to 1; 1 if it is near enough, or 0."""
+    if rms == 0 or 1 / MAX_UNSCALED_RMS <= rms <= MAX_UNSCALED_RMS:
+        return 1.0
+    return 2.0 ** max(-MAX_EXPONENT, min(-round(log2(rms)), MAX_EXPONENT))
 
 
 def _explained_variance(value: Float64[Tensor, "k"], node: Int64[Tensor, "k"]) -> float:

@@ -70,7 +70,8 @@ class FeatureTable:
         target = torch.device(device)
         node, edge = self.node.to(target), _move_rows(self.edge, target)
         codes = None if self.codes is None else _move_rows(self.codes, target)
-        return replace(self, node=node, edge=edge, codes=codes)
+        scale = None if self.edge_scale is None else self.edge_scale.to(target)
+        return replace(self, node=node, edge=edge, codes=codes, edge_scale=scale)
 
 
 def _move_rows(table: Shaped[Tensor, "e c"], target: torch.device) -> Shaped[Tensor, "e c"]:

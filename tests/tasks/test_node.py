@@ -140,6 +140,14 @@ def test_a_class_that_training_lacks_counts_as_an_error():
     found, guess = target.metrics(output, true), output.argmax(dim=1)
     assert found["accuracy"] == pytest.approx(accuracy_score(true, guess))
     assert found["macro_f1"] == pytest.approx(f1_score(true, guess, average="macro"))
+    constant = target.constant_metrics(target.encode(label[split.train]), true)
+    most_frequent = torch.full_like(guess, int(count.argmax()))
+    assert constant == pytest.approx(
+        {
+            "accuracy": accuracy_score(true, most_frequent),
+            "macro_f1": f1_score(true, most_frequent, average="macro"),
+        }
+    )
     assert target.is_better({"macro_f1": 0.5}, {"macro_f1": 0.5})
     assert not target.is_better({"macro_f1": 0.4}, {"macro_f1": 0.5})
 
@@ -156,6 +164,10 @@ def test_errors_of_numbers_are_in_the_unit_of_the_labels():
     torch.testing.assert_close(target.decode(encoded).float(), label)
     found = target.metrics(encoded + 0.1, encoded)
     assert found["mae"] == pytest.approx(0.1 * target.scale, rel=1e-4)
+    train, test = label[split.train].double(), label[split.test].double()
+    constant = target.constant_metrics(encoded[split.train], encoded[split.test])
+    assert constant["mae"] == pytest.approx(float((test - train.median()).abs().mean()), rel=1e-5)
+    assert constant["rmse"] == pytest.approx(float((test - train.mean()).square().mean().sqrt()), rel=1e-5)
     assert not target.is_better({"mae": 2.0}, {"mae": 1.0})
 
 

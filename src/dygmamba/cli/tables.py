@@ -4,6 +4,8 @@ from statistics import mean, stdev
 from typing import TYPE_CHECKING, Any
 
 from dygmamba.api.formatting import (
+    CONSTANT_PREFIX,
+    CONSTANT_TITLES,
     ERROR_METRICS,
     NODE_METRICS,
     QUERY_TYPE_LABELS,
@@ -232,7 +234,20 @@ def make_node_table(rows: Rows) -> "Table":
         cells = [_format_metric(name, [row[name] for row in own if row[name] is not None]) for name in names]
         sizes = (f"{own[0][name]:,}" for name in (*counts, "n"))
         table.add_row(split, ", ".join(how), *cells, *sizes)
+        if constant := _list_constant_cells(own[0], names):
+            table.add_row("", CONSTANT_TITLES[own[0]["target"]], *constant, *("" for _ in (*counts, "n")))
     return table
+
+
+def _list_constant_cells(row: dict[str, Any], names: list[str]) -> list[str]:
+    """Return the metrics of the best constant prediction; none if the run has none."""
+    values = [row.get(f"{CONSTANT_PREFIX}{name}") for name in names]
+    if all(value is None for value in values):
+        return []
+    return [
+        "" if value is None else _format_metric(name, [value])
+        for name, value in zip(names, values, strict=True)
+    ]
 
 
 def _format_metric(name: str, values: list[float]) -> str:

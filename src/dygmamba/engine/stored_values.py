@@ -34,6 +34,7 @@ COUNTS = {"batch", "n", "epoch", "positives", "classes"}
 SHARES = {
     "ap", "auc", "ap_pooled", "auc_pooled", "ece", "ece_raw", "mrr", "hits@10", "val_ap", "val_auc", "val_ap_pooled",
     "val_auc_pooled", "macro_f1", "accuracy", "val_macro_f1", "val_accuracy",
+    "constant_macro_f1", "constant_accuracy",
 }  # fmt: skip
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from dygmamba.engine.run_directory import RunDirectory
 from dygmamba.report.run_sections import REPORT_TASKS, Card, Records, ReportTask, format_metric
-from dygmamba.tasks.metric_names import NODE_METRICS, get_metric_title
+from dygmamba.tasks.metric_names import CONSTANT_PREFIX, CONSTANT_TITLES, NODE_METRICS, get_metric_title
 
 RANKING_LOSS = "softmax cross-entropy, nats"
 BEST_EPOCH = "Over the whole period. The run keeps the weights of the best epoch."
@@ -60,13 +60,24 @@ def build_number_cards(results: Records, own: str) -> list[Card]:
 
 
 def _build_cards(results: Records, kind: str, describe_row: Any) -> list[Card]:
+    """Show the metrics of the test, each with that of the best constant prediction where the run has it."""
     return [
-        Card(f"Test {get_metric_title(name)}", format_metric(name, row[name]), describe_row(row)[1])
+        Card(
+            f"Test {get_metric_title(name)}",
+            format_metric(name, row[name]),
+            _describe_constant(row, kind, name) or describe_row(row)[1],
+        )
         for row in results
         if row["split"] == "test"
         for name in NODE_METRICS[kind]
         if row.get(name) is not None
     ]
+
+
+def _describe_constant(row: dict[str, Any], kind: str, name: str) -> str:
+    value = row.get(f"{CONSTANT_PREFIX}{name}")
+    what = {"mae": "median of training", "rmse": "mean of training"}.get(name, CONSTANT_TITLES[kind])
+    return "" if value is None else f"always the {what}: {format_metric(name, value)}"
 
 
 def summarize_binary_results(results: Records, own: str) -> str:
@@ -84,7 +95,11 @@ def summarize_class_results(results: Records, own: str) -> str:
     """State the result in one sentence; empty if the test has no result."""
     for row in results:
         if row["split"] == "test" and row["accuracy"] is not None:
-            return f"The model predicts the class of {100 * row['accuracy']:.0f} of 100 test events."
+            found = f"The model predicts the class of {100 * row['accuracy']:.0f} of 100 test events"
+            constant = row.get(f"{CONSTANT_PREFIX}accuracy")
+            if constant is None:
+                return f"{found}."
+            return f"{found}; always the most frequent class of the training period has {100 * constant:.0f}."
     return ""
 
 
@@ -92,7 +107,13 @@ def summarize_number_results(results: Records, own: str) -> str:
     """State the result in one sentence; empty if the test has no result."""
     for row in results:
         if row["split"] == "test" and row["mae"] is not None:
-            return f"Predictions of test events are off by {row['mae']:.4g} on average, in the unit of the labels."
+            found = f"Predictions of test events are off by {row['mae']:.4g} on average, in the unit of the labels"
+            constant = row.get(f"{CONSTANT_PREFIX}mae")
+            return (
+                f"{found}."
+                if constant is None
+                else f"{found}; always the median of training by {constant:.4g}."
+            )
     return ""
 
 

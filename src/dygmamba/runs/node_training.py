@@ -49,6 +49,7 @@ from dygmamba.sampling.view import PairBatch
 from dygmamba.tasks.base import EvaluationSet
 from dygmamba.tasks.calibration import Calibration
 from dygmamba.tasks.link import SPLITS
+from dygmamba.tasks.metric_names import CONSTANT_PREFIX
 from dygmamba.tasks.node import NodeTask, split_for_nodes
 from dygmamba.tasks.node_targets import NodeTarget
 
@@ -283,7 +284,10 @@ def build_node_row(
 ) -> dict[str, Any]:
     """Compute a result row; a metric is None if the split cannot have it, such as AUC without a positive label."""
     about, kind = fit.run.config()["run"], get_target(fit).kind
+    assert isinstance(fit.task, NodeTask)
     metrics = fit.task.metrics(score, evaluation_set)
+    constant = fit.task.constant_metrics(evaluation_set)
+    metrics |= {f"{CONSTANT_PREFIX}{name}": value for name, value in constant.items()}
     if calibration is not None:
         metrics |= compute_calibration_errors(score, evaluation_set, calibration.probability(score))
     return {

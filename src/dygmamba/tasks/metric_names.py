@@ -34,6 +34,10 @@ NODE_METRICS = {  # by the kind of the target, the one that selects the best epo
 }
 
 
+CONSTANT_PREFIX = "constant_"  # metrics of the best constant prediction, beside those of a model of nodes
+CONSTANT_TITLES = {"classes": "most frequent class", "regression": "median or mean"}  # of the training period
+
+
 def get_metric_title(name: str) -> str:
     """Return the name of a metric in tables."""
     return METRIC_TITLES.get(name, name.upper())

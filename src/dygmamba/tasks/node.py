@@ -78,6 +78,11 @@ class NodeTask:
     def metrics(self, score: Float[Tensor, "p *c"], evaluation_set: EvaluationSet) -> dict[str, Any]:
         return self.target.metrics(score, evaluation_set.pairs.label)
 
+    def constant_metrics(self, evaluation_set: EvaluationSet) -> dict[str, float]:
+        """Return the metrics of the best constant prediction from the labels of the training period."""
+        train = self.label[evaluation_set.earlier[0].to(self.label.device)]
+        return self.target.constant_metrics(train.cpu(), evaluation_set.pairs.label)
+
     def is_better(self, metrics: Mapping[str, Any], best: Mapping[str, Any]) -> bool:
         return self.target.is_better(metrics, best)
 

@@ -19,6 +19,7 @@ from dygmamba.core.choices import TargetKind
 from dygmamba.core.errors import ConfigError, EventError
 from dygmamba.data.events.event_store import EventStore
 from dygmamba.data.events.splits import Split
+from dygmamba.tasks.metric_names import NODE_METRICS
 from dygmamba.tasks.metrics import average_precision, classification_metrics, regression_metrics, roc_auc
 
 FEW_CLASSES = 50  # whole numbers with at most this many different values are classes
@@ -54,6 +55,13 @@ class NodeTarget(Protocol):
 
     def metrics(self, output: Float[Tensor, "p *c"], target: Float[Tensor, "p"]) -> dict[str, Any]:
         """Return the metrics over a whole period at once."""
+        ...
+
+    def constant_metrics(self, train: Float[Tensor, "k"], target: Float[Tensor, "p"]) -> dict[str, float]:
+        """Return the metrics of the best constant prediction; `train` are the targets of training, all encoded.
+
+        Empty if a constant says nothing, as for AUC.
+        """
         ...
 
     def is_better(self, metrics: Mapping[str, Any], best: Mapping[str, Any]) -> bool:
@@ -108,6 +116,9 @@ class BinaryTarget:
     def metrics(self, output: Float[Tensor, "p"], target: Float[Tensor, "p"]) -> dict[str, Any]:
         return asdict(node_metrics(output, target))
 
+    def constant_metrics(self, train: Float[Tensor, "k"], target: Float[Tensor, "p"]) -> dict[str, float]:
+        return {}
+
     def is_better(self, metrics: Mapping[str, Any], best: Mapping[str, Any]) -> bool:
         return metrics["auc"] >= best.get("auc", -1.0)
 
@@ -149,6 +160,12 @@ class ClassTarget:
     def metrics(self, output: Float[Tensor, "p c"], target: Float[Tensor, "p"]) -> dict[str, Any]:
         return classification_metrics(output.argmax(dim=1), target.long()) | {"classes": len(self.values)}
 
+    def constant_metrics(self, train: Float[Tensor, "k"], target: Float[Tensor, "p"]) -> dict[str, float]:
+        """Return the metrics of the most frequent class of the training period."""
+        most_frequent = int(torch.bincount(train.long()).argmax())
+        found = classification_metrics(torch.full_like(target, most_frequent).long(), target.long())
+        return {name: found[name] for name in NODE_METRICS[self.kind]}
+
     def is_better(self, metrics: Mapping[str, Any], best: Mapping[str, Any]) -> bool:
         return metrics["macro_f1"] >= best.get("macro_f1", -1.0)
 
@@ -187,6 +204,12 @@ class RegressionTarget:
 
     def metrics(self, output: Float[Tensor, "p"], target: Float[Tensor, "p"]) -> dict[str, Any]:
         return regression_metrics(self.decode(output), self.decode(target))
+
+    def constant_metrics(self, train: Float[Tensor, "k"], target: Float[Tensor, "p"]) -> dict[str, float]:
+        """Return the absolute error of the median and the squared error of the mean of the training period."""
+        true, own = self.decode(target), self.decode(train)
+        best = {"mae": own.median(), "rmse": own.mean()}
+        return {name: regression_metrics(value.expand_as(true), true)[name] for name, value in best.items()}
 
     def is_better(self, metrics: Mapping[str, Any], best: Mapping[str, Any]) -> bool:
         return metrics["mae"] <= best.get("mae", float("inf"))

@@ -10,7 +10,7 @@ import typer
 
 from dygmamba.api import precheck
 from dygmamba.api.trusted_code import import_if_trusted
-from dygmamba.cli.console import emit_json, plain_table, print_line, print_note, stdout
+from dygmamba.cli.console import emit_json, plain_table, print_line, print_note, stack_heading, stdout
 from dygmamba.cli.messages import escape_text
 from dygmamba.cli.options import (
     DataDir,
@@ -247,12 +247,13 @@ def _print_explanation(found: "Explanation", top: int) -> None:
     print_line(text.headline)
     print_line("")
     if text.features:
-        table = plain_table("feature of the trees", figures=("value", "contribution"))
+        table = plain_table("feature of the trees", figures=("input", "contribution"))
         for cells in text.features:
             table.add_row(*cells)
         stdout().print(table)
+        print_line("Counts, shares and times are inputs on a logarithmic scale, columns as they are.")
         print_line("")
-    figures = ["contribution", "error", "score without it", "left"]
+    figures = ["contribution", "error", stack_heading("score", "without it"), "left"]
     if all(
         cells[5:] in ((), ("",), ("-",)) for cells in map(tuple, text.events)
     ):  # only models with a scan have it
@@ -262,6 +263,8 @@ def _print_explanation(found: "Explanation", top: int) -> None:
     table.columns[0].min_width = max(
         (len(word) for cells in text.events for word in cells[0].split()), default=0
     )
+    for column in table.columns[2:]:
+        column.no_wrap = True  # on a narrow terminal the text of the event is wrapped, not a number
     for cells in text.events:
         table.add_row(*cells[: len(table.columns)])
     stdout().print(table)

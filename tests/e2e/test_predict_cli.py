@@ -38,6 +38,7 @@ from tables import table, write_csv
 pytestmark = pytest.mark.e2e
 
 TINY = {"length": 8, "width": 4, "epochs": 1, "blocks": 1, "states": 4, "out": 8, "time_dim": 8, "lr": 0.02}
+SMALL = {"trees": 4, "rounds": 4, "epochs": 1, "leaves": 4, "neighbors": 4, "transitions": 0}
 PEOPLE = ["ann", "bob", "cid", "dora", "eve", "fred", "gus", "Zoë, Ltd."]
 HEADER = ["when", "who", "whom", "euros"]
 
@@ -88,6 +89,31 @@ def numbered(tmp_path_factory) -> Place:
     return train(
         Dataset.from_events("numbered", store, NodeIds.identity(40)), tmp_path_factory.mktemp("numbered")
     )
+
+
+@pytest.fixture(scope="module")
+def shop(tmp_path_factory) -> dict[str, Place]:
+    """Purchases with an amount and a payment: a run that reads those of a query, and one that does not."""
+    folder, draw, rows = tmp_path_factory.mktemp("shop"), random.Random(0), []
+    for k in range(300):
+        when = datetime(2024, 5, 1, tzinfo=UTC) + timedelta(hours=k + draw.random() / 2)
+        customer = draw.randrange(8)
+        payment, amount = ("cash", "card")[customer % 2], 10 * (1 + customer) + draw.randint(0, 500) / 100
+        rows.append(
+            [when.isoformat(timespec="seconds"), f"c{customer}", f"p{draw.randrange(9)}", amount, payment]
+        )
+    path = write_csv(folder / "shop.csv", ["time", "customer", "product", "amount", "payment"], rows)
+    options = ReadOptions(src="customer", dst="product", features=("amount",), types=("payment",))
+    save_dataset(data := read_dataset(path, options), folder)
+    return {
+        name: Place(
+            folder,
+            dm.train(data, "trees", out=folder / name, device="cpu", **SMALL, query_columns=name == "query")[
+                0
+            ].path,
+        )
+        for name in ("query", "plain")
+    }
 
 
 @pytest.fixture
@@ -342,3 +368,31 @@ def test_a_run_that_does_not_fit_is_one_sentence(numbered, ask, tmp_path):
         code, out, err = ask(copy, "--pairs", pairs)
         assert (code, out, err.count("\n")) == (2, "", 1)
         assert sentence in err
+
+
+PURCHASES = "customer,product,time,amount,payment\nc1,p2,2024-05-14,-5.50,card\nc1,p2,2024-05-14,950,cash\n"
+
+
+def test_predictions_repeat_the_columns_of_the_query(shop, ask, tmp_path, monkeypatch):
+    """By name, after the time, in every form of output; a run that does not read them repeats none."""
+    pairs = table(tmp_path / "pairs.csv", PURCHASES)
+    names = ["src", "dst", "time", "amount", "payment", "score"]
+    code, out, err = ask(shop["query"], "--pairs", pairs)
+    assert (code, out.splitlines()[0]) == (0, ",".join(names)), err
+    assert [(row["amount"], row["payment"]) for row in rows_of(out)] == [("-5.5", "card"), ("950.0", "cash")]
+    _, out, _ = ask(shop["query"], "--pairs", pairs, "--json", "--top-per-day", 1)
+    (best,) = json.loads(out)["predictions"]
+    assert list(best) == names
+    assert (best["amount"], best["payment"]) in [(-5.5, "card"), (950.0, "cash")]
+    file = tmp_path / "scores.parquet"
+    assert ask(shop["query"], "--pairs", pairs, "--out", file, "--threshold", 0)[0] == 0
+    assert parquet.read_table(file).select(["amount", "payment"]).to_pydict() == {
+        "amount": [-5.5, 950.0],
+        "payment": ["card", "cash"],
+    }
+    assert ask(shop["plain"], "--pairs", pairs)[1].startswith("src,dst,time,score\n")
+    monkeypatch.setenv("DYGMAMBA_DATA", str(shop["query"].folder))
+    given = {"src": ["c1"], "dst": ["p2"], "payment": ["card"], "amount": [3]}
+    found = dm.open(shop["query"].run, device="cpu").score(given)
+    assert found.column_names == ["src", "dst", "time", "payment", "amount", "score"]
+    assert found["amount"].to_pylist() == [3]

@@ -145,8 +145,9 @@ class Run:
 
         A model trained with `query_columns` also reads the columns of the events in question, by their names.
 
-        Returns columns src, dst, time, score, in the same order. Ids without events are allowed, unless the model has a
-        node memory; the logger "dygmamba" warns of them, as they may be misspelt.
+        Returns columns src, dst, time, those of the events in question that the model reads, and score, in the same
+        order. Ids without events are allowed, unless the model has a node memory; the logger "dygmamba" warns of them,
+        as they may be misspelt.
         """
         return _log_unknown_ids(self._predictor.score(pairs, at))
 

@@ -158,7 +158,7 @@ class Predictor:
     def score(
         self, pairs: QuerySource, at: TimeLike | None = None, progress: Progress = SILENT
     ) -> Predictions:
-        """Score each pair, in the given order: columns src, dst, time, score."""
+        """Score each pair, in the given order: columns src, dst, time, those that the model reads of a query, score."""
         self._require_task("link")
         queries, parser = self._read_queries(pairs, at), self.query_parser
         if queries.table.dst is None:
@@ -172,6 +172,7 @@ class Predictor:
             "src": parser.to_user_type(queries.table.src),
             "dst": parser.to_user_type(queries.table.dst),
             "time": queries.times.shown,
+            **parser.repeat_columns(queries.table),
             **score_column(
                 logit, self.calibration, self.find_new_ends(queries.src, queries.dst, queries.time)
             ),

@@ -37,6 +37,8 @@ TimeLike = str | float  # a date or a number
 PLACEHOLDER_NODES = 2  # nodes without events that stand for unknown ids; a pair has at most two of them
 SHOWN_IDS = 5  # of those that a message names
 SCORE_COLUMN, RAW_SCORE_COLUMN = "score", "uncalibrated_score"  # of runs with and without a calibration
+# columns of predictions; a query's column of such a name is repeated as query_NAME
+PREDICTION_COLUMNS = ("src", "dst", "time", SCORE_COLUMN, RAW_SCORE_COLUMN, "probability", "value")
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +158,14 @@ class QueryParser:
                 code = table.parse_codes(column.name, features.categories[column.index])
                 codes[:, column.index] = torch.from_numpy(code.copy())  # Arrow's buffers are read-only
         return QueryColumns(torch.arange(len(table)), edge, codes)
+
+    def repeat_columns(self, table: QueryTable) -> dict[str, pa.Array]:
+        """Return the columns of the events in question that the model reads, for a table of predictions."""
+        numeric, columns = {column.name for column in self.columns.numeric}, {}
+        for name in table.columns:
+            key = f"query_{name}" if name.partition(" ")[0] in PREDICTION_COLUMNS else name
+            columns[key] = table.format_numbers(name) if name in numeric else table.format_categories(name)
+        return columns
 
     def to_user_type(self, ids: pa.Array) -> pa.Array:
         """Cast ids to integers if the dataset has integer ids and all of them are written as integers."""

@@ -8,7 +8,7 @@ from csv import Error as CsvError
 from csv import reader as csv_reader
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -26,7 +26,16 @@ from dygmamba.data.readers.json_lines import iter_json_batches, read_keys
 from dygmamba.data.readers.options import USUAL_NAMES, ColumnRoles, ReadOptions, find_usual_column
 from dygmamba.data.readers.other_columns import as_category_text
 from dygmamba.data.readers.times import NumberTimeParser, choose_time_parser, format_iso_time
-from dygmamba.data.readers.values import BadRows, ColumnLocation, is_text_type, parse_floats
+from dygmamba.data.readers.values import (
+    BadRows,
+    ColumnLocation,
+    drop_missing_words,
+    is_real_type,
+    is_text_type,
+    parse_floats,
+    strip_whitespace,
+    try_cast,
+)
 
 # a file's path, or whatever `wrap_table` accepts; with a column src and, optionally, dst and time
 QuerySource = Any
@@ -79,6 +88,23 @@ class QueryTable:
         location = ColumnLocation(self.source, name, 0)
         return parse_floats(self.columns[name], location, options.fill, options.decimal)
 
+    def format_numbers(self, name: str) -> pa.Array:
+        """Return a numeric column of the events in question as given, but text as numbers if all values are."""
+        column = self.columns[name]
+        if is_text_type(column.type):
+            numbers = try_cast(drop_missing_words(strip_whitespace(column)), pa.int64(), pa.float64())
+            column = column if numbers is None else numbers
+        if is_real_type(column.type):
+            column = column.cast(pa.float64())
+            return pc.if_else(pc.is_nan(column), pa.scalar(None, column.type), column)
+        return column
+
+    def format_categories(self, name: str) -> pa.Array:
+        """Return a categorical column of the events in question as given: integers, or text."""
+        column = self.columns[name]
+        is_plain = is_text_type(column.type) or pa.types.is_integer(column.type)
+        return column if is_plain else as_category_text(column)
+
     def parse_codes(self, name: str, category: Category) -> np.ndarray:
         """Return a column of the events in question as codes; -1 for an unknown value."""
         values = pa.array(category.values, pa.string())
@@ -93,7 +119,7 @@ def read_queries(
 
     Columns are found by the names in `options`, the names in the dataset's `origin`, or the usual names.
     """
-    source, table, roles = read_query_columns(pairs, options, origin, wanted)
+    source, table, roles, names = read_query_columns(pairs, options, origin, wanted)
     if not table.num_rows:
         raise FileError(f"{source} has no rows; give at least one pair", code="no-rows")
     columns = {role: table[name].combine_chunks() for role, name in roles.items()}
@@ -103,7 +129,7 @@ def read_queries(
         parse_ids(columns["src"], locations["src"]),
         parse_ids(columns["dst"], locations["dst"]) if "dst" in roles else None,
         read_query_times(columns["time"], locations["time"], options, origin) if "time" in roles else None,
-        {name: table[name].combine_chunks() for name in wanted if name in table.column_names},
+        {name: table[name].combine_chunks() for name in names if name in wanted},
     )
 
 
@@ -138,15 +164,24 @@ def _parse_query_times(
     return QueryTimes(value, shown, parser.is_unix_time)
 
 
+class RawQueries(NamedTuple):
+    """Columns as they were given, before their values are parsed."""
+
+    source: str  # its name in messages
+    table: pa.Table  # the needed columns
+    roles: dict[str, str]  # the column name by role
+    names: tuple[str, ...]  # of all columns, also those that are not needed
+
+
 def read_query_columns(
     pairs: QuerySource, options: ReadOptions, origin: Origin, wanted: Sequence[str]
-) -> tuple[str, pa.Table, dict[str, str]]:
-    """Return the name of the source for messages, the needed columns, and the column name by role."""
+) -> RawQueries:
+    """Read the columns of sources, destinations and times and, as far as there are any, the wanted ones."""
     if is_in_memory(pairs):
         wrapped = wrap_table(pairs)
         roles = _assign_query_roles(wrapped.source, wrapped.names, options, origin)
         columns = dict.fromkeys([*roles.values(), *(name for name in wanted if name in wrapped.names)])
-        return wrapped.source, wrapped.to_arrow(columns), roles
+        return RawQueries(wrapped.source, wrapped.to_arrow(columns), roles, wrapped.names)
     path, source = Path(pairs), str(pairs)
     format = detect_format(path, options)
     if format == "npz":
@@ -154,15 +189,17 @@ def read_query_columns(
             f"{path} holds arrays, not pairs; give a CSV or Parquet file", code="unsupported-file"
         )
     if format in COLUMNAR_FORMATS:
-        table = read_columns(
-            path,
-            format,
-            lambda names: [
-                *_assign_query_roles(source, names, options, origin).values(),
-                *(name for name in wanted if name in names),
-            ],
-        )
-        return source, table, _assign_query_roles(source, table.column_names, options, origin)
+        names: Sequence[str] = ()
+
+        def choose(found: list[str]) -> list[str]:
+            nonlocal names
+            names = found
+            columns = _assign_query_roles(source, found, options, origin).values()
+            return list(dict.fromkeys([*columns, *(name for name in wanted if name in found)]))
+
+        table = read_columns(path, format, choose)
+        roles = _assign_query_roles(source, names, options, origin)
+        return RawQueries(source, table, roles, tuple(names))
     header = read_header(path, options) if format != "jsonl" else None
     names = read_keys(path, options) if header is None else header.names
     if header is None or header.named:
@@ -182,7 +219,7 @@ def read_query_columns(
     else:
         batches = list(iter_csv_batches(path, header, needed, options, bad_rows))
     bad_rows.raise_unless_skipped()
-    return source, pa.Table.from_batches(batches), roles
+    return RawQueries(source, pa.Table.from_batches(batches), roles, tuple(names))
 
 
 def _assign_query_roles(

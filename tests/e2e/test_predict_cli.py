@@ -9,7 +9,7 @@ import sys
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numba
 import pyarrow as pa
@@ -38,7 +38,7 @@ from tables import table, write_csv
 pytestmark = pytest.mark.e2e
 
 TINY = {"length": 8, "width": 4, "epochs": 1, "blocks": 1, "states": 4, "out": 8, "time_dim": 8, "lr": 0.02}
-SMALL = {"trees": 4, "rounds": 4, "epochs": 1, "leaves": 4, "neighbors": 4, "transitions": 0}
+SMALL: dict[str, Any] = {"trees": 4, "rounds": 4, "epochs": 1, "leaves": 4, "neighbors": 4, "transitions": 0}
 PEOPLE = ["ann", "bob", "cid", "dora", "eve", "fred", "gus", "Zoë, Ltd."]
 HEADER = ["when", "who", "whom", "euros"]
 
@@ -120,8 +120,8 @@ def shop(tmp_path_factory) -> dict[str, Place]:
 def ask(monkeypatch, capsys):
     """The command in this process: exit code, stdout, stderr."""
 
-    def call(place: Place, *words: object) -> tuple[int, str, str]:
-        arguments = ("predict", place.run, *words, "--data-dir", place.folder, "--device", "cpu")
+    def call(place: Place, *words: object, command: str = "predict") -> tuple[int, str, str]:
+        arguments = (command, place.run, *words, "--data-dir", place.folder, "--device", "cpu")
         monkeypatch.setattr(sys, "argv", ["dygmamba", *map(str, arguments)])
         with pytest.raises(SystemExit) as left:
             main()
@@ -396,3 +396,26 @@ def test_predictions_repeat_the_columns_of_the_query(shop, ask, tmp_path, monkey
     found = dm.open(shop["query"].run, device="cpu").score(given)
     assert found.column_names == ["src", "dst", "time", "payment", "amount", "score"]
     assert found["amount"].to_pylist() == [3]
+
+
+def test_explain_refuses_columns_that_the_run_does_not_read(shop, ask, monkeypatch):
+    """The sentence names the columns that the run reads, or says how to train a run that reads some."""
+    pair = ("--pair", "c1,p2", "--orders", 1)
+    given = ("--column", "amount=1", "--column", "payment=card")
+    expected = [
+        (
+            "query",
+            ("--column", "nonsense=1"),
+            "'nonsense' of the event in question; give only amount, payment",
+        ),
+        ("query", ("--column", "time=1"), "'time'"),
+        ("plain", (), "train a run that reads them with --set query_columns=true"),
+    ]
+    for name, more, sentence in expected:
+        code, out, err = ask(shop[name], *pair, *given, *more, "--json", command="explain")
+        assert (code, error_code(out), err.count("\n")) == (2, "columns-not-read", 1), err
+        assert sentence in err
+    assert ask(shop["query"], *pair, *given, command="explain")[0] == 0
+    monkeypatch.setenv("DYGMAMBA_DATA", str(shop["plain"].folder))
+    with raises("columns-not-read", ConfigError):
+        dm.open(shop["plain"].run, device="cpu").explain(("c1", "p2"), columns={"amount": 1})

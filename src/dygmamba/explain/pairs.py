@@ -250,6 +250,7 @@ def _read_query(
     if len(ids) != 2 and (is_link or len(ids) != 1):
         expected = "a pair (src, dst)" if is_link else "the id of a node"
         raise ConfigError(f"this run explains {expected}; got {pair!r}", code="not-a-pair")
+    predictor.query_parser.require_read_columns(given)
     columns = {name: pa.array([str(value)]) for name, value in zip(("src", "dst"), ids, strict=False)}
     columns |= {name: pa.array([str(value)]) for name, value in given.items() if name not in columns}
     queries, stream = predictor.query_parser.read(columns, at), predictor.ranker.stream_scorer.stream

@@ -3,6 +3,7 @@
 # pyarrow.compute makes its functions at import, where pyright cannot see them
 # pyright: reportAttributeAccessIssue=false
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -109,12 +110,33 @@ class QueryParser:
         default_factory=ColumnFacts
     )  # of the events in question that the model reads
 
+    @property
+    def column_names(self) -> list[str]:
+        """Columns of the events in question that the model reads."""
+        return [column.name for column in (*self.columns.numeric, *self.columns.types)]
+
+    def require_read_columns(self, names: Iterable[str]) -> None:
+        """Raise ConfigError if the model does not read one of these columns of the event in question."""
+        unread = [name for name in names if name not in self.column_names]
+        if not unread:
+            return
+        given = ", ".join(map(repr, unread))
+        if not self.columns:
+            raise ConfigError(
+                f"the run reads no column of the event in question, but got {given}; leave that out, or train a run "
+                "that reads them with `query_columns=true`",
+                code="columns-not-read",
+            )
+        raise ConfigError(
+            f"the run does not read {given} of the event in question; give only {', '.join(self.column_names)}",
+            code="columns-not-read",
+        )
+
     def read(self, pairs: QuerySource, at: TimeLike | None, sources_only: bool = False) -> QueryBatch:
         """Read the queries of a file or table; with `sources_only` each source (and time) once."""
         ids = read_id_list(pairs, self.options, self.dataset.origin) if isinstance(pairs, Path) else None
-        wanted = [column.name for column in (*self.columns.numeric, *self.columns.types)]
         table = read_queries(
-            pairs if ids is None else {"src": ids}, self.options, self.dataset.origin, wanted
+            pairs if ids is None else {"src": ids}, self.options, self.dataset.origin, self.column_names
         )
         return self._to_batch(table.distinct_sources() if sources_only else table, at)
 
@@ -138,7 +160,7 @@ class QueryParser:
         Raises:
             NotFoundError: The table has some of them, but not all.
         """
-        wanted = [column.name for column in (*self.columns.numeric, *self.columns.types)]
+        wanted = self.column_names
         missing = [name for name in wanted if name not in table.columns]
         if len(missing) == len(wanted):
             return None

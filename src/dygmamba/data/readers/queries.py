@@ -30,7 +30,6 @@ from dygmamba.data.readers.values import (
     BadRows,
     ColumnLocation,
     drop_missing_words,
-    is_real_type,
     is_text_type,
     parse_floats,
     strip_whitespace,
@@ -94,8 +93,9 @@ class QueryTable:
         if is_text_type(column.type):
             numbers = try_cast(drop_missing_words(strip_whitespace(column)), pa.int64(), pa.float64())
             column = column if numbers is None else numbers
-        if is_real_type(column.type):
-            column = column.cast(pa.float64())
+        if pa.types.is_decimal(column.type):
+            return column.cast(pa.float64())
+        if pa.types.is_floating(column.type):
             return pc.if_else(pc.is_nan(column), pa.scalar(None, column.type), column)
         return column
 

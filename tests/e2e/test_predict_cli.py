@@ -301,6 +301,8 @@ def test_numbers_stay_numbers(numbered, ask, tmp_path, monkeypatch):
         ("", "", "", "empty-file", "p.csv"),
         ("src,dst\n", "", "", "no-rows", "p.csv"),
         ("a,b\nann,bob\n", "", "", "column-not-recognized", "a, b"),
+        ("src,dst,euros,euros\nann,bob,1,2\n", "", "", "duplicate-column", "more than one column 'euros'"),
+        ("src,dst,src\nann,bob,cid\n", "", "", "duplicate-column", "more than one column 'src'"),
         ("src,when\nann,2024-05-01\n", "", "", "column-not-recognized", "dst"),
         ("src,dst,time\nann,bob,nan\n", "", "", "bad-value", "data row 1, column 'time' is nan"),
         (

@@ -23,7 +23,13 @@ from dygmamba.data.readers.delimited import iter_csv_batches
 from dygmamba.data.readers.header import read_header
 from dygmamba.data.readers.in_memory import is_in_memory, wrap_table
 from dygmamba.data.readers.json_lines import iter_json_batches, read_keys
-from dygmamba.data.readers.options import USUAL_NAMES, ColumnRoles, ReadOptions, find_usual_column
+from dygmamba.data.readers.options import (
+    USUAL_NAMES,
+    ColumnRoles,
+    ReadOptions,
+    find_usual_column,
+    require_distinct_names,
+)
 from dygmamba.data.readers.other_columns import as_category_text
 from dygmamba.data.readers.times import NumberTimeParser, choose_time_parser, format_iso_time
 from dygmamba.data.readers.values import (
@@ -226,6 +232,7 @@ def _assign_query_roles(
     source: str, names: Sequence[str], options: ReadOptions, origin: Origin
 ) -> dict[str, str]:
     """Find the column of each role; dst and time may be missing."""
+    require_distinct_names(source, names)
     roles = {}
     for role in USUAL_NAMES:
         chosen = [name for name in (getattr(options, role), getattr(origin, role)) if name in names]

@@ -421,3 +421,40 @@ def test_explain_refuses_columns_that_the_run_does_not_read(shop, ask, monkeypat
     monkeypatch.setenv("DYGMAMBA_DATA", str(shop["plain"].folder))
     with raises("columns-not-read", ConfigError):
         dm.open(shop["plain"].run, device="cpu").explain(("c1", "p2"), columns={"amount": 1})
+
+
+@pytest.mark.parametrize("suffix", ["csv", "jsonl"])
+def test_pairs_that_cannot_be_read_are_left_out_on_demand(shop, ask, tmp_path, suffix):
+    """Bad ids, times and numbers and short rows alike, with their numbers in the note; and the scores of the others."""
+    rows = [
+        ["c1", "p2", "2024-05-14", "5", "card"],
+        ["c1", "p2", "2024-05-14", "five", "card"],
+        ["c1", "p2", "2024-05-14", "nan", "card"],
+        ["c1", "", "2024-05-14", "7", "card"],
+        ["c1", "p2", "soon", "8", "card"],
+        ["c1", "p2"],
+        ["c2", "p3", "2024-05-14", "10", "cash"],
+    ]
+    names = ["customer", "product", "time", "amount", "payment"]
+    lines = (
+        [",".join(row) for row in (names, *rows)]
+        if suffix == "csv"
+        else [json.dumps(dict(zip(names, row, strict=False))) for row in rows]
+    )
+    pairs = table(tmp_path / f"pairs.{suffix}", "\n".join(lines) + "\n")
+    code, out, err = ask(shop["query"], "--pairs", pairs, "--skip-bad")
+    assert code == 0, err
+    assert [(row["src"], float(row["amount"])) for row in rows_of(out)] == [("c1", 5), ("c2", 10)]
+    note = " ".join(err.split())
+    assert (
+        "note: 5 bad rows were left out: data row 2, column 'amount' is 'five', not a number; data row 3"
+        in note
+    )
+    assert "data row 4, column 'product' is empty; data row 5, column 'time' is 'soon'" in note
+    good = table(tmp_path / "good.csv", "\n".join(",".join(row) for row in (names, rows[0], rows[-1])) + "\n")
+    assert ask(shop["query"], "--pairs", good)[1] == out
+    code, out, err = ask(shop["query"], "--pairs", pairs, "--json")
+    assert (code, err.count("\n")) == (2, 1), err
+    bad = table(tmp_path / "bad.csv", "\n".join(",".join(row) for row in (names, *rows[1:3])) + "\n")
+    code, out, err = ask(shop["query"], "--pairs", bad, "--skip-bad", "--json")
+    assert (code, error_code(out), err.count("\n")) == (2, "no-rows", 1), err

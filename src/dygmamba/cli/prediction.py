@@ -127,6 +127,10 @@ def predict(
 def _print_notes(found: "Predictions", run: Path) -> None:
     """Print on stderr what the user may not expect."""
     notes = []
+    if found.bad_rows is not None:
+        count = found.bad_rows.count
+        left_out = "1 bad row was" if count == 1 else f"{count:,} bad rows were"
+        notes.append(f"{left_out} left out: {found.bad_rows.summarize()}")
     if found.assumed_time is not None:
         notes.append(f"no time was given: scored just after the last known event, at {found.assumed_time}")
     if found.unknown_ids:

@@ -27,7 +27,7 @@ from dygmamba.data.readers.queries import (
     read_query_times,
 )
 from dygmamba.data.readers.times import format_iso_time
-from dygmamba.data.readers.values import ColumnLocation
+from dygmamba.data.readers.values import BadRows, ColumnLocation
 from dygmamba.data.storage.dataset import Dataset
 from dygmamba.data.storage.extension import check_time_scale, next_instant
 from dygmamba.sampling.columns import QueryColumns
@@ -136,7 +136,11 @@ class QueryParser:
         """Read the queries of a file or table; with `sources_only` each source (and time) once."""
         ids = read_id_list(pairs, self.options, self.dataset.origin) if isinstance(pairs, Path) else None
         table = read_queries(
-            pairs if ids is None else {"src": ids}, self.options, self.dataset.origin, self.column_names
+            pairs if ids is None else {"src": ids},
+            self.options,
+            self.dataset.origin,
+            [column.name for column in self.columns.numeric],
+            [column.name for column in self.columns.types],
         )
         return self._to_batch(table.distinct_sources() if sources_only else table, at)
 
@@ -286,6 +290,7 @@ class Predictions:
     calibrated: bool = True  # whether scores are probabilities
     without: tuple[str, ...] = ()  # sources without any candidate
     wrong_sides: WrongSides = field(default_factory=WrongSides)
+    bad_rows: BadRows | None = None  # of the queries, left out
 
 
 def score_column(
@@ -344,4 +349,5 @@ def build_predictions(
         calibration is not None,
         without,
         queries.wrong_sides,
+        queries.table.bad_rows,
     )

@@ -458,3 +458,21 @@ def test_pairs_that_cannot_be_read_are_left_out_on_demand(shop, ask, tmp_path, s
     bad = table(tmp_path / "bad.csv", "\n".join(",".join(row) for row in (names, *rows[1:3])) + "\n")
     code, out, err = ask(shop["query"], "--pairs", bad, "--skip-bad", "--json")
     assert (code, error_code(out), err.count("\n")) == (2, "no-rows", 1), err
+
+
+def test_unknown_values_of_a_query_are_named(shop, ask, tmp_path, monkeypatch, caplog):
+    """By `predict`, `explain` and `Run.score`; the scores are there all the same."""
+    rows = [f"c1,p2,5,{word}" for word in ("card", "Card", "bitcoin", "Card", "")]
+    pairs = table(tmp_path / "pairs.csv", "\n".join(["src,dst,amount,payment", *rows]) + "\n")
+    code, out, err = ask(shop["query"], "--pairs", pairs)
+    assert (code, len(rows_of(out))) == (0, 5), err
+    assert "note: 3 values of payment that no event has: Card, bitcoin, (empty); check" in " ".join(
+        err.split()
+    )
+    words = ("--pair", "c1,p2", "--orders", 1, "--column", "amount=5", "--column")
+    for word, number in (("payment=Card", 1), ("payment=card", 0)):
+        _, _, err = ask(shop["query"], *words, word, command="explain")
+        assert err.count("1 value of payment that no event has: Card") == number
+    monkeypatch.setenv("DYGMAMBA_DATA", str(shop["query"].folder))
+    dm.open(shop["query"].run, device="cpu").score(pairs)
+    assert "3 values of payment that no event has" in caplog.text

@@ -363,6 +363,7 @@ def _no_events_message(game: RemovalGame, names: str, time: Any) -> str:
 def _build_notes(game: RemovalGame, queries: QueryBatch) -> tuple[str, ...]:
     notes = [f"{name} has no event, so it has no history" for name in queries.unknown_ids]
     notes += queries.wrong_sides.describe()
+    notes += queries.unknown_values.describe()
     if game.removal == "stream":
         notes.append(
             f"this model reads more than two sequences of events: the {len(game.players)} newest events of the pair "

@@ -3,7 +3,7 @@
 # pyarrow.compute makes its functions at import, where pyright cannot see them
 # pyright: reportAttributeAccessIssue=false
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -82,6 +82,23 @@ class WrongSides:
 
 
 @dataclass(frozen=True, slots=True)
+class UnknownValues:
+    """Values of categorical columns of the queries that no event has; they may be misspelt."""
+
+    by_column: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+    def describe(self) -> list[str]:
+        """Say which values these are, a sentence for each column; empty if there are none."""
+        texts = []
+        for name, values in self.by_column.items():
+            shown = ", ".join(value or "(empty)" for value in values[:SHOWN_IDS])
+            shown += ", ..." * (len(values) > SHOWN_IDS)
+            count = "1 value" if len(values) == 1 else f"{len(values):,} values"
+            texts.append(f"{count} of {name} that no event has: {shown}; check the spelling")
+        return texts
+
+
+@dataclass(frozen=True, slots=True)
 class QueryBatch:
     """Queries with node numbers and times of the stream instead of the user's ids and dates."""
 
@@ -93,6 +110,7 @@ class QueryBatch:
     unknown_ids: tuple[str, ...]  # ids without events
     columns: QueryColumns | None = None  # of the events in question, if the model reads them
     wrong_sides: WrongSides = field(default_factory=WrongSides)
+    unknown_values: UnknownValues = field(default_factory=UnknownValues)
 
     @property
     def time(self) -> Tensor:
@@ -155,11 +173,15 @@ class QueryParser:
     def _to_batch(self, table: QueryTable, at: TimeLike | None) -> QueryBatch:
         times, assumed_time = self._resolve_times(table, at)
         src, dst, unknown_ids, wrong_sides = self._find_nodes(table)
-        columns = self._read_columns(table)
-        return QueryBatch(table, src, dst, times, assumed_time, unknown_ids, columns, wrong_sides)
+        columns, unknown_values = self._read_columns(table)
+        return QueryBatch(
+            table, src, dst, times, assumed_time, unknown_ids, columns, wrong_sides, unknown_values
+        )
 
-    def _read_columns(self, table: QueryTable) -> QueryColumns | None:
-        """Return the columns of the events in question that the model reads; the others are 0.
+    def _read_columns(self, table: QueryTable) -> tuple[QueryColumns | None, UnknownValues]:
+        """Return the columns of the events in question that the model reads, and the unknown values of categories.
+
+        Columns that the model does not read are 0.
 
         Raises:
             NotFoundError: The table has some of them, but not all.
@@ -167,7 +189,7 @@ class QueryParser:
         wanted = self.column_names
         missing = [name for name in wanted if name not in table.columns]
         if len(missing) == len(wanted):
-            return None
+            return None, UnknownValues()
         if missing:
             raise NotFoundError(
                 f"{table.source} has no column {missing[0]!r}, which the run reads with each pair; add it",
@@ -177,13 +199,15 @@ class QueryParser:
         edge = torch.zeros(len(table), features.edge.shape[1])
         for column in self.columns.numeric:
             edge[:, column.index] = torch.from_numpy(table.parse_numbers(column.name, self.options))
-        codes = None
+        codes, unknown_values = None, {}
         if features.codes is not None:
             codes = torch.zeros(len(table), features.codes.shape[1], dtype=torch.int32)
             for column in self.columns.types:
                 code = table.parse_codes(column.name, features.categories[column.index])
                 codes[:, column.index] = torch.from_numpy(code.copy())  # Arrow's buffers are read-only
-        return QueryColumns(torch.arange(len(table)), edge, codes)
+                if (code < 0).any():
+                    unknown_values[column.name] = table.unique_categories(column.name, code < 0)
+        return QueryColumns(torch.arange(len(table)), edge, codes), UnknownValues(unknown_values)
 
     def repeat_columns(self, table: QueryTable) -> dict[str, pa.Array]:
         """Return the columns of the events in question that the model reads, for a table of predictions."""
@@ -291,6 +315,7 @@ class Predictions:
     without: tuple[str, ...] = ()  # sources without any candidate
     wrong_sides: WrongSides = field(default_factory=WrongSides)
     bad_rows: BadRows | None = None  # of the queries, left out
+    unknown_values: UnknownValues = field(default_factory=UnknownValues)
 
 
 def score_column(
@@ -350,4 +375,5 @@ def build_predictions(
         without,
         queries.wrong_sides,
         queries.table.bad_rows,
+        queries.unknown_values,
     )

@@ -127,6 +127,11 @@ class QueryTable:
         code = pc.index_in(as_category_text(self.columns[name]), value_set=values)
         return pc.fill_null(code, -1).to_numpy(zero_copy_only=False)
 
+    def unique_categories(self, name: str, rows: np.ndarray) -> tuple[str, ...]:
+        """Return the values of a categorical column in these rows (a mask), each once."""
+        values = as_category_text(self.columns[name]).filter(pa.array(rows))
+        return tuple(pc.unique(values).to_pylist())
+
 
 def read_queries(
     pairs: QuerySource,

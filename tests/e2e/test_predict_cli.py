@@ -476,3 +476,12 @@ def test_unknown_values_of_a_query_are_named(shop, ask, tmp_path, monkeypatch, c
     monkeypatch.setenv("DYGMAMBA_DATA", str(shop["query"].folder))
     dm.open(shop["query"].run, device="cpu").score(pairs)
     assert "3 values of payment that no event has" in caplog.text
+
+
+def test_columns_that_the_run_does_not_read_are_named(shop, ask, tmp_path):
+    """Those of the dataset; a column of the user's own, such as a comment, is nobody's concern."""
+    pairs = table(tmp_path / "pairs.csv", "src,dst,amount,payment,comment\nc1,p2,5,card,x\n")
+    for name, number in (("plain", 1), ("query", 0)):
+        code, _, err = ask(shop[name], "--pairs", pairs)
+        note = "note: the run does not read amount, payment (trained without query_columns)\n"
+        assert (code, err.count(note), err.count("comment")) == (0, number, 0), err

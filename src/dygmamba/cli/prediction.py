@@ -138,6 +138,8 @@ def _print_notes(found: "Predictions", run: Path) -> None:
         notes.append(f"{count} without any event: {_shorten(found.unknown_ids)}")
     notes += found.wrong_sides.describe()
     notes += found.unknown_values.describe()
+    if found.unread_columns:
+        notes.append(found.unread_columns)
     if found.without:
         count = f"{len(found.without):,} source{'s' * (len(found.without) != 1)}"
         notes.append(f"{count} without any destination left: {_shorten(found.without)}")

@@ -177,7 +177,8 @@ class Predictor:
                 logit, self.calibration, self.find_new_ends(queries.src, queries.dst, queries.time)
             ),
         }
-        return build_predictions(queries, columns, self.calibration)
+        unread = parser.describe_unread_columns(queries.table)
+        return replace(build_predictions(queries, columns, self.calibration), unread_columns=unread)
 
     def find_new_ends(self, src: Tensor, dst: Tensor, time: Tensor) -> Tensor | None:
         """Return which ends of pairs are new, as `NewNodes.find`; None if the calibration does not depend on it."""

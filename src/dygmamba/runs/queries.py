@@ -209,6 +209,16 @@ class QueryParser:
                     unknown_values[column.name] = table.unique_categories(column.name, code < 0)
         return QueryColumns(torch.arange(len(table)), edge, codes), UnknownValues(unknown_values)
 
+    def describe_unread_columns(self, table: QueryTable) -> str:
+        """Name columns of the dataset's events in the table that the model does not read; "" if none."""
+        features = self.dataset.store.features
+        own = {*features.edge_names, *(category.name for category in features.categories)}
+        unread = [name for name in table.unread if name in own]
+        if not unread:
+            return ""
+        shown = ", ".join(unread[:SHOWN_IDS]) + ", ..." * (len(unread) > SHOWN_IDS)
+        return f"the run does not read {shown}" + " (trained without query_columns)" * (not self.columns)
+
     def repeat_columns(self, table: QueryTable) -> dict[str, pa.Array]:
         """Return the columns of the events in question that the model reads, for a table of predictions."""
         numeric, columns = {column.name for column in self.columns.numeric}, {}
@@ -316,6 +326,7 @@ class Predictions:
     wrong_sides: WrongSides = field(default_factory=WrongSides)
     bad_rows: BadRows | None = None  # of the queries, left out
     unknown_values: UnknownValues = field(default_factory=UnknownValues)
+    unread_columns: str = ""  # a sentence about columns of the queries that the model does not read
 
 
 def score_column(

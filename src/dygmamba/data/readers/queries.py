@@ -72,6 +72,7 @@ class QueryTable:
     """Queries with the user's ids; `dst` and `time` are None if there is no such column.
 
     `columns` are those of the event in question that were wanted and found, by name. `bad_rows` were left out.
+    `unread` names the other columns of the source.
     """
 
     source: str
@@ -80,6 +81,7 @@ class QueryTable:
     time: QueryTimes | None
     columns: Mapping[str, pa.Array] = field(default_factory=dict)
     bad_rows: BadRows | None = None
+    unread: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.src)
@@ -162,6 +164,7 @@ def read_queries(
         read_query_times(columns["time"], locations["time"], options, origin) if "time" in roles else None,
         {name: table[name].combine_chunks() for name in raw.names if name in wanted},
         bad_rows if bad_rows.count else None,
+        tuple(name for name in raw.names if name not in wanted and name not in roles.values()),
     )
 
 

@@ -485,3 +485,12 @@ def test_columns_that_the_run_does_not_read_are_named(shop, ask, tmp_path):
         code, _, err = ask(shop[name], "--pairs", pairs)
         note = "note: the run does not read amount, payment (trained without query_columns)\n"
         assert (code, err.count(note), err.count("comment")) == (0, number, 0), err
+
+
+def test_a_run_that_reads_columns_of_the_query_cannot_rank(shop, ask):
+    """The sentence says why, and which run can."""
+    code, out, err = ask(shop["query"], "--sources", "c1", "--top", 3, "--json")
+    assert (code, error_code(out), err.count("\n")) == (2, "query-columns-missing", 1), err
+    assert "cannot rank destinations, because a candidate has no amount or payment" in err
+    assert "--set query_columns=false" in err
+    assert ask(shop["plain"], "--sources", "c1", "--top", 3)[0] == 0

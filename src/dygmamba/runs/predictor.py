@@ -206,7 +206,14 @@ class Predictor:
     ) -> Predictions:
         """Rank the k likeliest destinations of each source and time among the candidates (default: all)."""
         self._require_task("link")
-        queries, parser = self._read_queries(pairs, at, sources_only=True), self.query_parser
+        parser = self.query_parser
+        if parser.columns:
+            raise ConfigError(
+                "a run with query_columns cannot rank destinations, because a candidate has no "
+                f"{' or '.join(parser.column_names)}; use a run trained with `query_columns=false`",
+                code="query-columns-missing",
+            )
+        queries = self._read_queries(pairs, at, sources_only=True)
         nodes, calibration = parser.read_candidates(candidates), self.calibration
 
         def log_odds(logit: Tensor, rows: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ import sys
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numba
 import pyarrow as pa
@@ -38,6 +38,7 @@ from tables import table, write_csv
 pytestmark = pytest.mark.e2e
 
 TINY = {"length": 8, "width": 4, "epochs": 1, "blocks": 1, "states": 4, "out": 8, "time_dim": 8, "lr": 0.02}
+SMALL: dict[str, Any] = {"trees": 4, "rounds": 4, "epochs": 1, "leaves": 4, "neighbors": 4, "transitions": 0}
 PEOPLE = ["ann", "bob", "cid", "dora", "eve", "fred", "gus", "Zoë, Ltd."]
 HEADER = ["when", "who", "whom", "euros"]
 
@@ -90,12 +91,37 @@ def numbered(tmp_path_factory) -> Place:
     )
 
 
+@pytest.fixture(scope="module")
+def shop(tmp_path_factory) -> dict[str, Place]:
+    """Purchases with an amount and a payment: a run that reads those of a query, and one that does not."""
+    folder, draw, rows = tmp_path_factory.mktemp("shop"), random.Random(0), []
+    for k in range(300):
+        when = datetime(2024, 5, 1, tzinfo=UTC) + timedelta(hours=k + draw.random() / 2)
+        customer = draw.randrange(8)
+        payment, amount = ("cash", "card")[customer % 2], 10 * (1 + customer) + draw.randint(0, 500) / 100
+        rows.append(
+            [when.isoformat(timespec="seconds"), f"c{customer}", f"p{draw.randrange(9)}", amount, payment]
+        )
+    path = write_csv(folder / "shop.csv", ["time", "customer", "product", "amount", "payment"], rows)
+    options = ReadOptions(src="customer", dst="product", features=("amount",), types=("payment",))
+    save_dataset(data := read_dataset(path, options), folder)
+    return {
+        name: Place(
+            folder,
+            dm.train(data, "trees", out=folder / name, device="cpu", **SMALL, query_columns=name == "query")[
+                0
+            ].path,
+        )
+        for name in ("query", "plain")
+    }
+
+
 @pytest.fixture
 def ask(monkeypatch, capsys):
     """The command in this process: exit code, stdout, stderr."""
 
-    def call(place: Place, *words: object) -> tuple[int, str, str]:
-        arguments = ("predict", place.run, *words, "--data-dir", place.folder, "--device", "cpu")
+    def call(place: Place, *words: object, command: str = "predict") -> tuple[int, str, str]:
+        arguments = (command, place.run, *words, "--data-dir", place.folder, "--device", "cpu")
         monkeypatch.setattr(sys, "argv", ["dygmamba", *map(str, arguments)])
         with pytest.raises(SystemExit) as left:
             main()
@@ -275,6 +301,8 @@ def test_numbers_stay_numbers(numbered, ask, tmp_path, monkeypatch):
         ("", "", "", "empty-file", "p.csv"),
         ("src,dst\n", "", "", "no-rows", "p.csv"),
         ("a,b\nann,bob\n", "", "", "column-not-recognized", "a, b"),
+        ("src,dst,euros,euros\nann,bob,1,2\n", "", "", "duplicate-column", "more than one column 'euros'"),
+        ("src,dst,src\nann,bob,cid\n", "", "", "duplicate-column", "more than one column 'src'"),
         ("src,when\nann,2024-05-01\n", "", "", "column-not-recognized", "dst"),
         ("src,dst,time\nann,bob,nan\n", "", "", "bad-value", "data row 1, column 'time' is nan"),
         (
@@ -342,3 +370,127 @@ def test_a_run_that_does_not_fit_is_one_sentence(numbered, ask, tmp_path):
         code, out, err = ask(copy, "--pairs", pairs)
         assert (code, out, err.count("\n")) == (2, "", 1)
         assert sentence in err
+
+
+PURCHASES = "customer,product,time,amount,payment\nc1,p2,2024-05-14,-5.50,card\nc1,p2,2024-05-14,950,cash\n"
+
+
+def test_predictions_repeat_the_columns_of_the_query(shop, ask, tmp_path, monkeypatch):
+    """By name, after the time, in every form of output; a run that does not read them repeats none."""
+    pairs = table(tmp_path / "pairs.csv", PURCHASES)
+    names = ["src", "dst", "time", "amount", "payment", "score"]
+    code, out, err = ask(shop["query"], "--pairs", pairs)
+    assert (code, out.splitlines()[0]) == (0, ",".join(names)), err
+    assert [(row["amount"], row["payment"]) for row in rows_of(out)] == [("-5.5", "card"), ("950.0", "cash")]
+    _, out, _ = ask(shop["query"], "--pairs", pairs, "--json", "--top-per-day", 1)
+    (best,) = json.loads(out)["predictions"]
+    assert list(best) == names
+    assert (best["amount"], best["payment"]) in [(-5.5, "card"), (950.0, "cash")]
+    file = tmp_path / "scores.parquet"
+    assert ask(shop["query"], "--pairs", pairs, "--out", file, "--threshold", 0)[0] == 0
+    assert parquet.read_table(file).select(["amount", "payment"]).to_pydict() == {
+        "amount": [-5.5, 950.0],
+        "payment": ["card", "cash"],
+    }
+    assert ask(shop["plain"], "--pairs", pairs)[1].startswith("src,dst,time,score\n")
+    monkeypatch.setenv("DYGMAMBA_DATA", str(shop["query"].folder))
+    given = {"src": ["c1"], "dst": ["p2"], "payment": ["card"], "amount": [3]}
+    found = dm.open(shop["query"].run, device="cpu").score(given)
+    assert found.column_names == ["src", "dst", "time", "payment", "amount", "score"]
+    assert found["amount"].to_pylist() == [3]
+
+
+def test_explain_refuses_columns_that_the_run_does_not_read(shop, ask, monkeypatch):
+    """The sentence names the columns that the run reads, or says how to train a run that reads some."""
+    pair = ("--pair", "c1,p2", "--orders", 1)
+    given = ("--column", "amount=1", "--column", "payment=card")
+    expected = [
+        (
+            "query",
+            ("--column", "nonsense=1"),
+            "'nonsense' of the event in question; give only amount, payment",
+        ),
+        ("query", ("--column", "time=1"), "'time'"),
+        ("plain", (), "train a run that reads them with --set query_columns=true"),
+    ]
+    for name, more, sentence in expected:
+        code, out, err = ask(shop[name], *pair, *given, *more, "--json", command="explain")
+        assert (code, error_code(out), err.count("\n")) == (2, "columns-not-read", 1), err
+        assert sentence in err
+    assert ask(shop["query"], *pair, *given, command="explain")[0] == 0
+    monkeypatch.setenv("DYGMAMBA_DATA", str(shop["plain"].folder))
+    with raises("columns-not-read", ConfigError):
+        dm.open(shop["plain"].run, device="cpu").explain(("c1", "p2"), columns={"amount": 1})
+
+
+@pytest.mark.parametrize("suffix", ["csv", "jsonl"])
+def test_pairs_that_cannot_be_read_are_left_out_on_demand(shop, ask, tmp_path, suffix):
+    """Bad ids, times and numbers and short rows alike, with their numbers in the note; and the scores of the others."""
+    rows = [
+        ["c1", "p2", "2024-05-14", "5", "card"],
+        ["c1", "p2", "2024-05-14", "five", "card"],
+        ["c1", "p2", "2024-05-14", "nan", "card"],
+        ["c1", "", "2024-05-14", "7", "card"],
+        ["c1", "p2", "soon", "8", "card"],
+        ["c1", "p2"],
+        ["c2", "p3", "2024-05-14", "10", "cash"],
+    ]
+    names = ["customer", "product", "time", "amount", "payment"]
+    lines = (
+        [",".join(row) for row in (names, *rows)]
+        if suffix == "csv"
+        else [json.dumps(dict(zip(names, row, strict=False))) for row in rows]
+    )
+    pairs = table(tmp_path / f"pairs.{suffix}", "\n".join(lines) + "\n")
+    code, out, err = ask(shop["query"], "--pairs", pairs, "--skip-bad")
+    assert code == 0, err
+    assert [(row["src"], float(row["amount"])) for row in rows_of(out)] == [("c1", 5), ("c2", 10)]
+    note = " ".join(err.split())
+    assert (
+        "note: 5 bad rows were left out: data row 2, column 'amount' is 'five', not a number; data row 3"
+        in note
+    )
+    assert "data row 4, column 'product' is empty; data row 5, column 'time' is 'soon'" in note
+    good = table(tmp_path / "good.csv", "\n".join(",".join(row) for row in (names, rows[0], rows[-1])) + "\n")
+    assert ask(shop["query"], "--pairs", good)[1] == out
+    code, out, err = ask(shop["query"], "--pairs", pairs, "--json")
+    assert (code, err.count("\n")) == (2, 1), err
+    bad = table(tmp_path / "bad.csv", "\n".join(",".join(row) for row in (names, *rows[1:3])) + "\n")
+    code, out, err = ask(shop["query"], "--pairs", bad, "--skip-bad", "--json")
+    assert (code, error_code(out), err.count("\n")) == (2, "no-rows", 1), err
+
+
+def test_unknown_values_of_a_query_are_named(shop, ask, tmp_path, monkeypatch, caplog):
+    """By `predict`, `explain` and `Run.score`; the scores are there all the same."""
+    rows = [f"c1,p2,5,{word}" for word in ("card", "Card", "bitcoin", "Card", "")]
+    pairs = table(tmp_path / "pairs.csv", "\n".join(["src,dst,amount,payment", *rows]) + "\n")
+    code, out, err = ask(shop["query"], "--pairs", pairs)
+    assert (code, len(rows_of(out))) == (0, 5), err
+    assert "note: 3 values of payment that no event has: Card, bitcoin, (empty); check" in " ".join(
+        err.split()
+    )
+    words = ("--pair", "c1,p2", "--orders", 1, "--column", "amount=5", "--column")
+    for word, number in (("payment=Card", 1), ("payment=card", 0)):
+        _, _, err = ask(shop["query"], *words, word, command="explain")
+        assert err.count("1 value of payment that no event has: Card") == number
+    monkeypatch.setenv("DYGMAMBA_DATA", str(shop["query"].folder))
+    dm.open(shop["query"].run, device="cpu").score(pairs)
+    assert "3 values of payment that no event has" in caplog.text
+
+
+def test_columns_that_the_run_does_not_read_are_named(shop, ask, tmp_path):
+    """Those of the dataset; a column of the user's own, such as a comment, is nobody's concern."""
+    pairs = table(tmp_path / "pairs.csv", "src,dst,amount,payment,comment\nc1,p2,5,card,x\n")
+    for name, number in (("plain", 1), ("query", 0)):
+        code, _, err = ask(shop[name], "--pairs", pairs)
+        note = "note: the run does not read amount, payment (trained without query_columns)\n"
+        assert (code, err.count(note), err.count("comment")) == (0, number, 0), err
+
+
+def test_a_run_that_reads_columns_of_the_query_cannot_rank(shop, ask):
+    """The sentence says why, and which run can."""
+    code, out, err = ask(shop["query"], "--sources", "c1", "--top", 3, "--json")
+    assert (code, error_code(out), err.count("\n")) == (2, "query-columns-missing", 1), err
+    assert "cannot rank destinations, because a candidate has no amount or payment" in err
+    assert "--set query_columns=false" in err
+    assert ask(shop["plain"], "--sources", "c1", "--top", 3)[0] == 0

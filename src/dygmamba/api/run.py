@@ -145,8 +145,9 @@ class Run:
 
         A model trained with `query_columns` also reads the columns of the events in question, by their names.
 
-        Returns columns src, dst, time, score, in the same order. Ids without events are allowed, unless the model has a
-        node memory; the logger "dygmamba" warns of them, as they may be misspelt.
+        Returns columns src, dst, time, those of the events in question that the model reads, and score, in the same
+        order. Ids without events are allowed, unless the model has a node memory; the logger "dygmamba" warns of them,
+        as they may be misspelt.
         """
         return _log_unknown_ids(self._predictor.score(pairs, at))
 
@@ -378,13 +379,13 @@ def load_program(path: Path | str) -> Program:
 
 
 def _log_unknown_ids(found: Predictions) -> pa.Table:
-    """Return the table; warn of ids without events, which may be misspelt."""
+    """Return the table; warn of ids without events and of unknown values, which may be misspelt."""
     ids = found.unknown_ids
     if ids:
         shown = ", ".join(map(str, ids[:SHOWN_IDS])) + ", ..." * (len(ids) > SHOWN_IDS)
         subject = "1 id has no event and is" if len(ids) == 1 else f"{len(ids):,} ids have no event and are"
         LOGGER.warning("%s scored without a history: %s", subject, shown)
-    for text in found.wrong_sides.describe():
+    for text in (*found.wrong_sides.describe(), *found.unknown_values.describe()):
         LOGGER.warning("%s", text)
     return found.table
 

@@ -19,7 +19,7 @@ OPTIONS = {name: f"--{name.replace('_', '-')}" for name in _OPTION_NAMES.split()
     "start_from": "--from",
     "trust": "--trust-code",
 }
-SETTINGS_WITHOUT_OPTION = ("patience", "batch")
+SETTINGS_WITHOUT_OPTION = ("patience", "batch", "query_columns")
 # Calls of the library that messages recommend, as commands.
 COMMAND_FORMS = {
     "read": "dygmamba data import {}",

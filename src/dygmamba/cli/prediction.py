@@ -127,12 +127,19 @@ def predict(
 def _print_notes(found: "Predictions", run: Path) -> None:
     """Print on stderr what the user may not expect."""
     notes = []
+    if found.bad_rows is not None:
+        count = found.bad_rows.count
+        left_out = "1 bad row was" if count == 1 else f"{count:,} bad rows were"
+        notes.append(f"{left_out} left out: {found.bad_rows.summarize()}")
     if found.assumed_time is not None:
         notes.append(f"no time was given: scored just after the last known event, at {found.assumed_time}")
     if found.unknown_ids:
         count = f"{len(found.unknown_ids):,} id{'s' * (len(found.unknown_ids) != 1)}"
         notes.append(f"{count} without any event: {_shorten(found.unknown_ids)}")
     notes += found.wrong_sides.describe()
+    notes += found.unknown_values.describe()
+    if found.unread_columns:
+        notes.append(found.unread_columns)
     if found.without:
         count = f"{len(found.without):,} source{'s' * (len(found.without) != 1)}"
         notes.append(f"{count} without any destination left: {_shorten(found.without)}")

@@ -250,6 +250,7 @@ def _read_query(
     if len(ids) != 2 and (is_link or len(ids) != 1):
         expected = "a pair (src, dst)" if is_link else "the id of a node"
         raise ConfigError(f"this run explains {expected}; got {pair!r}", code="not-a-pair")
+    predictor.query_parser.require_read_columns(given)
     columns = {name: pa.array([str(value)]) for name, value in zip(("src", "dst"), ids, strict=False)}
     columns |= {name: pa.array([str(value)]) for name, value in given.items() if name not in columns}
     queries, stream = predictor.query_parser.read(columns, at), predictor.ranker.stream_scorer.stream
@@ -362,6 +363,7 @@ def _no_events_message(game: RemovalGame, names: str, time: Any) -> str:
 def _build_notes(game: RemovalGame, queries: QueryBatch) -> tuple[str, ...]:
     notes = [f"{name} has no event, so it has no history" for name in queries.unknown_ids]
     notes += queries.wrong_sides.describe()
+    notes += queries.unknown_values.describe()
     if game.removal == "stream":
         notes.append(
             f"this model reads more than two sequences of events: the {len(game.players)} newest events of the pair "

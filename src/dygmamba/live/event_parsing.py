@@ -148,7 +148,8 @@ class EventParser:
         if is_list and all(isinstance(row, tuple | list) for row in events):
             return self._read_tuples(events)
         wanted = [*self.layout.features, *self.layout.types, ID_COLUMN]
-        source, table, roles = read_query_columns(events, self._options, self._origin, wanted)
+        raw = read_query_columns(events, self._options, self._origin, wanted)
+        source, table, roles = raw.source, raw.table, raw.roles
         columns = {name: table[name].combine_chunks() for name in table.column_names}
         by_role = {role: columns[name] for role, name in roles.items()}
         return self._require_roles(RawEvents(source, table.num_rows, roles, columns, by_role))

@@ -158,7 +158,7 @@ class Predictor:
     def score(
         self, pairs: QuerySource, at: TimeLike | None = None, progress: Progress = SILENT
     ) -> Predictions:
-        """Score each pair, in the given order: columns src, dst, time, score."""
+        """Score each pair, in the given order: columns src, dst, time, those that the model reads of a query, score."""
         self._require_task("link")
         queries, parser = self._read_queries(pairs, at), self.query_parser
         if queries.table.dst is None:
@@ -172,11 +172,13 @@ class Predictor:
             "src": parser.to_user_type(queries.table.src),
             "dst": parser.to_user_type(queries.table.dst),
             "time": queries.times.shown,
+            **parser.repeat_columns(queries.table),
             **score_column(
                 logit, self.calibration, self.find_new_ends(queries.src, queries.dst, queries.time)
             ),
         }
-        return build_predictions(queries, columns, self.calibration)
+        unread = parser.describe_unread_columns(queries.table)
+        return replace(build_predictions(queries, columns, self.calibration), unread_columns=unread)
 
     def find_new_ends(self, src: Tensor, dst: Tensor, time: Tensor) -> Tensor | None:
         """Return which ends of pairs are new, as `NewNodes.find`; None if the calibration does not depend on it."""
@@ -204,7 +206,14 @@ class Predictor:
     ) -> Predictions:
         """Rank the k likeliest destinations of each source and time among the candidates (default: all)."""
         self._require_task("link")
-        queries, parser = self._read_queries(pairs, at, sources_only=True), self.query_parser
+        parser = self.query_parser
+        if parser.columns:
+            raise ConfigError(
+                "a run with query_columns cannot rank destinations, because a candidate has no "
+                f"{' or '.join(parser.column_names)}; use a run trained with `query_columns=false`",
+                code="query-columns-missing",
+            )
+        queries = self._read_queries(pairs, at, sources_only=True)
         nodes, calibration = parser.read_candidates(candidates), self.calibration
 
         def log_odds(logit: Tensor, rows: Tensor) -> Tensor:

@@ -3,6 +3,7 @@
 # pyarrow.compute makes its functions at import, where pyright cannot see them
 # pyright: reportAttributeAccessIssue=false
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -26,7 +27,7 @@ from dygmamba.data.readers.queries import (
     read_query_times,
 )
 from dygmamba.data.readers.times import format_iso_time
-from dygmamba.data.readers.values import ColumnLocation
+from dygmamba.data.readers.values import BadRows, ColumnLocation
 from dygmamba.data.storage.dataset import Dataset
 from dygmamba.data.storage.extension import check_time_scale, next_instant
 from dygmamba.sampling.columns import QueryColumns
@@ -37,6 +38,8 @@ TimeLike = str | float  # a date or a number
 PLACEHOLDER_NODES = 2  # nodes without events that stand for unknown ids; a pair has at most two of them
 SHOWN_IDS = 5  # of those that a message names
 SCORE_COLUMN, RAW_SCORE_COLUMN = "score", "uncalibrated_score"  # of runs with and without a calibration
+# columns of predictions; a query's column of such a name is repeated as query_NAME
+PREDICTION_COLUMNS = ("src", "dst", "time", SCORE_COLUMN, RAW_SCORE_COLUMN, "probability", "value")
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +82,23 @@ class WrongSides:
 
 
 @dataclass(frozen=True, slots=True)
+class UnknownValues:
+    """Values of categorical columns of the queries that no event has; they may be misspelt."""
+
+    by_column: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+    def describe(self) -> list[str]:
+        """Say which values these are, a sentence for each column; empty if there are none."""
+        texts = []
+        for name, values in self.by_column.items():
+            shown = ", ".join(value or "(empty)" for value in values[:SHOWN_IDS])
+            shown += ", ..." * (len(values) > SHOWN_IDS)
+            count = "1 value" if len(values) == 1 else f"{len(values):,} values"
+            texts.append(f"{count} of {name} that no event has: {shown}; check the spelling")
+        return texts
+
+
+@dataclass(frozen=True, slots=True)
 class QueryBatch:
     """Queries with node numbers and times of the stream instead of the user's ids and dates."""
 
@@ -90,6 +110,7 @@ class QueryBatch:
     unknown_ids: tuple[str, ...]  # ids without events
     columns: QueryColumns | None = None  # of the events in question, if the model reads them
     wrong_sides: WrongSides = field(default_factory=WrongSides)
+    unknown_values: UnknownValues = field(default_factory=UnknownValues)
 
     @property
     def time(self) -> Tensor:
@@ -107,12 +128,37 @@ class QueryParser:
         default_factory=ColumnFacts
     )  # of the events in question that the model reads
 
+    @property
+    def column_names(self) -> list[str]:
+        """Columns of the events in question that the model reads."""
+        return [column.name for column in (*self.columns.numeric, *self.columns.types)]
+
+    def require_read_columns(self, names: Iterable[str]) -> None:
+        """Raise ConfigError if the model does not read one of these columns of the event in question."""
+        unread = [name for name in names if name not in self.column_names]
+        if not unread:
+            return
+        given = ", ".join(map(repr, unread))
+        if not self.columns:
+            raise ConfigError(
+                f"the run reads no column of the event in question, but got {given}; leave that out, or train a run "
+                "that reads them with `query_columns=true`",
+                code="columns-not-read",
+            )
+        raise ConfigError(
+            f"the run does not read {given} of the event in question; give only {', '.join(self.column_names)}",
+            code="columns-not-read",
+        )
+
     def read(self, pairs: QuerySource, at: TimeLike | None, sources_only: bool = False) -> QueryBatch:
         """Read the queries of a file or table; with `sources_only` each source (and time) once."""
         ids = read_id_list(pairs, self.options, self.dataset.origin) if isinstance(pairs, Path) else None
-        wanted = [column.name for column in (*self.columns.numeric, *self.columns.types)]
         table = read_queries(
-            pairs if ids is None else {"src": ids}, self.options, self.dataset.origin, wanted
+            pairs if ids is None else {"src": ids},
+            self.options,
+            self.dataset.origin,
+            [column.name for column in self.columns.numeric],
+            [column.name for column in self.columns.types],
         )
         return self._to_batch(table.distinct_sources() if sources_only else table, at)
 
@@ -127,19 +173,23 @@ class QueryParser:
     def _to_batch(self, table: QueryTable, at: TimeLike | None) -> QueryBatch:
         times, assumed_time = self._resolve_times(table, at)
         src, dst, unknown_ids, wrong_sides = self._find_nodes(table)
-        columns = self._read_columns(table)
-        return QueryBatch(table, src, dst, times, assumed_time, unknown_ids, columns, wrong_sides)
+        columns, unknown_values = self._read_columns(table)
+        return QueryBatch(
+            table, src, dst, times, assumed_time, unknown_ids, columns, wrong_sides, unknown_values
+        )
 
-    def _read_columns(self, table: QueryTable) -> QueryColumns | None:
-        """Return the columns of the events in question that the model reads; the others are 0.
+    def _read_columns(self, table: QueryTable) -> tuple[QueryColumns | None, UnknownValues]:
+        """Return the columns of the events in question that the model reads, and the unknown values of categories.
+
+        Columns that the model does not read are 0.
 
         Raises:
             NotFoundError: The table has some of them, but not all.
         """
-        wanted = [column.name for column in (*self.columns.numeric, *self.columns.types)]
+        wanted = self.column_names
         missing = [name for name in wanted if name not in table.columns]
         if len(missing) == len(wanted):
-            return None
+            return None, UnknownValues()
         if missing:
             raise NotFoundError(
                 f"{table.source} has no column {missing[0]!r}, which the run reads with each pair; add it",
@@ -149,13 +199,33 @@ class QueryParser:
         edge = torch.zeros(len(table), features.edge.shape[1])
         for column in self.columns.numeric:
             edge[:, column.index] = torch.from_numpy(table.parse_numbers(column.name, self.options))
-        codes = None
+        codes, unknown_values = None, {}
         if features.codes is not None:
             codes = torch.zeros(len(table), features.codes.shape[1], dtype=torch.int32)
             for column in self.columns.types:
                 code = table.parse_codes(column.name, features.categories[column.index])
                 codes[:, column.index] = torch.from_numpy(code.copy())  # Arrow's buffers are read-only
-        return QueryColumns(torch.arange(len(table)), edge, codes)
+                if (code < 0).any():
+                    unknown_values[column.name] = table.unique_categories(column.name, code < 0)
+        return QueryColumns(torch.arange(len(table)), edge, codes), UnknownValues(unknown_values)
+
+    def describe_unread_columns(self, table: QueryTable) -> str:
+        """Name columns of the dataset's events in the table that the model does not read; "" if none."""
+        features = self.dataset.store.features
+        own = {*features.edge_names, *(category.name for category in features.categories)}
+        unread = [name for name in table.unread if name in own]
+        if not unread:
+            return ""
+        shown = ", ".join(unread[:SHOWN_IDS]) + ", ..." * (len(unread) > SHOWN_IDS)
+        return f"the run does not read {shown}" + " (trained without query_columns)" * (not self.columns)
+
+    def repeat_columns(self, table: QueryTable) -> dict[str, pa.Array]:
+        """Return the columns of the events in question that the model reads, for a table of predictions."""
+        numeric, columns = {column.name for column in self.columns.numeric}, {}
+        for name in table.columns:
+            key = f"query_{name}" if name.partition(" ")[0] in PREDICTION_COLUMNS else name
+            columns[key] = table.format_numbers(name) if name in numeric else table.format_categories(name)
+        return columns
 
     def to_user_type(self, ids: pa.Array) -> pa.Array:
         """Cast ids to integers if the dataset has integer ids and all of them are written as integers."""
@@ -254,6 +324,9 @@ class Predictions:
     calibrated: bool = True  # whether scores are probabilities
     without: tuple[str, ...] = ()  # sources without any candidate
     wrong_sides: WrongSides = field(default_factory=WrongSides)
+    bad_rows: BadRows | None = None  # of the queries, left out
+    unknown_values: UnknownValues = field(default_factory=UnknownValues)
+    unread_columns: str = ""  # a sentence about columns of the queries that the model does not read
 
 
 def score_column(
@@ -312,4 +385,6 @@ def build_predictions(
         calibration is not None,
         without,
         queries.wrong_sides,
+        queries.table.bad_rows,
+        queries.unknown_values,
     )

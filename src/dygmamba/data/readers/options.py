@@ -159,14 +159,19 @@ class ColumnRoles:
         return [name for name in dict.fromkeys(names) if name not in self.absent]
 
 
-def assign_roles(path: Path | str, names: Sequence[str], options: ReadOptions) -> ColumnRoles:
-    """Choose the columns by the options, else by their usual names."""
+def require_distinct_names(path: Path | str, names: Sequence[str]) -> None:
+    """Raise FileError if two columns have the same name."""
     repeated = [name for name, count in Counter(names).items() if count > 1]
     if repeated:
         raise FileError(
             f"{path} has more than one column {_format_names(repeated)}; rename all but one",
             code="duplicate-column",
         )
+
+
+def assign_roles(path: Path | str, names: Sequence[str], options: ReadOptions) -> ColumnRoles:
+    """Choose the columns by the options, else by their usual names."""
+    require_distinct_names(path, names)
     chosen = (*options.features, *options.types)
     absent = tuple(name for name in chosen if options.allow_absent and name not in names)
     features, types = (

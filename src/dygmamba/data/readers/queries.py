@@ -3,12 +3,13 @@
 # pyarrow.compute creates its functions at import, where pyright cannot see them
 # pyright: reportAttributeAccessIssue=false
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from csv import Error as CsvError
 from csv import reader as csv_reader
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -23,13 +24,35 @@ from dygmamba.data.readers.delimited import iter_csv_batches
 from dygmamba.data.readers.header import read_header
 from dygmamba.data.readers.in_memory import is_in_memory, wrap_table
 from dygmamba.data.readers.json_lines import iter_json_batches, read_keys
-from dygmamba.data.readers.options import USUAL_NAMES, ColumnRoles, ReadOptions, find_usual_column
+from dygmamba.data.readers.options import (
+    USUAL_NAMES,
+    ColumnRoles,
+    ReadOptions,
+    find_usual_column,
+    require_distinct_names,
+)
 from dygmamba.data.readers.other_columns import as_category_text
-from dygmamba.data.readers.times import NumberTimeParser, choose_time_parser, format_iso_time
-from dygmamba.data.readers.values import BadRows, ColumnLocation, is_text_type, parse_floats
+from dygmamba.data.readers.times import (
+    FormatParser,
+    NumberTimeParser,
+    TimeParser,
+    choose_time_parser,
+    format_iso_time,
+)
+from dygmamba.data.readers.values import (
+    BadRows,
+    BadValueError,
+    ColumnLocation,
+    drop_missing_words,
+    is_text_type,
+    parse_floats,
+    strip_whitespace,
+    try_cast,
+)
 
 # a file's path, or whatever `wrap_table` accepts; with a column src and, optionally, dst and time
 QuerySource = Any
+FIRST_TIMES = 100  # that decide how times are read if some are bad
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +71,8 @@ class QueryTimes:
 class QueryTable:
     """Queries with the user's ids; `dst` and `time` are None if there is no such column.
 
-    `columns` are those of the event in question that were wanted and found, by name.
+    `columns` are those of the event in question that were wanted and found, by name. `bad_rows` were left out.
+    `unread` names the other columns of the source.
     """
 
     source: str
@@ -56,6 +80,8 @@ class QueryTable:
     dst: pa.Array | None
     time: QueryTimes | None
     columns: Mapping[str, pa.Array] = field(default_factory=dict)
+    bad_rows: BadRows | None = None
+    unread: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.src)
@@ -65,7 +91,7 @@ class QueryTable:
         dst = None if self.dst is None else self.dst.take(take)
         time = None if self.time is None else self.time[rows]
         columns = {name: column.take(take) for name, column in self.columns.items()}
-        return QueryTable(self.source, self.src.take(take), dst, time, columns)
+        return replace(self, src=self.src.take(take), dst=dst, time=time, columns=columns)
 
     def distinct_sources(self) -> "QueryTable":
         """Return each source, or pair of source and time, once, in order of first appearance; without dst."""
@@ -79,40 +105,142 @@ class QueryTable:
         location = ColumnLocation(self.source, name, 0)
         return parse_floats(self.columns[name], location, options.fill, options.decimal)
 
+    def format_numbers(self, name: str) -> pa.Array:
+        """Return a numeric column of the events in question as given, but text as numbers if all values are."""
+        column = self.columns[name]
+        if is_text_type(column.type):
+            numbers = try_cast(drop_missing_words(strip_whitespace(column)), pa.int64(), pa.float64())
+            column = column if numbers is None else numbers
+        if pa.types.is_decimal(column.type):
+            return column.cast(pa.float64())
+        if pa.types.is_floating(column.type):
+            return pc.if_else(pc.is_nan(column), pa.scalar(None, column.type), column)
+        return column
+
+    def format_categories(self, name: str) -> pa.Array:
+        """Return a categorical column of the events in question as given: integers, or text."""
+        column = self.columns[name]
+        is_plain = is_text_type(column.type) or pa.types.is_integer(column.type)
+        return column if is_plain else as_category_text(column)
+
     def parse_codes(self, name: str, category: Category) -> np.ndarray:
         """Return a column of the events in question as codes; -1 for an unknown value."""
         values = pa.array(category.values, pa.string())
         code = pc.index_in(as_category_text(self.columns[name]), value_set=values)
         return pc.fill_null(code, -1).to_numpy(zero_copy_only=False)
 
+    def unique_categories(self, name: str, rows: np.ndarray) -> tuple[str, ...]:
+        """Return the values of a categorical column in these rows (a mask), each once."""
+        values = as_category_text(self.columns[name]).filter(pa.array(rows))
+        return tuple(pc.unique(values).to_pylist())
+
 
 def read_queries(
-    pairs: QuerySource, options: ReadOptions, origin: Origin, wanted: Sequence[str] = ()
+    pairs: QuerySource,
+    options: ReadOptions,
+    origin: Origin,
+    numeric: Sequence[str] = (),
+    types: Sequence[str] = (),
 ) -> QueryTable:
-    """Read the queries of a file or table, and the wanted columns of the events in question as far as there are any.
+    """Read the queries of a file or table, with these columns of the events in question as far as there are any.
 
-    Columns are found by the names in `options`, the names in the dataset's `origin`, or the usual names.
+    Columns are found by the names in `options`, the names in the dataset's `origin`, or the usual names. Rows that
+    cannot be read are left out with `options.skip_bad`, and an error otherwise.
     """
-    source, table, roles = read_query_columns(pairs, options, origin, wanted)
+    wanted = (*numeric, *types)
+    raw = read_query_columns(pairs, options, origin, wanted)
+    table, roles, bad_rows = raw.table, raw.roles, raw.bad_rows
+    if options.skip_bad and table.num_rows:
+        table = _drop_bad_rows(raw, options, origin, numeric)
     if not table.num_rows:
-        raise FileError(f"{source} has no rows; give at least one pair", code="no-rows")
+        problem = f"no row that can be read ({bad_rows.summarize()})" if bad_rows.count else "no rows"
+        raise FileError(f"{raw.source} has {problem}; give at least one pair", code="no-rows")
     columns = {role: table[name].combine_chunks() for role, name in roles.items()}
-    locations = {role: ColumnLocation(source, name, 0) for role, name in roles.items()}
+    locations = {role: ColumnLocation(raw.source, name, 0) for role, name in roles.items()}
     return QueryTable(
-        source,
+        raw.source,
         parse_ids(columns["src"], locations["src"]),
         parse_ids(columns["dst"], locations["dst"]) if "dst" in roles else None,
         read_query_times(columns["time"], locations["time"], options, origin) if "time" in roles else None,
-        {name: table[name].combine_chunks() for name in wanted if name in table.column_names},
+        {name: table[name].combine_chunks() for name in raw.names if name in wanted},
+        bad_rows if bad_rows.count else None,
+        tuple(name for name in raw.names if name not in wanted and name not in roles.values()),
     )
+
+
+def _drop_bad_rows(
+    raw: "RawQueries", options: ReadOptions, origin: Origin, numeric: Sequence[str]
+) -> pa.Table:
+    """Return the rows whose ids, times and numbers can be read, and add the others to `raw.bad_rows`.
+
+    They are found by bisection, so that a few bad rows cost little.
+    """
+    parsers: dict[str, Callable[[pa.Array, ColumnLocation], object]] = {
+        name: partial(parse_floats, fill=options.fill, decimal=options.decimal)
+        for name in numeric
+        if name in raw.names
+    }
+    for role, name in raw.roles.items():
+        if role == "time":
+            # chosen from all rows: a part may look as if its times were written in another way
+            column, location = raw.table[name].combine_chunks(), ColumnLocation(raw.source, name, 0)
+            parsers[name] = _choose_query_time_parser(column, location, options, origin).parse
+        else:
+            parsers[name] = parse_ids
+    bad: list[int] = []
+
+    def search(start: int, stop: int) -> None:
+        part = raw.table.slice(start, stop - start)
+        try:
+            for name, parse in parsers.items():
+                parse(part[name].combine_chunks(), ColumnLocation(raw.source, name, start))
+        except BadValueError as error:
+            if stop - start > 1:
+                middle = (start + stop) // 2
+                search(start, middle)
+                search(middle, stop)
+            else:
+                bad.append(start)
+                raw.bad_rows.add_bad_value(start, error.problem, error.advice)
+
+    search(0, raw.table.num_rows)
+    return raw.table.filter(pa.array(np.isin(np.arange(raw.table.num_rows), bad, invert=True)))
+
+
+def _choose_query_time_parser(
+    column: pa.Array, location: ColumnLocation, options: ReadOptions, origin: Origin
+) -> TimeParser:
+    """Choose how to parse times of which some are bad: as the dataset's own file if that reads most of the first."""
+    if origin.time_format and not _says_how_times_are_read(options) and is_text_type(column.type):
+        parser, first = FormatParser(origin.time_format), column[:FIRST_TIMES]
+        readable = 0
+        for row in range(len(first)):
+            try:
+                parser.parse(first[row : row + 1], location)
+                readable += 1
+            except BadValueError:
+                pass
+        if 2 * readable > len(first):
+            return parser
+    return choose_time_parser(
+        column,
+        options.time_unit,
+        location,
+        time_format=options.time_format,
+        order=origin.order,
+        guess=origin.guessed,
+    )
+
+
+def _says_how_times_are_read(options: ReadOptions) -> bool:
+    return options.time_format is not None or options.time_unit != "auto"
 
 
 def read_query_times(
     column: pa.Array, location: ColumnLocation, options: ReadOptions, origin: Origin
 ) -> QueryTimes:
     """Parse times as the dataset's own file writes them, unless the options say otherwise."""
-    given = options.time_format is not None or options.time_unit != "auto"
-    if origin.time_format and not given and is_text_type(column.type):
+    if origin.time_format and not _says_how_times_are_read(options) and is_text_type(column.type):
         try:
             return _parse_query_times(column, location, time_format=origin.time_format)
         except FileError:  # written in another way after all
@@ -138,31 +266,45 @@ def _parse_query_times(
     return QueryTimes(value, shown, parser.is_unix_time)
 
 
+class RawQueries(NamedTuple):
+    """Columns as they were given, before their values are parsed."""
+
+    source: str  # its name in messages
+    table: pa.Table  # the needed columns
+    roles: dict[str, str]  # the column name by role
+    names: tuple[str, ...]  # of all columns, also those that are not needed
+    bad_rows: BadRows
+
+
 def read_query_columns(
     pairs: QuerySource, options: ReadOptions, origin: Origin, wanted: Sequence[str]
-) -> tuple[str, pa.Table, dict[str, str]]:
-    """Return the name of the source for messages, the needed columns, and the column name by role."""
+) -> RawQueries:
+    """Read the columns of sources, destinations and times and, as far as there are any, the wanted ones."""
     if is_in_memory(pairs):
         wrapped = wrap_table(pairs)
         roles = _assign_query_roles(wrapped.source, wrapped.names, options, origin)
         columns = dict.fromkeys([*roles.values(), *(name for name in wanted if name in wrapped.names)])
-        return wrapped.source, wrapped.to_arrow(columns), roles
+        bad_rows = BadRows(wrapped.source, options.skip_bad)
+        return RawQueries(wrapped.source, wrapped.to_arrow(columns), roles, wrapped.names, bad_rows)
     path, source = Path(pairs), str(pairs)
+    bad_rows = BadRows(source, options.skip_bad)
     format = detect_format(path, options)
     if format == "npz":
         raise FileError(
             f"{path} holds arrays, not pairs; give a CSV or Parquet file", code="unsupported-file"
         )
     if format in COLUMNAR_FORMATS:
-        table = read_columns(
-            path,
-            format,
-            lambda names: [
-                *_assign_query_roles(source, names, options, origin).values(),
-                *(name for name in wanted if name in names),
-            ],
-        )
-        return source, table, _assign_query_roles(source, table.column_names, options, origin)
+        names: Sequence[str] = ()
+
+        def choose(found: list[str]) -> list[str]:
+            nonlocal names
+            names = found
+            columns = _assign_query_roles(source, found, options, origin).values()
+            return list(dict.fromkeys([*columns, *(name for name in wanted if name in found)]))
+
+        table = read_columns(path, format, choose)
+        roles = _assign_query_roles(source, names, options, origin)
+        return RawQueries(source, table, roles, tuple(names), bad_rows)
     header = read_header(path, options) if format != "jsonl" else None
     names = read_keys(path, options) if header is None else header.names
     if header is None or header.named:
@@ -176,19 +318,20 @@ def read_query_columns(
     present = tuple(name for name in wanted if name in names)
     ends = (roles["src"], roles.get("dst", roles["src"]), roles.get("time", roles["src"]))
     needed = ColumnRoles(*ends, types=present)
-    bad_rows = BadRows(source, options.skip_bad)
     if header is None:
         batches = list(iter_json_batches(path, needed, options, bad_rows))
     else:
         batches = list(iter_csv_batches(path, header, needed, options, bad_rows))
     bad_rows.raise_unless_skipped()
-    return source, pa.Table.from_batches(batches), roles
+    table = pa.Table.from_batches(batches)
+    return RawQueries(source, table, roles, tuple(names), bad_rows)
 
 
 def _assign_query_roles(
     source: str, names: Sequence[str], options: ReadOptions, origin: Origin
 ) -> dict[str, str]:
     """Find the column of each role; dst and time may be missing."""
+    require_distinct_names(source, names)
     roles = {}
     for role in USUAL_NAMES:
         chosen = [name for name in (getattr(options, role), getattr(origin, role)) if name in names]

@@ -111,7 +111,7 @@ def _parse_numbers(text: pa.Array, location: ColumnLocation, decimal: str | None
     if numbers is not None:
         return numbers
     # only now look for words such as "NA": nearly all columns are plain numbers
-    text = _drop_missing_words(text)
+    text = drop_missing_words(text)
     if decimal != ",":
         numbers = try_cast(text, pa.float64(), pa.bool_())
         if numbers is not None:
@@ -129,7 +129,8 @@ def _parse_numbers(text: pa.Array, location: ColumnLocation, decimal: str | None
     return _remove_grouping(text, decimal).cast(pa.float64())
 
 
-def _drop_missing_words(text: pa.Array) -> pa.Array:
+def drop_missing_words(text: pa.Array) -> pa.Array:
+    """Return text with null instead of words for a missing value, such as "NA"."""
     missing = pc.is_in(pc.utf8_lower(text), value_set=MISSING_WORDS)
     return pc.if_else(missing, pa.scalar(None, text.type), text)
 
@@ -141,7 +142,7 @@ def find_decimal_mark(column: pa.Array) -> str | None:
     """
     if not is_text_type(column.type):
         return None
-    text = pc.fill_null(_drop_missing_words(strip_whitespace(column)), "0")
+    text = pc.fill_null(drop_missing_words(strip_whitespace(column)), "0")
     if try_cast(text, pa.float64()) is not None:
         return "." if pc.any(pc.match_substring(text, ".")).as_py() else None
     for mark, pattern in GROUPED_NUMBERS.items():

@@ -258,7 +258,7 @@ def _print_explanation(found: "Explanation", top: int) -> None:
         for cells in text.features:
             table.add_row(*cells)
         stdout().print(table)
-        print_line("Counts, shares and times are inputs on a logarithmic scale, columns as they are.")
+        print_line("Counts, shares, sums and times are inputs on a logarithmic scale.")
         print_line("")
     figures = ["contribution", "error", stack_heading("score", "without it"), "left"]
     if all(

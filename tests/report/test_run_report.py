@@ -24,6 +24,7 @@ from dygmamba.report.run_sections import (
     build_results_section,
     build_seeds_section,
     find_seed_runs,
+    summarize_link_results,
 )
 from raising import raises
 
@@ -332,3 +333,14 @@ def test_without_data_or_weights_the_report_is_shorter(app, tmp_path, digest, mi
     assert missing in answer.stderr
     assert ("Events over time" in (run.path / "report.html").read_text()) == (digest is None)
     assert (run.path / "report.html").exists()
+
+
+def test_a_run_that_knows_the_columns_of_the_query_is_not_compared():
+    row = {
+        "model": "trees", "split": "test", "setting": "transductive", "negatives": "random", "auc_pooled": 0.97,
+    }  # fmt: skip
+    plain = summarize_link_results([row], "trees")
+    assert "97 of 100" in plain
+    told = summarize_link_results([row | {"query_columns": True}], "trees")
+    assert told.startswith(plain)
+    assert "do not compare" in told

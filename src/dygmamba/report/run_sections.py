@@ -79,15 +79,22 @@ def build_link_cards(results: Records, own: str) -> list[Card]:
     return cards
 
 
+QUERY_COLUMNS_CAVEAT = (
+    "It knows the columns of the event in question, which the baselines and other runs do not, so do not compare its "
+    "figures with theirs."
+)
+
+
 def summarize_link_results(results: Records, own: str) -> str:
     """State the result in one sentence; empty if the test has no result."""
     for row in results:
         protocol = (row["model"], *_get_protocol(row))
         if protocol == (own, "test", "transductive", "random") and row.get("auc_pooled"):
-            return (
+            found = (
                 f"The model gives a test event a higher score than a random pair in {100 * row['auc_pooled']:.0f} of "
                 "100 cases; random guessing does so in 50."
             )
+            return f"{found} {QUERY_COLUMNS_CAVEAT}" if row.get("query_columns") else found
     return ""
 
 

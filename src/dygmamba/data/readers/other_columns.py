@@ -38,6 +38,7 @@ MAX_VALUES = 1000  # of a categorical column that was not asked for; more look l
 MAX_CHOSEN_VALUES = 1 << 20  # of one that was
 FEW_ROWS = 20  # with fewer rows, one repeated value makes a column categorical, and rising numbers are no row numbers
 HAS_GAPS = "has missing values, which `fill` replaces"
+HOLDS_DATES = "holds dates"
 SAMPLE_ROWS = 100  # looked at to recognise dates
 MAX_BAD_CELLS = (
     0.05  # share of the values of a numeric column that may be no numbers; with more it is left out
@@ -152,11 +153,11 @@ class OtherColumns:
             kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
             if is_text_type(kind) and not self._is_numeric_text(column):
                 if _looks_like_dates(column):
-                    self.reasons[name] = "holds dates"
+                    self.reasons[name] = HOLDS_DATES
                 else:
                     self.vocabularies.append(Vocabulary(name))
             elif pa.types.is_temporal(kind) or pa.types.is_nested(kind) or pa.types.is_binary(kind):
-                self.reasons[name] = "holds dates" if pa.types.is_temporal(kind) else f"has type {kind}"
+                self.reasons[name] = HOLDS_DATES if pa.types.is_temporal(kind) else f"has type {kind}"
             else:
                 self.numeric.append(name)
                 self.ranges[name] = NumberRange()

@@ -107,12 +107,21 @@ class QueryParser:
         default_factory=ColumnFacts
     )  # of the events in question that the model reads
 
-    def read(self, pairs: QuerySource, at: TimeLike | None, sources_only: bool = False) -> QueryBatch:
-        """Read the queries of a file or table; with `sources_only` each source (and time) once."""
+    def read(
+        self,
+        pairs: QuerySource,
+        at: TimeLike | None,
+        sources_only: bool = False,
+        nodes_only: bool = False,
+    ) -> QueryBatch:
+        """Read the queries of a file or table.
+
+        With `sources_only` each source (and time) counts once; with `nodes_only` a column node or id holds the sources.
+        """
         ids = read_id_list(pairs, self.options, self.dataset.origin) if isinstance(pairs, Path) else None
         wanted = [column.name for column in (*self.columns.numeric, *self.columns.types)]
         table = read_queries(
-            pairs if ids is None else {"src": ids}, self.options, self.dataset.origin, wanted
+            pairs if ids is None else {"src": ids}, self.options, self.dataset.origin, wanted, nodes_only
         )
         return self._to_batch(table.distinct_sources() if sources_only else table, at)
 

@@ -30,6 +30,7 @@ from dygmamba.data.readers.values import BadRows, ColumnLocation, is_text_type, 
 
 # a file's path, or whatever `wrap_table` accepts; with a column src and, optionally, dst and time
 QuerySource = Any
+NODE_COLUMNS = ("node", "id")  # names of the column of nodes, as predictions about nodes have it
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,13 +88,18 @@ class QueryTable:
 
 
 def read_queries(
-    pairs: QuerySource, options: ReadOptions, origin: Origin, wanted: Sequence[str] = ()
+    pairs: QuerySource,
+    options: ReadOptions,
+    origin: Origin,
+    wanted: Sequence[str] = (),
+    nodes_only: bool = False,
 ) -> QueryTable:
     """Read the queries of a file or table, and the wanted columns of the events in question as far as there are any.
 
-    Columns are found by the names in `options`, the names in the dataset's `origin`, or the usual names.
+    Columns are found by the names in `options`, the names in the dataset's `origin`, or the usual names. With
+    `nodes_only` the queries are about nodes, so that a column node or id is the source too.
     """
-    source, table, roles = read_query_columns(pairs, options, origin, wanted)
+    source, table, roles = read_query_columns(pairs, options, origin, wanted, nodes_only)
     if not table.num_rows:
         raise FileError(f"{source} has no rows; give at least one pair", code="no-rows")
     columns = {role: table[name].combine_chunks() for role, name in roles.items()}
@@ -139,12 +145,16 @@ def _parse_query_times(
 
 
 def read_query_columns(
-    pairs: QuerySource, options: ReadOptions, origin: Origin, wanted: Sequence[str]
+    pairs: QuerySource,
+    options: ReadOptions,
+    origin: Origin,
+    wanted: Sequence[str],
+    nodes_only: bool = False,
 ) -> tuple[str, pa.Table, dict[str, str]]:
     """Return the name of the source for messages, the needed columns, and the column name by role."""
     if is_in_memory(pairs):
         wrapped = wrap_table(pairs)
-        roles = _assign_query_roles(wrapped.source, wrapped.names, options, origin)
+        roles = _assign_query_roles(wrapped.source, wrapped.names, options, origin, nodes_only)
         columns = dict.fromkeys([*roles.values(), *(name for name in wanted if name in wrapped.names)])
         return wrapped.source, wrapped.to_arrow(columns), roles
     path, source = Path(pairs), str(pairs)
@@ -158,15 +168,15 @@ def read_query_columns(
             path,
             format,
             lambda names: [
-                *_assign_query_roles(source, names, options, origin).values(),
+                *_assign_query_roles(source, names, options, origin, nodes_only).values(),
                 *(name for name in wanted if name in names),
             ],
         )
-        return source, table, _assign_query_roles(source, table.column_names, options, origin)
+        return source, table, _assign_query_roles(source, table.column_names, options, origin, nodes_only)
     header = read_header(path, options) if format != "jsonl" else None
     names = read_keys(path, options) if header is None else header.names
     if header is None or header.named:
-        roles = _assign_query_roles(source, names, options, origin)
+        roles = _assign_query_roles(source, names, options, origin, nodes_only)
     else:
         own = {} if origin.header else {role: getattr(origin, role) for role in USUAL_NAMES}
         roles = dict(zip(USUAL_NAMES, names, strict=False)) | {
@@ -186,7 +196,7 @@ def read_query_columns(
 
 
 def _assign_query_roles(
-    source: str, names: Sequence[str], options: ReadOptions, origin: Origin
+    source: str, names: Sequence[str], options: ReadOptions, origin: Origin, nodes_only: bool = False
 ) -> dict[str, str]:
     """Find the column of each role; dst and time may be missing."""
     roles = {}
@@ -195,6 +205,15 @@ def _assign_query_roles(
         column = chosen[0] if chosen else find_usual_column(names, role)
         if column is not None:
             roles[role] = column
+    if nodes_only and "src" not in roles:
+        named = [name for usual in NODE_COLUMNS for name in names if name.lower() == usual]
+        roles |= {"src": named[0]} if named else {}
+    if nodes_only and "src" not in roles:
+        raise NotFoundError(
+            f"cannot tell which column of {source} holds the nodes ({', '.join(names)}); name it node, and the column "
+            "of times, if there is one, time",
+            code="column-not-recognized",
+        )
     if "src" not in roles or len(set(roles.values())) < len(roles):
         raise NotFoundError(
             f"cannot tell which columns of {source} are source, destination and time ({', '.join(names)}); "

@@ -9,7 +9,7 @@ import torch
 
 import dygmamba as dm
 from dygmamba.core.errors import ConfigError, EventError, FileError
-from dygmamba.data.readers import ReadOptions, read_dataset
+from dygmamba.data.readers import ReadOptions, other_columns, read_dataset
 from dygmamba.data.storage.dataset import load_dataset, save_dataset
 from dygmamba.data.storage.extension import extend_dataset
 from raising import raises
@@ -193,3 +193,24 @@ def test_a_column_with_gaps_and_bad_cells_is_left_out_for_its_gaps(tmp_path):
     assert read_dataset(path, ReadOptions()).origin.unused_reasons == (REASONS["gaps"],)
     with raises("bad-rows", FileError):
         read_dataset(path, ReadOptions(fill=0.0))
+
+
+def test_the_limit_of_values_is_higher_for_a_named_column(tmp_path, monkeypatch):
+    """1,000 for a column that nobody named; the reason names the limit that applies."""
+    rows = 4000
+    log = {
+        "src": [f"u{k % 5}" for k in range(rows)],
+        "dst": [f"v{k % 7}" for k in range(rows)],
+        "time": list(range(rows)),
+        "code": [f"c{k % 1500}" for k in range(rows)],
+    }
+    path = write(tmp_path / "log.csv", log)
+    assert read_dataset(path, ReadOptions()).origin.unused_reasons == (
+        "has more than 1,000 different values, like text or ids",
+    )
+    (code,) = read_dataset(path, ReadOptions(types=("code",))).store.features.categories
+    assert len(code.values) == 1500
+    monkeypatch.setattr(other_columns, "MAX_CHOSEN_VALUES", 1200)
+    assert read_dataset(path, ReadOptions(types=("code",))).origin.unused_reasons == (
+        "has more than 1,200 different values, like text or ids",
+    )

@@ -217,11 +217,9 @@ class OtherColumns:
                 absent = pa.nulls(batch.num_rows, pa.string())
                 known = words.name not in self.roles.absent
                 codes[:, k] = words.encode(batch.column(words.name) if known else absent)
-                is_chosen = words.name in self.roles.types
-                if len(words) > (MAX_CHOSEN_VALUES if is_chosen else MAX_VALUES):
-                    self.reasons[words.name] = (
-                        f"has more than {MAX_VALUES:,} different values, like text or ids"
-                    )
+                most = MAX_CHOSEN_VALUES if words.name in self.roles.types else MAX_VALUES
+                if len(words) > most:
+                    self.reasons[words.name] = f"has more than {most:,} different values, like text or ids"
         self.rows += batch.num_rows
         return edge, codes
 

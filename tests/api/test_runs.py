@@ -201,6 +201,23 @@ def test_a_classifier_classifies_and_a_link_run_does_not(trained, tmp_path):
         dm.train(data, backbone=trained[0].path)
 
 
+@pytest.mark.parametrize("column", ["node", "id", "Node", "src", "who"])
+def test_nodes_are_read_from_a_column_of_this_name(trained, tmp_path, column):
+    """Also from the output of an earlier prediction, of a file or a table; another name is a sentence."""
+    data = trained[0].data
+    (run,) = dm.train(data, "trees", task="node", out=tmp_path, device="cpu", epochs=1, rounds=2)
+    asked = {column: ["bob", "ann"], "time": ["2024-05-09", "2024-05-08"]}
+    found = run.classify(asked)
+    assert found["node"].to_pylist() == ["bob", "ann"]
+    assert found["time"].to_pylist() == asked["time"]
+    path = tmp_path / "nodes.csv"
+    found.to_pandas().rename(columns={"node": column}).to_csv(path, index=False)
+    assert run.classify(path).to_pylist() == found.to_pylist()
+    with raises("column-not-recognized", NotFoundError) as error:
+        run.classify({"person": ["bob"], "time": ["2024-05-09"]})
+    assert "name it node" in str(error.value)
+
+
 def test_a_classified_event_has_the_score_of_the_evaluation(trained, tmp_path):
     """Asked about an event's source beside its destination at its time, the score is the one evaluation ranks."""
     from dygmamba.runs.node_training import open_node_run

@@ -9,7 +9,7 @@ import torch
 
 import dygmamba as dm
 from dygmamba.core.errors import ConfigError, EventError, FileError
-from dygmamba.data.readers import ReadOptions, read_dataset
+from dygmamba.data.readers import ReadOptions, other_columns, read_dataset
 from dygmamba.data.storage.dataset import load_dataset, save_dataset
 from dygmamba.data.storage.extension import extend_dataset
 from raising import raises
@@ -135,3 +135,82 @@ def test_columns_survive_an_export(tmp_path, suffix):
         again = dm.read(tmp_path / f"out.{suffix}", **result.options)
     assert (again.digest, again.version) == (data.digest, data.version)
     assert data.export(tmp_path / "out.npz").lost  # arrays have no place for values
+
+
+def write_amounts(path, bad, value="lots", rows=1000, delimiter=",", decimal="."):
+    """Write a log whose amounts are numbers, but for some rows, numbered from 1."""
+    amounts = [f"{k % 700 + 0.25}".replace(".", decimal) for k in range(rows)]
+    for row in bad:
+        amounts[row - 1] = value
+    cells = [(f"u{k % 5}", f"v{k % 7}", str(1_700_000_000 + 60 * k), amounts[k]) for k in range(rows)]
+    path.write_text(
+        "\n".join(delimiter.join(line) for line in [("src", "dst", "time", "amount"), *cells]) + "\n"
+    )
+    return path
+
+
+@pytest.mark.parametrize("row", [3, 812])
+@pytest.mark.parametrize(("delimiter", "decimal"), [(",", "."), (";", ",")])
+def test_a_few_bad_cells_do_not_cost_a_numeric_column(tmp_path, row, delimiter, decimal):
+    """They are an error that names the first with its row and the remedies; each remedy works."""
+    path = write_amounts(tmp_path / "log.csv", [row, 900], delimiter=delimiter, decimal=decimal)
+    with raises("bad-rows", FileError) as error:
+        read_dataset(path, ReadOptions(skip_bad=False))
+    assert (
+        f"column 'amount' has 2 values that are not finite numbers, the first is 'lots' in data row {row};"
+        in str(error.value)
+    )
+    assert "`skip_bad=True`" in str(error.value)
+    assert "`types='amount'`" in str(error.value)
+    skipped = read_dataset(path, ReadOptions(skip_bad=True))
+    assert (len(skipped), skipped.origin.skipped, skipped.origin.features) == (998, 2, ("amount",))
+    assert float(skipped.store.features.edge[-1, 0]) == 299.25
+    assert read_dataset(path, ReadOptions(types=("amount",))).origin.types == ("amount",)
+    assert len(read_dataset(path, ReadOptions(columns=False))) == 1000
+
+
+def test_an_infinite_number_is_a_bad_cell(tmp_path):
+    with raises("bad-rows", FileError) as error:
+        read_dataset(write_amounts(tmp_path / "log.csv", [7], "inf"), ReadOptions())
+    assert "has 1 value that is not a finite number, 'inf' in data row 7; correct it" in str(error.value)
+    assert "skip_bad" not in str(error.value)  # a caller without this option
+
+
+@pytest.mark.parametrize("skip", [False, True])
+def test_a_column_with_many_bad_cells_is_left_out(tmp_path, skip):
+    """More than one value in twenty: text, or numbers that end; no row is left out for it."""
+    for bad in (range(1, 1000, 15), range(500, 600)):
+        data = read_dataset(write_amounts(tmp_path / "log.csv", bad), ReadOptions(skip_bad=skip))
+        assert len(data) == 1000
+        assert data.origin.unused_columns == () if data.origin.types else ("amount",)
+        assert data.origin.features == ()
+
+
+def test_a_column_with_gaps_and_bad_cells_is_left_out_for_its_gaps(tmp_path):
+    """As with gaps alone; with `fill` its bad cells count."""
+    path = write_amounts(tmp_path / "log.csv", [7])
+    path.write_text(path.read_text().replace(",5.25\n", ",\n"))
+    assert read_dataset(path, ReadOptions()).origin.unused_reasons == (REASONS["gaps"],)
+    with raises("bad-rows", FileError):
+        read_dataset(path, ReadOptions(fill=0.0))
+
+
+def test_the_limit_of_values_is_higher_for_a_named_column(tmp_path, monkeypatch):
+    """1,000 for a column that nobody named; the reason names the limit that applies."""
+    rows = 4000
+    log = {
+        "src": [f"u{k % 5}" for k in range(rows)],
+        "dst": [f"v{k % 7}" for k in range(rows)],
+        "time": list(range(rows)),
+        "code": [f"c{k % 1500}" for k in range(rows)],
+    }
+    path = write(tmp_path / "log.csv", log)
+    assert read_dataset(path, ReadOptions()).origin.unused_reasons == (
+        "has more than 1,000 different values, like text or ids",
+    )
+    (code,) = read_dataset(path, ReadOptions(types=("code",))).store.features.categories
+    assert len(code.values) == 1500
+    monkeypatch.setattr(other_columns, "MAX_CHOSEN_VALUES", 1200)
+    assert read_dataset(path, ReadOptions(types=("code",))).origin.unused_reasons == (
+        "has more than 1,200 different values, like text or ids",
+    )

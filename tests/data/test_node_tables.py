@@ -70,6 +70,51 @@ def test_without_times_features_are_known_from_the_start():
     assert set(rows.time.tolist()) == {STATIC_TIME}
 
 
+@pytest.mark.parametrize("column", ["since", None])
+def test_several_rows_of_a_node_without_times_give_a_warning(tmp_path, monkeypatch, capsys, caplog, column):
+    """It names how many nodes, and the column of dates that changes; with that column or one row each there is none."""
+    events = EVENTS | {"time": ["2024-01-01", "2024-01-02", "2024-01-05", "2024-01-09"]}
+    nodes = {
+        "node": ["ann", "bob", "ann", "bob", "cid", "zoe", "zoe"],
+        "born": [
+            "1990-01-01",
+            "1991-02-02",
+            "1990-01-01",
+            "1991-02-02",
+            "1992-03-03",
+            "1990-01-01",
+            "1990-01-01",
+        ],
+        "since": [
+            "2023-01-01",
+            "2023-01-01",
+            "2024-01-03",
+            "2024-01-04",
+            "2023-01-01",
+            "2023-01-01",
+            "2024-01-01",
+        ],
+        "city": ["bonn", "köln", "köln", "bonn", "bonn", "bonn", "köln"],
+    }
+    if column is None:
+        del nodes["since"]
+    read(nodes, events)
+    (line,) = caplog.messages
+    assert line.startswith("2 nodes have several rows in ")
+    assert f"`node_time={column or 'COLUMN'!r}`" in line
+    caplog.clear()
+    read({name: values[:2] for name, values in nodes.items()}, events)
+    if column is not None:
+        read(nodes, events, node_time=column)
+    assert not caplog.messages
+    pd.DataFrame(events).to_csv(tmp_path / "mail.csv", index=False)
+    pd.DataFrame(nodes).to_csv(tmp_path / "nodes.csv", index=False)
+    words = ("import", str(tmp_path / "mail.csv"), "--node-features", str(tmp_path / "nodes.csv"))
+    code, out, _ = call(monkeypatch, capsys, *words, "--data-dir", str(tmp_path / "data"))
+    assert code == 0
+    assert f"--node-time {column or 'COLUMN'}" in " ".join(out.split())
+
+
 def test_a_named_column_of_times_is_used():
     """Dates are read on the scale of the events; other scales, and a column without a table, are errors."""
     events = EVENTS | {"time": ["2024-01-01", "2024-01-02", "2024-01-05", "2024-01-09"]}

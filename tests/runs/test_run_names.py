@@ -9,6 +9,7 @@ from commands import invoke
 from dygmamba.engine.run_directory import RunDirectory
 from dygmamba.runs.run_list import find_comparable_runs
 from dygmamba.runs.run_names import find_run
+from dygmamba.tasks.metric_names import NODE_METRICS
 
 RUNS = [  # dataset, stamp, split, AP on validation; None: not finished
     ("mail", "20240101", "a", 0.7),
@@ -64,3 +65,36 @@ def test_runs_are_listed_with_the_best_of_each_split(folder, monkeypatch, capsys
     code, out, _ = invoke(monkeypatch, capsys, "runs", "--limit", "1")
     assert "not finished" in out
     assert "4 older runs" in out
+
+
+@pytest.mark.parametrize(
+    ("target", "metric", "title", "values", "shown"),
+    [
+        ("binary", "auc", "AUC", [0.6, 0.8], "80.00"),
+        ("classes", "macro_f1", "macro-F1", [0.3, 0.5], "50.00"),
+        ("regression", "mae", "MAE", [84.34, 8.43], "8.43"),
+    ],
+)
+def test_node_runs_are_listed_by_the_metric_of_their_target(
+    tmp_path, monkeypatch, capsys, target, metric, title, values, shown
+):
+    """The second run is the better one, of numbers by the lower error; runs of another target are not compared."""
+    monkeypatch.chdir(tmp_path)
+    other = "classes" if target == "regression" else "regression"
+    for day, (kind, value) in enumerate([*((target, value) for value in values), (other, 1.0)], 1):
+        run = RunDirectory(tmp_path / "runs" / "mail" / "trees-node" / f"2024010{day}-120000-seed0")
+        run.path.mkdir(parents=True)
+        about = {"data": "mail", "digest": "0", "split": "a", "model": "trees", "seed": 0, "task": "node"}
+        run.write_config({"run": about | {"target": kind}})
+        name = NODE_METRICS[kind][0]
+        run.write_results([{"split": part, "target": kind, name: value} for part in ("val", "test")])
+    listed = dm.list_runs("mail").to_pylist()
+    assert [(row["metric"], row["val"], row["best"]) for row in listed[1:]] == [
+        (metric, values[1], True),
+        (metric, values[0], False),
+    ]
+    assert listed[0]["best"]
+    _, out, _ = invoke(monkeypatch, capsys, "runs", "mail", "--best")
+    assert title in out
+    assert shown in out
+    assert [path.name[:8] for path in find_comparable_runs("mail")] == ["20240103"]

@@ -4,11 +4,14 @@ from dataclasses import replace
 
 import pandas as pd
 import pytest
+import torch
 
 import dygmamba as dm
 from door_cases import COLUMNS, letters
 from dygmamba.core.errors import ConfigError, FileError
 from dygmamba.core.progress import Progress
+from dygmamba.data.events.event_store import EventStore
+from dygmamba.data.events.ids import NodeIds
 from dygmamba.data.events.splits import (
     PUBLISHED_SPLIT,
     TIME_SPLIT,
@@ -16,7 +19,9 @@ from dygmamba.data.events.splits import (
     SplitRule,
     chronological_split,
 )
+from dygmamba.data.storage.dataset import Dataset
 from dygmamba.data.storage.leaderboard import get_default_split
+from dygmamba.data.storage.library import open_dataset
 from dygmamba.engine.run_directory import RunDirectory
 from dygmamba.runs.opening import parse_split, read_split
 from raising import raises
@@ -54,21 +59,48 @@ def test_the_published_shares_are_the_published_split(crowd):
         assert by.split(crowd.store).digest == chronological_split(crowd.store).digest
 
 
+def dataset_of_size(name: str, nodes: int, events: int) -> Dataset:
+    """Return a stream with these numbers of nodes and events."""
+    src = torch.arange(events) % nodes
+    store = EventStore.from_columns(src, (src + 1) % nodes, torch.arange(events, dtype=torch.float64))
+    return Dataset.from_events(name, store, NodeIds.identity(store.num_nodes))
+
+
 @pytest.mark.parametrize(
-    ("name", "protocol"),
+    ("name", "nodes", "events", "protocol"),
     [
-        ("uci", "benchmark"),
-        ("UCI", "benchmark"),
-        ("us-legis", "benchmark"),
-        ("Contacts", "benchmark"),
-        ("x_bitcoin_otc", "time"),
-        ("generated", "time"),
-        ("uci_mails", "time"),
+        ("uci", 1_899, 59_835, "benchmark"),
+        ("UCI", 1_899, 59_835, "benchmark"),
+        ("us-legis", 225, 60_396, "benchmark"),
+        ("Contacts", 692, 2_426_279, "benchmark"),
+        ("contact", 694, 2_426_280, "benchmark"),
+        ("flights", 13_169, 1_927_145, "benchmark"),
+        ("uci_mails", 1_899, 59_835, "time"),
+        ("uci", 1_899, 50_000, "time"),
+        ("uci", 1_898, 59_835, "time"),
+        ("contacts", 300, 4_000, "time"),
+        ("flights", 300, 4_000, "time"),
+        ("mooc", 500, 20_000, "time"),
     ],
 )
-def test_the_name_of_a_dataset_decides_its_protocol(crowd, name, protocol):
-    """Benchmarks in any spelling; whoever gives a protocol gets it; times keep the protocol too."""
-    named = replace(crowd, name=name)
+def test_the_name_and_size_of_a_dataset_decide_its_protocol(name, nodes, events, protocol):
+    """Benchmarks in any spelling; own data under their names, and parts of them, keep every training event."""
+    named = dataset_of_size(name, nodes, events)
+    assert parse_split(named, None).protocol == get_default_split(named).protocol == protocol
+    assert parse_split(named, "0.6,0.2,0.2").protocol == protocol
+
+
+@pytest.mark.parametrize("name", ["uci", "enron", "wikipedia", "mooc", "CanParl", "USLegis"])
+def test_the_real_streams_have_the_benchmark_protocol(name, real_data):
+    assert get_default_split(open_dataset(name, real_data)).protocol == "benchmark"
+
+
+@pytest.mark.parametrize(
+    "name", ["uci", "UCI", "us-legis", "Contacts", "x_bitcoin_otc", "generated", "uci_mails"]
+)
+def test_a_given_protocol_is_that_of_any_dataset(crowd, name):
+    """Whoever gives a protocol gets it; a generated stream has "time" under any name."""
+    named, protocol = replace(crowd, name=name), "time"
     assert parse_split(named, None).protocol == get_default_split(named).protocol == protocol
     assert parse_split(named, "0.6,0.2,0.2").protocol == protocol
     for given in ("benchmark", "time"):

@@ -198,7 +198,7 @@ def import_file(
         for path in files:
             dataset = append_file(dataset, path, read_options)
 
-    from dygmamba.data.events.anomalies import find_anomalies
+    from dygmamba.data.events.anomalies import Anomaly, find_anomalies
     from dygmamba.data.storage.extension import drop_events, find_duplicates
     from dygmamba.data.storage.library import save_dataset_version
 
@@ -213,6 +213,8 @@ def import_file(
         nodes = add_node_features(dataset, node_features, node_time, read_options)
         dataset = nodes.dataset
     anomalies, saved = find_anomalies(dataset), save_dataset_version(dataset, folder)
+    if nodes is not None and nodes.warning is not None:
+        anomalies.append(Anomaly("repeated nodes", nodes.warning))
     duplicates = None if repeated is None else int(repeated.sum())
     return ImportResult(dataset, saved, anomalies, duplicates, drop_duplicates, nodes)
 

@@ -11,6 +11,7 @@ from dygmamba.api.argument_types import check_arguments
 from dygmamba.config import build_config
 from dygmamba.core.errors import FileError, NotFoundError
 from dygmamba.core.memory_budget import DEFAULT_BUDGET, parse_gigabytes
+from dygmamba.core.progress import LOGGER
 from dygmamba.data.generate.config import find_generator_config
 from dygmamba.data.readers import ReadOptions
 from dygmamba.data.readers.in_memory import read_in_memory
@@ -151,7 +152,10 @@ def read(
     if node_features is None:
         require_node_table(node_time)
         return dataset
-    return add_node_features(dataset, node_features, node_time, options).dataset
+    result = add_node_features(dataset, node_features, node_time, options)
+    if result.warning is not None:
+        LOGGER.warning("%s", result.warning)
+    return result.dataset
 
 
 def _list_files(source: "Source") -> list[Path]:

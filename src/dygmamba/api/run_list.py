@@ -22,9 +22,10 @@ RUN_COLUMNS = {
 
 @check_arguments
 def list_runs(data: str = LATEST, *, folder: Path | str = "runs") -> pa.Table:
-    """List the runs below a folder, or those of one dataset, the newest first, with AP on validation and test.
+    """List the runs below a folder, or those of one dataset, the newest first, with a metric on validation and test.
 
-    `best` marks the highest validation metric among the runs on the same split of the same events. `open` takes a path
+    The metric is "ap" for links; for nodes "auc" (two states), "macro_f1" (classes) or "mae" (numbers). `best` marks
+    the best by validation among the runs with the same metric on the same split of the same events. `open` takes a path
     of the list, or the name of a dataset for its newest finished run.
 
     >>> import dygmamba as dm

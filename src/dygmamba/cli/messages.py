@@ -11,7 +11,7 @@ _OPTION_NAMES = (
     "header host hours label late law log loss max_ahead memory metrics model negatives node_features node_time "
     "nodes on_late only_new orders out pairs period port preset processes raw refit replay resume seed seeds set "
     "setting sizes skip_bad soak sources speed split src start state store_negatives studies task threshold time "
-    "time_format time_unit tls_cert tls_key to token top top_per_day train_candidates train_negatives trials "
+    "time_format time_unit tls_cert tls_key to token top top_per_day train_candidates train_negatives trials types "
     "visible window workers"
 )
 OPTIONS = {name: f"--{name.replace('_', '-')}" for name in _OPTION_NAMES.split()} | {

@@ -12,6 +12,7 @@ from dygmamba.cli.console import emit_json, plain_table, print_line, stdout
 from dygmamba.cli.options import DataDir, Json, RunsOut, TrustCode, run_argument
 from dygmamba.cli.progress import print_message, show_progress
 from dygmamba.cli.tables import print_document
+from dygmamba.tasks.metric_names import ERROR_METRICS, get_metric_title
 
 LOADING_CODE = {
     ".pt2": "torch.export.load({!r}).module()",
@@ -44,8 +45,12 @@ def list_runs(
     table.add_column("")
     for one in chosen[:limit]:
         state = "best" if one.best else "" if one.finished else "not finished"
-        cells = ("-" if value is None else f"{100 * value:.2f}" for value in (one.val, one.test))
-        table.add_row(str(one.path), one.metric.upper(), *cells, state)
+        is_error = one.metric in ERROR_METRICS
+        cells = (
+            "-" if value is None else f"{value:.4g}" if is_error else f"{100 * value:.2f}"
+            for value in (one.val, one.test)
+        )
+        table.add_row(str(one.path), get_metric_title(one.metric), *cells, state)
     stdout().print(table)
     if len(chosen) > limit:
         print_line(f"{len(chosen) - limit:,} older runs; list them with --limit {len(chosen)}")

@@ -319,7 +319,7 @@ def parse_split(dataset: Dataset, spec: SplitSpec | None, protocol: str = AUTO_P
     """
     if spec is None:
         return get_default_split(dataset, protocol)
-    chosen = choose_protocol(dataset.name, protocol)
+    chosen = choose_protocol(dataset.name, dataset.store, protocol)
     if spec == LEADERBOARD_SPLIT:
         if protocol == "benchmark":
             raise ConfigError(

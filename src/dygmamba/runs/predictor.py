@@ -256,7 +256,7 @@ class Predictor:
         descending score (of numbers: by descending value) and numbered in a column rank.
         """
         self._require_task("node")
-        queries = self._query_all_sources(at) if nodes is None else self._read_queries(nodes, at)
+        queries = self._query_all_sources(at) if nodes is None else self._read_nodes(nodes, at)
         with progress.stage("scoring", len(queries.src)) as stage:
             output = self._run_on_sources(queries, self.run.scorer, stage.advance)
         target = self.run.target
@@ -273,7 +273,7 @@ class Predictor:
 
     def embed(self, nodes: QuerySource, at: TimeLike | None = None) -> Predictions:
         """Compute the embedding of each node, as a source: columns node, time, embedding."""
-        queries, encoder = self._read_queries(nodes, at), get_encoder(self.run.scorer, self.run.folder)
+        queries, encoder = self._read_nodes(nodes, at), get_encoder(self.run.scorer, self.run.folder)
         embedding = self._run_on_sources(queries, SourceEmbedding(encoder))
         rows = pa.FixedSizeListArray.from_arrays(pa.array(embedding.flatten().numpy()), embedding.shape[1])
         return build_predictions(queries, self._key_columns(queries) | {"embedding": rows}, self.calibration)
@@ -306,10 +306,17 @@ class Predictor:
         placeholder = torch.full_like(queries.src, self.dataset.store.num_nodes + 1)
         return torch.where(last.length.cpu() > 0, last.node[:, 0].cpu().long(), placeholder)
 
+    def _read_nodes(self, nodes: QuerySource, at: TimeLike | None) -> QueryBatch:
+        return self._read_queries(nodes, at, nodes_only=True)
+
     def _read_queries(
-        self, pairs: QuerySource, at: TimeLike | None, sources_only: bool = False
+        self,
+        pairs: QuerySource,
+        at: TimeLike | None,
+        sources_only: bool = False,
+        nodes_only: bool = False,
     ) -> QueryBatch:
-        queries = self.query_parser.read(pairs, at, sources_only)
+        queries = self.query_parser.read(pairs, at, sources_only, nodes_only)
         self.require_known_nodes(len(queries.unknown_ids) + len(queries.wrong_sides))
         return queries
 

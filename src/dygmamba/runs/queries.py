@@ -150,8 +150,17 @@ class QueryParser:
             code="columns-not-read",
         )
 
-    def read(self, pairs: QuerySource, at: TimeLike | None, sources_only: bool = False) -> QueryBatch:
-        """Read the queries of a file or table; with `sources_only` each source (and time) once."""
+    def read(
+        self,
+        pairs: QuerySource,
+        at: TimeLike | None,
+        sources_only: bool = False,
+        nodes_only: bool = False,
+    ) -> QueryBatch:
+        """Read the queries of a file or table.
+
+        With `sources_only` each source (and time) counts once; with `nodes_only` a column node or id holds the sources.
+        """
         ids = read_id_list(pairs, self.options, self.dataset.origin) if isinstance(pairs, Path) else None
         table = read_queries(
             pairs if ids is None else {"src": ids},
@@ -159,6 +168,7 @@ class QueryParser:
             self.dataset.origin,
             [column.name for column in self.columns.numeric],
             [column.name for column in self.columns.types],
+            nodes_only,
         )
         return self._to_batch(table.distinct_sources() if sources_only else table, at)
 

@@ -8,8 +8,7 @@ from typing import Any
 from dygmamba.core.errors import DygError
 from dygmamba.engine.run_directory import RunDirectory
 from dygmamba.runs.run_names import LATEST, RUNS_FOLDER, STAMP_LENGTH, find_run, find_runs
-
-METRICS = {"link": "ap", "node": "auc"}  # by which runs of a task are compared
+from dygmamba.tasks.metric_names import ERROR_METRICS, NODE_METRICS
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,11 +22,17 @@ class RunSummary:
     task: str
     started: str  # date and time in the name of its directory; empty if it was renamed
     finished: bool
-    metric: str  # "ap", or "auc" of node classification
+    metric: str  # "ap" of links; of nodes "auc" (two states), "macro_f1" (classes) or "mae" (numbers)
     val: float | None
     test: float | None
-    comparable: str  # runs on the same split of the same events have the same text
-    best: bool = False  # has the highest validation metric of comparable runs
+    comparable: str  # runs with the same metric on the same split of the same events have the same text
+    best: bool = False  # has the best validation metric of comparable runs
+
+    def is_better_than(self, other: "RunSummary | None") -> bool:
+        """Return whether its validation metric is better; any is better than none."""
+        if self.val is None or other is None or other.val is None:
+            return self.val is not None
+        return self.val < other.val if self.metric in ERROR_METRICS else self.val > other.val
 
     def to_dict(self) -> dict[str, Any]:
         facts = asdict(self) | {"path": str(self.path)}
@@ -40,7 +45,7 @@ def list_runs(name: str | Path = LATEST, runs: Path = RUNS_FOLDER) -> list[RunSu
     found = [summary for path in find_runs(name, runs) if (summary := _summarize(path)) is not None]
     best: dict[str, RunSummary] = {}
     for one in found:
-        if one.val is not None and one.val > getattr(best.get(one.comparable), "val", -1):
+        if one.is_better_than(best.get(one.comparable)):
             best[one.comparable] = one
     return [replace(one, best=best.get(one.comparable) is one) for one in found]
 
@@ -50,7 +55,7 @@ def _summarize(path: Path) -> RunSummary | None:
     try:
         about, rows = folder.config().get("run", {}), folder.results()
         task = folder.task
-        metric = METRICS.get(task, "ap")
+        metric = "ap" if task == "link" else NODE_METRICS[about.get("target", "binary")][0]
         scores = {row.get("split"): row.get(metric) for row in reversed(rows) if _is_main(row)}
         return RunSummary(
             path,
@@ -63,7 +68,7 @@ def _summarize(path: Path) -> RunSummary | None:
             metric,
             scores.get("val"),
             scores.get("test"),
-            f"{about['data']} {about.get('split', '')} {task}",
+            f"{about['data']} {about.get('split', '')} {task} {metric}",
         )
     except (DygError, KeyError, TypeError, ValueError):
         return None

@@ -11,8 +11,7 @@ from urllib.parse import urlsplit
 from dygmamba.core.errors import NotFoundError
 
 ALIASES = {"contacts": "contact", "canadianparliament": "canparl", "socialevolution": "socialevo"}
-# The thirteen datasets of DyGLib, on which this field publishes its results, as `normalize_name` returns them. Flights
-# is not in the catalogue.
+# The thirteen datasets of DyGLib, on which this field publishes its results, as `normalize_name` returns them.
 BENCHMARKS = (
     *("wikipedia", "reddit", "mooc", "lastfm", "enron", "socialevo", "uci", "flights", "canparl", "uslegis"),
     *("untrade", "unvote", "contact"),
@@ -30,6 +29,10 @@ class PublishedCounts:
     events: int | None
     edge_features: int | None
     unique_times: int | None
+
+
+# Table 1 of DyGLib's paper (Yu et al., Towards Better Dynamic Graph Learning, NeurIPS 2023); not in the catalogue
+FLIGHTS_COUNTS = PublishedCounts(nodes=13_169, events=1_927_145, edge_features=1, unique_times=122)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,20 +114,39 @@ def normalize_name(name: str) -> str:
     return ALIASES.get(plain, plain)
 
 
-def is_benchmark(name: str) -> bool:
-    """Return whether a dataset has the name of a DyGLib benchmark, in any spelling (`USLegis`, `us-legis`)."""
-    return normalize_name(name) in BENCHMARKS
+def is_benchmark(name: str, store: "EventStore") -> bool:
+    """Return whether a dataset is one of DyGLib's: by its name in any spelling (`USLegis`, `us-legis`) and its size.
+
+    Its numbers of events and nodes must be published ones, because a user's own data may well be called "contacts".
+    """
+    plain = normalize_name(name)
+    expected = [counts for counts in _list_benchmark_counts(plain) if counts.events == len(store)]
+    if not expected:  # before the nodes are counted, which reads the stream
+        return False
+    num_nodes = _count_nodes(store)
+    return any(counts.nodes in num_nodes for counts in expected)
+
+
+def _list_benchmark_counts(plain: str) -> tuple[PublishedCounts, ...]:
+    if plain not in BENCHMARKS:
+        return ()
+    if plain == "flights":
+        return (FLIGHTS_COUNTS,)
+    return next(entry.counts for name, entry in load_catalogue().items() if normalize_name(name) == plain)
+
+
+def _count_nodes(store: "EventStore") -> set[int]:
+    """Return the numbers of declared nodes and of nodes with events, because published tables count either."""
+    return {store.num_nodes, len({*store.src.unique().tolist(), *store.dst.unique().tolist()})}
 
 
 def describe_difference(entry: CatalogueEntry, store: "EventStore") -> str | None:
     """Return a message about how a stream differs from the published statistics; None if it does not.
 
-    Feature columns that are all zero count as none. Declared nodes and nodes with events are both accepted, because
-    published tables count either.
+    Feature columns that are all zero count as none.
     """
-    occurring = {*store.src.unique().tolist(), *store.dst.unique().tolist()}
     actual = {
-        "nodes": {store.num_nodes, len(occurring)},
+        "nodes": _count_nodes(store),
         "events": {len(store)},
         "edge feature columns": {store.features.edge.shape[1] if store.features.edge.any() else 0},
         "distinct times": {int(store.time.unique().numel())},

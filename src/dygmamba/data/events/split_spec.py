@@ -5,10 +5,13 @@ Free of torch, so that the command line can reject a wrong value at once.
 
 from collections.abc import Sequence
 from math import isclose
-from typing import Literal, get_args
+from typing import TYPE_CHECKING, Literal, get_args
 
 from dygmamba.core.errors import ConfigError
 from dygmamba.data.catalogue.known_datasets import is_benchmark
+
+if TYPE_CHECKING:
+    from dygmamba.data.events.event_store import EventStore
 
 SplitSpec = str | Sequence[float | str]
 SPLIT_SPEC_HELP = (
@@ -31,11 +34,11 @@ def check_protocol(given: str) -> None:
         )
 
 
-def choose_protocol(dataset: str, given: str) -> Protocol:
-    """Return the protocol; "auto" is "benchmark" for a dataset with the name of a benchmark, else "time"."""
+def choose_protocol(name: str, store: "EventStore", given: str) -> Protocol:
+    """Return the protocol; "auto" is "benchmark" for a dataset with the name and size of a benchmark, else "time"."""
     check_protocol(given)
     if given == AUTO_PROTOCOL:
-        return "benchmark" if is_benchmark(dataset) else "time"
+        return "benchmark" if is_benchmark(name, store) else "time"
     return "benchmark" if given == "benchmark" else "time"
 
 

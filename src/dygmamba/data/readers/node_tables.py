@@ -31,7 +31,7 @@ from dygmamba.data.readers.options import (
     find_usual_column,
     require_column,
 )
-from dygmamba.data.readers.other_columns import OtherColumns, as_category_text
+from dygmamba.data.readers.other_columns import HOLDS_DATES, OtherColumns, as_category_text
 from dygmamba.data.readers.queries import ID_HEADINGS, parse_ids, read_query_times
 from dygmamba.data.readers.values import BadRows, ColumnLocation
 
@@ -47,11 +47,13 @@ class NodeTableResult:
         dataset: The dataset.
         unknown: Number of rows of nodes that the dataset does not have.
         unused: Columns that are not used, with the reason.
+        warning: Why features may be known too early; None if they are not.
     """
 
     dataset: "Dataset"
     unknown: int
     unused: dict[str, str]
+    warning: str | None = None
 
 
 def add_node_features(
@@ -142,7 +144,36 @@ def _build(
     features = replace(dataset.store.features, node_rows=table)
     store = dataset.store.derive(features=features)
     result = replace(Dataset.from_events(dataset.name, store, dataset.ids, dataset.origin), path=dataset.path)
-    return NodeTableResult(result, count - len(np.unique(place)), others.list_unused())
+    unused = others.list_unused()
+    dates = [name for name, reason in unused.items() if reason == HOLDS_DATES]
+    warning = _describe_repeated_nodes(source, batch, found, dates) if instant is None else None
+    return NodeTableResult(result, count - len(np.unique(place)), unused, warning)
+
+
+def _describe_repeated_nodes(
+    source: str, batch: pa.RecordBatch, found: tuple[np.ndarray, np.ndarray], dates: Sequence[str]
+) -> str | None:
+    """Warn of nodes with several rows in a table without times, and name the column that probably holds them.
+
+    Of such a node the last row counts from the start, so that a query may see what was not known at its time.
+    """
+    place, node = found
+    _, number, count = np.unique(node, return_inverse=True, return_counts=True)
+    repeated = int((count > 1).sum())
+    if not repeated:
+        return None
+
+    def changes(name: str) -> bool:
+        """Return whether the column differs between the rows of a node, as the date of birth does not."""
+        value = as_category_text(batch.column(name)).dictionary_encode().indices.to_numpy()[place]
+        return len(np.unique(np.stack([number, value]), axis=1).T) > len(count)
+
+    likely = next((name for name in dates if changes(name)), None)
+    nodes, have = ("1 node", "has") if repeated == 1 else (f"{repeated:,} nodes", "have")
+    return (
+        f"{nodes} {have} several rows in {source}, and the last one counts from the start, also for earlier queries; "
+        f"give the column of their times with `node_time={likely or 'COLUMN'!r}`, or one row per node"
+    )
 
 
 def _stack(columns: Sequence[np.ndarray], count: int, kind: Any) -> np.ndarray:

@@ -53,6 +53,7 @@ from dygmamba.data.readers.values import (
 # a file's path, or whatever `wrap_table` accepts; with a column src and, optionally, dst and time
 QuerySource = Any
 FIRST_TIMES = 100  # that decide how times are read if some are bad
+NODE_COLUMNS = ("node", "id")  # names of the column of nodes, as predictions about nodes have it
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,14 +142,16 @@ def read_queries(
     origin: Origin,
     numeric: Sequence[str] = (),
     types: Sequence[str] = (),
+    nodes_only: bool = False,
 ) -> QueryTable:
     """Read the queries of a file or table, with these columns of the events in question as far as there are any.
 
-    Columns are found by the names in `options`, the names in the dataset's `origin`, or the usual names. Rows that
-    cannot be read are left out with `options.skip_bad`, and an error otherwise.
+    Columns are found by the names in `options`, the names in the dataset's `origin`, or the usual names. With
+    `nodes_only` the queries are about nodes, so that a column node or id is the source too. Rows that cannot be read
+    are left out with `options.skip_bad`, and an error otherwise.
     """
     wanted = (*numeric, *types)
-    raw = read_query_columns(pairs, options, origin, wanted)
+    raw = read_query_columns(pairs, options, origin, wanted, nodes_only)
     table, roles, bad_rows = raw.table, raw.roles, raw.bad_rows
     if options.skip_bad and table.num_rows:
         table = _drop_bad_rows(raw, options, origin, numeric)
@@ -277,12 +280,16 @@ class RawQueries(NamedTuple):
 
 
 def read_query_columns(
-    pairs: QuerySource, options: ReadOptions, origin: Origin, wanted: Sequence[str]
+    pairs: QuerySource,
+    options: ReadOptions,
+    origin: Origin,
+    wanted: Sequence[str],
+    nodes_only: bool = False,
 ) -> RawQueries:
     """Read the columns of sources, destinations and times and, as far as there are any, the wanted ones."""
     if is_in_memory(pairs):
         wrapped = wrap_table(pairs)
-        roles = _assign_query_roles(wrapped.source, wrapped.names, options, origin)
+        roles = _assign_query_roles(wrapped.source, wrapped.names, options, origin, nodes_only)
         columns = dict.fromkeys([*roles.values(), *(name for name in wanted if name in wrapped.names)])
         bad_rows = BadRows(wrapped.source, options.skip_bad)
         return RawQueries(wrapped.source, wrapped.to_arrow(columns), roles, wrapped.names, bad_rows)
@@ -299,16 +306,16 @@ def read_query_columns(
         def choose(found: list[str]) -> list[str]:
             nonlocal names
             names = found
-            columns = _assign_query_roles(source, found, options, origin).values()
+            columns = _assign_query_roles(source, found, options, origin, nodes_only).values()
             return list(dict.fromkeys([*columns, *(name for name in wanted if name in found)]))
 
         table = read_columns(path, format, choose)
-        roles = _assign_query_roles(source, names, options, origin)
+        roles = _assign_query_roles(source, names, options, origin, nodes_only)
         return RawQueries(source, table, roles, tuple(names), bad_rows)
     header = read_header(path, options) if format != "jsonl" else None
     names = read_keys(path, options) if header is None else header.names
     if header is None or header.named:
-        roles = _assign_query_roles(source, names, options, origin)
+        roles = _assign_query_roles(source, names, options, origin, nodes_only)
     else:
         own = {} if origin.header else {role: getattr(origin, role) for role in USUAL_NAMES}
         roles = dict(zip(USUAL_NAMES, names, strict=False)) | {
@@ -328,7 +335,7 @@ def read_query_columns(
 
 
 def _assign_query_roles(
-    source: str, names: Sequence[str], options: ReadOptions, origin: Origin
+    source: str, names: Sequence[str], options: ReadOptions, origin: Origin, nodes_only: bool = False
 ) -> dict[str, str]:
     """Find the column of each role; dst and time may be missing."""
     require_distinct_names(source, names)
@@ -338,6 +345,15 @@ def _assign_query_roles(
         column = chosen[0] if chosen else find_usual_column(names, role)
         if column is not None:
             roles[role] = column
+    if nodes_only and "src" not in roles:
+        named = [name for usual in NODE_COLUMNS for name in names if name.lower() == usual]
+        roles |= {"src": named[0]} if named else {}
+    if nodes_only and "src" not in roles:
+        raise NotFoundError(
+            f"cannot tell which column of {source} holds the nodes ({', '.join(names)}); name it node, and the column "
+            "of times, if there is one, time",
+            code="column-not-recognized",
+        )
     if "src" not in roles or len(set(roles.values())) < len(roles):
         raise NotFoundError(
             f"cannot tell which columns of {source} are source, destination and time ({', '.join(names)}); "

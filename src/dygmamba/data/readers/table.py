@@ -291,13 +291,15 @@ def read_table(
         options: how to parse values.
         bad_rows: receives rows that cannot be read.
     """
-    collector, state = RowCollector(options), _ReadState(OtherColumns(roles, options.fill, options.decimal))
     bad_rows = BadRows(str(path), options.skip_bad) if bad_rows is None else bad_rows
+    collector = RowCollector(options)
+    state = _ReadState(OtherColumns(roles, options.fill, options.decimal, bad_rows))
     for batch in batches:
         parsed = _read_batch(state, path, batch, roles, options, bad_rows)
         if parsed is not None:
             collector.add(parsed)
     bad_rows.raise_unless_skipped()
+    state.others.check_bad_cells(state.rows)
     if not collector or state.time_parser is None:
         problem = (
             f"no row that can be read ({bad_rows.summarize()})"
@@ -435,6 +437,7 @@ def _read_batch(
         )
     parsers = (state.time_parser, state.others, state.label_parser)
     reader = BatchReader(path, roles, options, *parsers, state.rows)
+    state.others.begin_batch(batch, state.rows)
     state.rows += batch.num_rows
     try:
         return reader.read(batch)

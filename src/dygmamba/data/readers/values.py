@@ -20,6 +20,7 @@ from dygmamba.core.errors import FileError
 
 MISSING_WORDS = pa.array(["", "na", "n/a", "nan", "null", "none"])
 NUMBER_PATTERN = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
+PLAIN_NUMBERS = rf"^{NUMBER_PATTERN.pattern}$"
 # numbers with a decimal comma, or with commas between thousands, by their decimal mark; and what proves it
 GROUPED_NUMBERS = {
     ",": r"^[+-]?((\d{1,3}(\.\d{3})+|\d+)(,\d+)?|,\d+)([eE][+-]?\d+)?$",
@@ -153,6 +154,14 @@ def find_decimal_mark(column: pa.Array) -> str | None:
     return None
 
 
+def find_numbers(column: pa.Array, decimal: str | None) -> tuple[np.ndarray, np.ndarray]:
+    """Return which values of a text column are finite numbers with this decimal mark, and which are missing."""
+    text = _drop_missing_words(strip_whitespace(column))
+    pattern = PLAIN_NUMBERS if decimal is None else GROUPED_NUMBERS[decimal]
+    fits = pc.fill_null(pc.match_substring_regex(text, pattern), False)
+    return fits.to_numpy(zero_copy_only=False), pc.is_null(text).to_numpy(zero_copy_only=False)
+
+
 def _remove_grouping(text: pa.Array, mark: str) -> pa.Array:
     """Return numbers without marks between thousands and with a decimal point."""
     group = "." if mark == "," else ","
@@ -232,8 +241,11 @@ class BadRows:
 
     def add_bad_value(self, position: int, problem: str, advice: str) -> None:
         """Add a row with a bad value; `position` counts well-formed rows only, from 0."""
-        row = position + 1 + bisect_right(self._malformed, position + 1)
-        self._add(BadRow(row, problem, advice))
+        self._add(BadRow(self.number_row(position), problem, advice))
+
+    def number_row(self, position: int) -> int:
+        """Return the number of a row in the file; `position` counts well-formed rows only, from 0."""
+        return position + 1 + bisect_right(self._malformed, position + 1)
 
     def _add(self, bad_row: BadRow) -> None:
         self.count += 1

@@ -153,11 +153,11 @@ def load_leaderboard_split(dataset: Dataset) -> SplitRule | None:
 def get_default_split(dataset: Dataset, protocol: str = AUTO_PROTOCOL) -> SplitRule:
     """Return the default split of a dataset: that of its leaderboard, else 70, 15 and 15 % of the events.
 
-    Only a dataset with the name of a benchmark has nodes held out of training; `protocol` decides for any dataset.
+    Only a dataset of DyGLib (by name and size) has nodes held out of training; `protocol` decides for any dataset.
     """
     if protocol == AUTO_PROTOCOL and (rule := load_leaderboard_split(dataset)) is not None:
         return rule
-    return replace(PUBLISHED_SPLIT, protocol=choose_protocol(dataset.name, protocol))
+    return replace(PUBLISHED_SPLIT, protocol=choose_protocol(dataset.name, dataset.store, protocol))
 
 
 def load_leaderboard(dataset: Dataset) -> Leaderboard:

@@ -68,7 +68,8 @@ def _summarize(path: Path) -> RunSummary | None:
             metric,
             scores.get("val"),
             scores.get("test"),
-            f"{about['data']} {about.get('split', '')} {task} {metric}",
+            # a run that knows the columns of the event in question has an easier task
+            f"{about['data']} {about.get('split', '')} {task} {metric} {any(row.get('query_columns') for row in rows)}",
         )
     except (DygError, KeyError, TypeError, ValueError):
         return None

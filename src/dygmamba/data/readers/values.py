@@ -156,7 +156,7 @@ def find_decimal_mark(column: pa.Array) -> str | None:
 
 def find_numbers(column: pa.Array, decimal: str | None) -> tuple[np.ndarray, np.ndarray]:
     """Return which values of a text column are finite numbers with this decimal mark, and which are missing."""
-    text = _drop_missing_words(strip_whitespace(column))
+    text = drop_missing_words(strip_whitespace(column))
     pattern = PLAIN_NUMBERS if decimal is None else GROUPED_NUMBERS[decimal]
     fits = pc.fill_null(pc.match_substring_regex(text, pattern), False)
     return fits.to_numpy(zero_copy_only=False), pc.is_null(text).to_numpy(zero_copy_only=False)

@@ -394,6 +394,10 @@ def test_predictions_repeat_the_columns_of_the_query(shop, ask, tmp_path, monkey
     }
     assert ask(shop["plain"], "--pairs", pairs)[1].startswith("src,dst,time,score\n")
     monkeypatch.setenv("DYGMAMBA_DATA", str(shop["query"].folder))
+    comma = table(tmp_path / "comma.csv", "src,dst,amount,payment\nc1,p2,1.097,card\n")
+    assert rows_of(ask(shop["query"], "--pairs", comma, "--decimal", ",")[1])[0]["amount"] == "1.097"
+    comma = table(tmp_path / "comma.csv", 'src,dst,amount,payment\nc1,p2,"1.097,2",card\n')
+    assert rows_of(ask(shop["query"], "--pairs", comma, "--decimal", ",")[1])[0]["amount"] == "1.097,2"
     given = {"src": ["c1"], "dst": ["p2"], "payment": ["card"], "amount": [3]}
     found = dm.open(shop["query"].run, device="cpu").score(given)
     assert found.column_names == ["src", "dst", "time", "payment", "amount", "score"]
@@ -455,9 +459,10 @@ def test_pairs_that_cannot_be_read_are_left_out_on_demand(shop, ask, tmp_path, s
     assert ask(shop["query"], "--pairs", good)[1] == out
     code, out, err = ask(shop["query"], "--pairs", pairs, "--json")
     assert (code, err.count("\n")) == (2, 1), err
-    bad = table(tmp_path / "bad.csv", "\n".join(",".join(row) for row in (names, *rows[1:3])) + "\n")
-    code, out, err = ask(shop["query"], "--pairs", bad, "--skip-bad", "--json")
-    assert (code, error_code(out), err.count("\n")) == (2, "no-rows", 1), err
+    for content in (rows[1:3], rows[5:6]):
+        bad = table(tmp_path / "bad.csv", "\n".join(",".join(row) for row in (names, *content)) + "\n")
+        code, out, err = ask(shop["query"], "--pairs", bad, "--skip-bad", "--json")
+        assert (code, error_code(out), err.count("\n")) == (2, "no-rows", 1), err
 
 
 def test_unknown_values_of_a_query_are_named(shop, ask, tmp_path, monkeypatch, caplog):

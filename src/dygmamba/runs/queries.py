@@ -234,7 +234,11 @@ class QueryParser:
         numeric, columns = {column.name for column in self.columns.numeric}, {}
         for name in table.columns:
             key = f"query_{name}" if name.partition(" ")[0] in PREDICTION_COLUMNS else name
-            columns[key] = table.format_numbers(name) if name in numeric else table.format_categories(name)
+            columns[key] = (
+                table.format_numbers(name, self.options.decimal)
+                if name in numeric
+                else table.format_categories(name)
+            )
         return columns
 
     def to_user_type(self, ids: pa.Array) -> pa.Array:

@@ -106,11 +106,13 @@ class QueryTable:
         location = ColumnLocation(self.source, name, 0)
         return parse_floats(self.columns[name], location, options.fill, options.decimal)
 
-    def format_numbers(self, name: str) -> pa.Array:
-        """Return a numeric column of the events in question as given, but text as numbers if all values are."""
+    def format_numbers(self, name: str, decimal: str | None) -> pa.Array:
+        """Return a numeric column of the events in question as given, but plain text as numbers if all values are."""
         column = self.columns[name]
         if is_text_type(column.type):
-            numbers = try_cast(drop_missing_words(strip_whitespace(column)), pa.int64(), pa.float64())
+            # with a decimal comma, "1.097" is no plain number
+            targets = (pa.int64(),) if decimal == "," else (pa.int64(), pa.float64())
+            numbers = try_cast(drop_missing_words(strip_whitespace(column)), *targets)
             column = column if numbers is None else numbers
         if pa.types.is_decimal(column.type):
             return column.cast(pa.float64())
@@ -330,7 +332,9 @@ def read_query_columns(
     else:
         batches = list(iter_csv_batches(path, header, needed, options, bad_rows))
     bad_rows.raise_unless_skipped()
-    table = pa.Table.from_batches(batches)
+    # without a row that can be read there is no batch either, and hence no schema
+    nothing = pa.schema([(name, pa.string()) for name in needed.columns])
+    table = pa.Table.from_batches(batches, None if batches else nothing)
     return RawQueries(source, table, roles, tuple(names), bad_rows)
 
 

@@ -31,7 +31,7 @@ class PublishedCounts:
     unique_times: int | None
 
 
-# Benchmarks that the catalogue does not have; statistics of Yu et al., Towards Better Dynamic Graph Learning, NeurIPS 2023
+# Benchmarks that the catalogue does not have, from the table of datasets of Yu et al. (DyGLib), NeurIPS 2023
 OTHER_COUNTS = {"flights": PublishedCounts(nodes=13_169, events=1_927_145, edge_features=1, unique_times=122)}
 
 

@@ -176,10 +176,7 @@ def read_queries(
 def _drop_bad_rows(
     raw: "RawQueries", options: ReadOptions, origin: Origin, numeric: Sequence[str]
 ) -> pa.Table:
-    """Return the rows whose ids, times and numbers can be read, and add the others to `raw.bad_rows`.
-
-    They are found by bisection, so that a few bad rows cost little.
-    """
+    """Return the rows whose ids, times and numbers can be read, and add the others to `raw.bad_rows`."""
     parsers: dict[str, Callable[[pa.Array, ColumnLocation], object]] = {
         name: partial(parse_floats, fill=options.fill, decimal=options.decimal)
         for name in numeric
@@ -192,24 +189,13 @@ def _drop_bad_rows(
             parsers[name] = _choose_query_time_parser(column, location, options, origin).parse
         else:
             parsers[name] = parse_ids
-    bad: list[int] = []
 
-    def search(start: int, stop: int) -> None:
+    def read_rows(start: int, stop: int) -> None:
         part = raw.table.slice(start, stop - start)
-        try:
-            for name, parse in parsers.items():
-                parse(part[name].combine_chunks(), ColumnLocation(raw.source, name, start))
-        except BadValueError as error:
-            if stop - start > 1:
-                middle = (start + stop) // 2
-                search(start, middle)
-                search(middle, stop)
-            else:
-                bad.append(start)
-                raw.bad_rows.add_bad_value(start, error.problem, error.advice)
+        for name, parse in parsers.items():
+            parse(part[name].combine_chunks(), ColumnLocation(raw.source, name, start))
 
-    search(0, raw.table.num_rows)
-    return raw.table.filter(pa.array(np.isin(np.arange(raw.table.num_rows), bad, invert=True)))
+    return raw.table.filter(pa.array(raw.bad_rows.find_good_rows(raw.table.num_rows, read_rows)))
 
 
 def _choose_query_time_parser(

@@ -79,26 +79,11 @@ class BatchReader:
 
 
 def drop_bad_rows(reader: BatchReader, batch: pa.RecordBatch, bad_rows: BadRows) -> pa.RecordBatch:
-    """Return the good rows and add the others to `bad_rows`.
-
-    They are found by bisection, so that a few bad rows cost little.
-    """
-    bad: list[int] = []
-
-    def search(start: int, stop: int) -> None:
-        try:
-            reader.read(batch.slice(start, stop - start))
-        except BadValueError as error:
-            if stop - start > 1:
-                middle = (start + stop) // 2
-                search(start, middle)
-                search(middle, stop)
-            else:
-                bad.append(start)
-                bad_rows.add_bad_value(reader.first_row + start, error.problem, error.advice)
-
-    search(0, batch.num_rows)
-    good = batch.filter(pa.array(np.isin(np.arange(batch.num_rows), bad, invert=True)))
+    """Return the good rows and add the others to `bad_rows`."""
+    readable = bad_rows.find_good_rows(
+        batch.num_rows, lambda start, stop: reader.read(batch.slice(start, stop - start)), reader.first_row
+    )
+    good = batch.filter(pa.array(readable))
     # encode the ids again: those that only bad rows had must not become nodes
     for name in {reader.roles.src, reader.roles.dst}:
         ids = good.column(name).dictionary_decode().dictionary_encode()

@@ -243,6 +243,33 @@ class BadRows:
         """Add a row with a bad value; `position` counts well-formed rows only, from 0."""
         self._add(BadRow(self.number_row(position), problem, advice))
 
+    def find_good_rows(self, count: int, read: Callable[[int, int], object], first: int = 0) -> np.ndarray:
+        """Return which of `count` rows can be read, and add the others.
+
+        They are found by bisection, so that a few bad rows cost little.
+
+        Args:
+            count: Number of rows.
+            read: Reads the rows from a start to a stop; raises BadValueError if it cannot.
+            first: Position of the first row.
+        """
+        good = np.ones(count, dtype=bool)
+
+        def search(start: int, stop: int) -> None:
+            try:
+                read(start, stop)
+            except BadValueError as error:
+                if stop - start > 1:
+                    middle = (start + stop) // 2
+                    search(start, middle)
+                    search(middle, stop)
+                else:
+                    good[start] = False
+                    self.add_bad_value(first + start, error.problem, error.advice)
+
+        search(0, count)
+        return good
+
     def number_row(self, position: int) -> int:
         """Return the number of a row in the file; `position` counts well-formed rows only, from 0."""
         return position + 1 + bisect_right(self._malformed, position + 1)

@@ -21,16 +21,18 @@ from dygmamba.engine.fit_config import FitConfig
 from dygmamba.engine.run_directory import RunDirectory
 from dygmamba.engine.scoring import Ranker, StreamScorer
 from dygmamba.engine.stream import Stream
-from dygmamba.engine.visibility import MemorySchedule
+from dygmamba.engine.visibility import MemorySchedule, VisibilityRule
 from dygmamba.explain.event_removal import StreamRemoval
 from dygmamba.explain.shapley import CachedGame, estimate_shapley
 from dygmamba.models import find_model
 from dygmamba.models.base import DatasetFacts, MemorySaver
 from dygmamba.models.blend import Blend
+from dygmamba.runs.evaluation import evaluate_link_scorer
 from dygmamba.runs.link_training import resume_link_run, start_link_run
 from dygmamba.runs.opening import open_run
 from dygmamba.sampling.view import PairBatch
 from dygmamba.tasks.link import LinkTask, build_link_set
+from dygmamba.tasks.metrics import PUBLISHED_BATCH, link_metrics
 from observers import StepCounter
 from streams import split_stream
 from witnesses import Counter
@@ -272,3 +274,24 @@ def test_replayed_memory_is_not_saved(name):
     scorer.save_memory(StreamPrefix.from_store(store, 50))
     assert scorer.saved_prefix is None
     assert not any("kept" in key for key in scorer.state_dict())
+
+
+def test_training_and_evaluation_have_batches_of_their_own(folder, tmp_path):
+    """Evaluation is a function of weights, saved memory and `evaluation_batch`, not of the training batch."""
+    dataset = open_dataset("small", folder)
+    fit = start_link_run(dataset, "tgn", 0, TINY | {"evaluation_batch": 20}, CPU, tmp_path)
+    fit()
+    test = build_link_set(fit.stream.store, fit.stream.split, "test")
+    by_size = {
+        size: score_evaluation_set(fit.scorer, fit.stream, test, VisibilityRule("strict", size), 0)
+        for size in (20, TINY["batch"])
+    }
+    assert not torch.equal(by_size[20], by_size[TINY["batch"]])
+    assert torch.equal(fit.score(test), by_size[20])
+    assert fit.steps_per_epoch == -(-len(fit.stream.train) // TINY["batch"])
+    opened = open_run(fit.run.path, CPU, folder)
+    (row,) = evaluate_link_scorer(
+        opened.scorer, opened.stream, {"seed": 0}, [("random", "test", "transductive")], opened.rule
+    )
+    assert row["batch"] == 20
+    assert row["ap"] == link_metrics(by_size[20], test.pairs.label, test.pairs.group, PUBLISHED_BATCH).ap

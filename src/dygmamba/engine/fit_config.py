@@ -1,6 +1,6 @@
 """Settings of the training loop; the defaults are those of the published protocol."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from dygmamba.core.choices import BestMetric, LossName, TrainNegativesName, Visibility
@@ -35,11 +35,16 @@ class FitConfig(Settings):
     save_every: Annotated[float, Bounds(0, 1e9)] = 30.0  # seconds between checkpoints within an epoch
 
     @property
-    def rule(self) -> "VisibilityRule":
-        """Visibility in training and evaluation; a memory observes one batch at once."""
+    def training_rule(self) -> "VisibilityRule":
+        """Visibility in training; a memory observes one batch at once."""
         from dygmamba.engine.visibility import VisibilityRule
 
         return VisibilityRule(self.visible, self.batch)
+
+    @property
+    def rule(self) -> "VisibilityRule":
+        """Visibility in evaluation and prediction."""
+        return self.training_rule
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +60,14 @@ class LinkFitConfig(FitConfig):
     loss: LossName = "pairwise"  # loss of each pair, or of each event among candidates of its source
     train_candidates: Annotated[int, Bounds(1, 1_000_000)] = 20  # candidates per event of the ranking loss
     best_metric: BestMetric = "ap"  # the best epoch has the best validation AP and AUC, or MRR
+    evaluation_batch: Annotated[int, Bounds(0, 100_000_000)] = (
+        0  # events that a memory observes at once in evaluation; 0: as many as in training
+    )
+
+    @property
+    def rule(self) -> "VisibilityRule":
+        """Visibility in evaluation and prediction; AP is averaged over batches of 200 whatever a memory observes."""
+        return replace(self.training_rule, batch_size=self.evaluation_batch or self.batch)
 
     @property
     def loss_function(self) -> "Loss":

@@ -95,7 +95,7 @@ def choose_executor(
     """
     check_distributable(scorer, stream.processes, config.batch)
     if isinstance(scorer, RoundLearner):
-        return RoundExecutor(QueryBuilder.create(task, stream, config.rule), scorer, stream, epoch)
+        return RoundExecutor(QueryBuilder.create(task, stream, config.training_rule), scorer, stream, epoch)
     if has_no_trainable_parameters(scorer):
         return NoOpExecutor()
     context = TrainingContext(task, scorer, stream, config)

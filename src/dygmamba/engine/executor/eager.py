@@ -164,7 +164,10 @@ class TrainingContext:
     def __init__(self, task: Task, scorer: nn.Module, stream: Stream, config: FitConfig) -> None:
         assert isinstance(scorer, Scorer)
         self.task, self.scorer, self.stream, self.config = task, scorer, stream, config
-        self.device, self.build_queries = stream.device.type, QueryBuilder.create(task, stream, config.rule)
+        self.device, self.build_queries = (
+            stream.device.type,
+            QueryBuilder.create(task, stream, config.training_rule),
+        )
         self.parameters = [parameter for parameter in scorer.parameters() if parameter.requires_grad]
         on_gpu = self.device == "cuda"
         self.uses_graphs = config.graphs and can_capture(self.device, scorer.requests)

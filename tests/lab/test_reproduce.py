@@ -16,13 +16,14 @@ from browser import find_browser
 from commands import invoke
 from dygmamba.cli import app
 from dygmamba.cli.tables import print_document
-from dygmamba.core.errors import FileError, LockedError
+from dygmamba.core.errors import ConfigError, FileError, LockedError
 from dygmamba.data.generate.stream import GeneratorConfig
 from dygmamba.data.storage.dataset import save_dataset
 from dygmamba.data.storage.library import generate_dataset
-from dygmamba.lab import job_runners
-from dygmamba.lab.job import ResultCache
-from dygmamba.lab.reproduction import gather_results, write_study_page
+from dygmamba.lab import job_runners, studies
+from dygmamba.lab.job import CODE_VERSION, ResultCache
+from dygmamba.lab.paper_plan import PAPER_PLAN, PlannedStudy
+from dygmamba.lab.reproduction import ExecutionOptions, gather_results, prepare_jobs, write_study_page
 from dygmamba.lab.studies import LINK_DATASETS, STUDIES, GeneratedDataset, StudyRequest, plan_jobs
 from dygmamba.lab.study_report import build_study_sheet
 from dygmamba.report.document import (
@@ -37,6 +38,7 @@ from dygmamba.report.document import (
 from dygmamba.report.result_records import ResultRecord, StudyResults
 from dygmamba.runs.evaluation import evaluate_link_scorer
 from dygmamba.runs.opening import open_run
+from raising import raises
 from thread_worker import use_thread_workers
 
 SIZES = {"length": 6, "width": 4}
@@ -127,7 +129,7 @@ def test_a_failing_run_is_reported_and_the_others_are_kept(data, tmp_path, monke
     assert "recency" in out
 
 
-@pytest.mark.parametrize("study", [name for name in STUDIES if name != "large"])
+@pytest.mark.parametrize("study", [name for name in STUDIES if name not in ("large", "paper")])
 def test_every_study_has_a_plan(study, data):
     jobs = plan_jobs(study, StudyRequest(["tiny"], None, (0,), None, {}, data))
     assert jobs
@@ -334,3 +336,56 @@ def test_a_run_that_another_process_still_writes_is_waited_for(monkeypatch):
         job_runners._resume_or_none(resume)
     answers[:] = [FileError("damaged")]
     assert job_runners._resume_or_none(resume) is None
+
+
+@pytest.fixture
+def planned(data, monkeypatch):
+    """A plan of two entries, the second of which contains the trainings of the first."""
+    entries = (
+        PlannedStudy("link", "tiny", 2, settings=dict(SIZES)),
+        PlannedStudy("ablation", "tiny", 2, variants=("full", "no-floor"), settings=dict(SIZES)),
+    )
+    monkeypatch.setattr(studies, "PAPER_PLAN", entries)
+    return StudyRequest(data_dir=data)
+
+
+def test_the_plan_of_the_paper_is_in_its_own_order_and_trains_each_run_once(planned, tmp_path):
+    jobs, missing = prepare_jobs("paper", planned, ExecutionOptions(tmp_path, "cpu"))
+    titles = [(job.about["study"], job.about.get("variant"), job.seed) for job in missing]
+    expected = [
+        ("link", None, 0),
+        ("link", None, 1),
+        ("ablation", "no-floor", 0),
+        ("ablation", "no-floor", 1),
+    ]
+    assert titles == expected
+    assert len(jobs) == 6
+    selected = replace(planned, seeds=(1,), models=("dyg-mamba",))
+    assert [job.seed for job in plan_jobs("paper", selected)] == [1, 1, 1]
+    with raises("empty-plan", ConfigError):
+        plan_jobs("paper", replace(planned, models=("mamba",)))
+
+
+def test_results_of_the_paper_outlive_changes_of_the_code_and_new_settings(planned, monkeypatch):
+    """Their key depends on the settings that are given and on the version of the plan alone."""
+    job, *_ = plan_jobs("paper", planned)
+    assert replace(job, settings=job.settings | {"new": 1}).key == job.key
+    assert replace(job, given=job.given | {"length": 7}).key != job.key
+    assert replace(job, version="2").key != job.key
+    other = replace(job, version=CODE_VERSION)
+    assert replace(other, settings=other.settings | {"new": 1}).key != other.key
+
+
+@pytest.mark.parametrize("batch", [50, 300])
+def test_trainings_of_studies_are_evaluated_in_published_batches(data, batch):
+    job, *_ = plan_jobs("link", StudyRequest(["tiny"], ["tgn"], settings={"batch": batch}, data_dir=data))
+    assert (job.settings["batch"], job.settings["evaluation_batch"]) == (batch, 200)
+
+
+def test_every_entry_of_the_plan_of_the_paper_is_valid(data):
+    """Studies, models, variants and settings of the plan exist; its datasets are replaced by a small one."""
+    for entry in PAPER_PLAN:
+        request = StudyRequest(
+            ["tiny"], entry.models, range(entry.seeds), entry.variants, entry.settings, data
+        )
+        assert plan_jobs(entry.study, request)

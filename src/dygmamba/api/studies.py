@@ -53,7 +53,7 @@ def reproduce(
     *,
     datasets: Sequence[str] | None = None,
     models: Sequence[str] | None = None,
-    seeds: Sequence[int] = (0,),
+    seeds: Sequence[int] | None = None,
     variants: Sequence[str] | None = None,
     out: Path | str = "studies",
     device: str = "auto",
@@ -65,16 +65,18 @@ def reproduce(
 ) -> StudyResults:
     """Reproduce a study of the paper and write its page; finished runs are cached, so a killed study can be restarted.
 
-    Studies: link, node, ablation, length, efficiency, convergence, robustness, sensitivity, case-study, large. The page
-    and the tables are in `out`/STUDY. `protocol` is that of `train`. `progress` is a `dygmamba.core.progress.Progress`,
-    or a function that is called with every state change of a job.
+    Studies: paper, link, node, ablation, length, efficiency, convergence, robustness, sensitivity, case-study, large.
+    `paper` is the plan of all trainings behind the paper's claims, in the order of their value; `seeds` selects from
+    its seeds. The other studies use seed 0 by default. The page and the tables are in `out`/STUDY. `protocol` is that
+    of `train`. `progress` is a `dygmamba.core.progress.Progress`, or a function that is called with every state change
+    of a job.
 
     >>> import dygmamba as dm
     >>> book = dm.reproduce("link", datasets=["generated"], models=["recency"], out="studies")
     >>> len(book.records)
     1
     """
-    request = StudyRequest(datasets, models, tuple(seeds), variants, settings, _path(data_dir), protocol)
+    request = StudyRequest(datasets, models, seeds, variants, settings, _path(data_dir), protocol)
     options = ExecutionOptions(Path(out), device, workers)
     outcome = run_study(study, request, options, f"dygmamba.reproduce({study!r})", progress)
     outcome.raise_if_failed()
@@ -117,7 +119,7 @@ def plan_study(
     *,
     datasets: Sequence[str] | None = None,
     models: Sequence[str] | None = None,
-    seeds: Sequence[int] = (0,),
+    seeds: Sequence[int] | None = None,
     variants: Sequence[str] | None = None,
     settings: dict[str, Any] | None = None,
     out: Path = Path("studies"),
@@ -126,7 +128,7 @@ def plan_study(
     data_dir: Path | None = None,
 ) -> StudyPlan:
     """Plan a study without running anything."""
-    request = StudyRequest(datasets, models, tuple(seeds), variants, settings or {}, data_dir, protocol)
+    request = StudyRequest(datasets, models, seeds, variants, settings or {}, data_dir, protocol)
     dataset = find_missing_dataset(study, request)
     if dataset is not None:
         return StudyPlan([], [], str(dataset))
@@ -140,7 +142,7 @@ def reproduce_study(
     *,
     datasets: Sequence[str] | None = None,
     models: Sequence[str] | None = None,
-    seeds: Sequence[int] = (0,),
+    seeds: Sequence[int] | None = None,
     variants: Sequence[str] | None = None,
     settings: dict[str, Any] | None = None,
     out: Path = Path("studies"),
@@ -152,7 +154,7 @@ def reproduce_study(
     progress: Progress = SILENT,
 ) -> StudyOutcome:
     """Reproduce a study and return what was done even if jobs failed; `command` is shown on the page."""
-    request = StudyRequest(datasets, models, tuple(seeds), variants, settings or {}, data_dir, protocol)
+    request = StudyRequest(datasets, models, seeds, variants, settings or {}, data_dir, protocol)
     return run_study(study, request, ExecutionOptions(out, device, workers), command, progress)
 
 

@@ -57,15 +57,18 @@ def reproduce(
     study: Annotated[
         str,
         typer.Argument(
-            help="Reproduce link, node, ablation, length, efficiency, convergence, robustness, sensitivity, case-study "
-            "or large."
+            help="Reproduce paper (all its claims), link, node, ablation, length, efficiency, convergence, robustness, "
+            "sensitivity, case-study or large."
         ),
     ],
     datasets: Annotated[str | None, typer.Option(help="Use these datasets, e.g. uci,enron.")] = None,
     models: Annotated[str | None, typer.Option(help="Use these models, e.g. edgebank,dyg-mamba.")] = None,
     seeds: Annotated[
-        str, typer.Option(help="Run every model with these seeds, e.g. 0 or 0-4 or 0,3,7.")
-    ] = "0",
+        str | None,
+        typer.Option(
+            help="Run every model with these seeds, e.g. 0 or 0-4 or 0,3,7 (default: 0; paper: those of its plan)."
+        ),
+    ] = None,
     variants: Annotated[
         str | None,
         typer.Option(help="Use these ablations, lengths (32,64), or kinds of noise (insert,release)."),
@@ -86,7 +89,8 @@ def reproduce(
 ) -> None:
     """Reproduce a study of the paper. Finished runs are cached, so an interrupted study can be restarted."""
     settings = parse_overrides(overrides) | ({} if epochs is None else {"epochs": epochs})
-    numbers, chosen_datasets, chosen_models = parse_seeds(seeds), parse_list(datasets), parse_list(models)
+    numbers = None if seeds is None else parse_seeds(seeds)
+    chosen_datasets, chosen_models = parse_list(datasets), parse_list(models)
     precheck.check_reproduce(
         study, models=chosen_models or (), datasets=chosen_datasets or (), protocol=protocol, device=device,
         data_dir=data_dir,

@@ -5,6 +5,7 @@ Only the commands and functions `reproduce`, `audit` and `bench` use it; the res
 
 # names of the studies in `studies.py`, readable without torch
 STUDY_NAMES = (
+    "paper",
     "link",
     "node",
     "ablation",

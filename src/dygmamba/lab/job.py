@@ -2,7 +2,9 @@
 
 The key of a job is a digest of everything its result depends on: the kind of work, the digest of the dataset, the model
 with all its settings, the seed, the work's own arguments, and the version of the code. Two studies that need the same
-run share it, and a result of another code version is computed again.
+run share it, and a result of another code version is computed again. Jobs of the paper's plan take too long for that:
+they have a version of their own and are identified by the settings that are not defaults, so that a change of the code
+that does not concern them, or a new setting, keeps their results.
 """
 
 import hashlib
@@ -20,7 +22,7 @@ from dygmamba.core.files.writing import make_folder, write_text
 CODE_VERSION = "2026-11-17.5"
 RESULT_FILE = "result.json"
 # The dataset is identified by its digest, so its name may change; the other two do not influence the result.
-NOT_IN_KEY = ("about", "data", "size")
+NOT_IN_KEY = ("about", "data", "size", "given")
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +40,8 @@ class Job:
         about: Labels of the result inside its study, such as the name of an ablation.
         needs: Key of the job whose run this one evaluates.
         size: Events, length, patch and epochs, from which the cost is estimated.
+        given: Those of `settings` that a preset, a study or the user gives; the others are defaults.
+        version: Version of what the job computes: that of the code, or of the paper's plan.
     """
 
     work: str
@@ -50,12 +54,16 @@ class Job:
     about: dict[str, Any] = field(default_factory=dict)
     needs: str | None = None
     size: dict[str, float] = field(default_factory=dict)
+    given: dict[str, Any] = field(default_factory=dict)
+    version: str = CODE_VERSION
 
     @property
     def key(self) -> str:
         """Digest of everything the result depends on."""
         identity = {name: value for name, value in asdict(self).items() if name not in NOT_IN_KEY}
-        text = json.dumps([identity, CODE_VERSION], sort_keys=True)
+        if self.version != CODE_VERSION:
+            identity["settings"] = self.given
+        text = json.dumps(identity, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:20]
 
     @property
@@ -107,6 +115,8 @@ class ResultCache:
         write_text(self.folder(job.key) / RESULT_FILE, text + "\n")
 
     def select_missing(self, jobs: Iterable[Job]) -> list[Job]:
-        """Return the jobs without a result, each key once."""
-        by_key = {job.key: job for job in jobs}
+        """Return the jobs without a result, each key once, where and as it occurs first."""
+        by_key: dict[str, Job] = {}
+        for job in jobs:
+            by_key.setdefault(job.key, job)
         return [job for key, job in by_key.items() if self.load(key) is None]

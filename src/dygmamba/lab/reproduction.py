@@ -173,10 +173,12 @@ def find_missing_dataset(study: str, request: StudyRequest) -> GeneratedDataset 
 
 
 def prepare_jobs(study: str, request: StudyRequest, options: ExecutionOptions) -> tuple[list[Job], list[Job]]:
-    """Return all jobs of the study, and those without a result, the most expensive first."""
+    """Return all jobs of the study, and those without a result, in the order in which they should start."""
     jobs = plan_jobs(study, request)
-    device = choose_device(options.device).type
-    return jobs, sort_by_cost(ResultCache(options.out).select_missing(jobs), device)
+    missing = ResultCache(options.out).select_missing(jobs)
+    if not find_study(study).in_order:
+        missing = sort_by_cost(missing, choose_device(options.device).type)
+    return jobs, missing
 
 
 def run_study(

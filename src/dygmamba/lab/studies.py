@@ -14,13 +14,15 @@ from dygmamba.data.storage.leaderboard import get_default_split
 from dygmamba.data.storage.library import generate_dataset, open_dataset
 from dygmamba.data.storage.locations import data_folder, data_folders, has_dataset
 from dygmamba.engine.fit_config import LinkFitConfig, NodeFitConfig
-from dygmamba.lab.job import Job
+from dygmamba.lab.job import CODE_VERSION, Job
 from dygmamba.lab.noise import NOISE_KINDS
+from dygmamba.lab.paper_plan import PAPER_PLAN, PAPER_PROTOCOL
 from dygmamba.models import all_models, find_model
 from dygmamba.models.aliases import current_model_name, current_settings
 from dygmamba.models.spec import NodeSpec
 from dygmamba.runs.link_training import separate_settings
 from dygmamba.runs.node_training import NodeSettings
+from dygmamba.tasks.metrics import PUBLISHED_BATCH
 
 # Of the paper's twelve datasets those that the project has measured. MOOC is in the paper's tables of link prediction
 # only; the other studies have it as the largest stream, and the only one with both labels and edge features.
@@ -46,11 +48,15 @@ class StudyRequest:
 
     datasets: Sequence[str] | None = None
     models: Sequence[str] | None = None
-    seeds: Sequence[int] = (0,)
+    seeds: Sequence[int] | None = None
     variants: Sequence[str] | None = None
     settings: dict[str, Any] = field(default_factory=dict)
     data_dir: Path | None = None
     protocol: str = AUTO_PROTOCOL
+    version: str = CODE_VERSION  # of its jobs
+
+    def choose_seeds(self) -> Sequence[int]:
+        return (0,) if self.seeds is None else self.seeds
 
     def open_datasets(self, default: Sequence[str]) -> list[Dataset]:
         return [open_dataset(name, self.data_dir) for name in self.datasets or default]
@@ -88,7 +94,10 @@ def link_jobs(request: StudyRequest) -> list[Job]:
     for dataset in request.open_datasets(LINK_DATASETS):
         for model in request.choose_models([*list_trained_models(), *list_untrained_models()]):
             if find_model(model).trainable:
-                jobs += [link_job(request, dataset, model, seed, request.settings) for seed in request.seeds]
+                jobs += [
+                    link_job(request, dataset, model, seed, request.settings)
+                    for seed in request.choose_seeds()
+                ]
             else:
                 jobs += _heuristic_jobs(request, dataset, model)
     return jobs
@@ -120,11 +129,12 @@ def link_job(
 ) -> Job:
     """Plan one training; `settings` replace those of the preset, and the job holds all settings explicitly.
 
-    `asks` has the split, unless it is the published one.
+    `asks` has the split, unless it is the published one. Published results are evaluated in batches of 200,
+    whatever the training batch.
     """
-    loop_settings, model_settings = separate_settings(
-        find_preset(model, dataset.name) | current_settings(model, settings)
-    )
+    given = {"evaluation_batch": PUBLISHED_BATCH} | find_preset(model, dataset.name)
+    given |= current_settings(model, settings)
+    loop_settings, model_settings = separate_settings(given)
     config = to_settings(build_config(find_model(model).config, model_settings))
     full = to_settings(build_config(LinkFitConfig, loop_settings)) | config
     about = {"model": model, **about}
@@ -132,7 +142,8 @@ def link_job(
         name: full[name] for name in SIZE_SETTINGS if name in full
     }
     asks = get_default_split(dataset, request.protocol).stamp
-    return Job("link", dataset.name, dataset.digest, model, seed, full, asks, about, size=size)
+    job = Job("link", dataset.name, dataset.digest, model, seed, full, asks, about, size=size)
+    return replace(job, given=given, version=request.version)
 
 
 def _follow_up_job(
@@ -140,7 +151,8 @@ def _follow_up_job(
 ) -> Job:
     """Plan a job that evaluates the run of another job."""
     about = {"model": run.model, **about}
-    return replace(run, work=work, settings=settings or {}, asks=asks, about=about, needs=run.key)
+    own = settings or {}
+    return replace(run, work=work, settings=own, asks=asks, about=about, needs=run.key, given=own)
 
 
 def _cost_job(
@@ -163,11 +175,13 @@ def node_jobs(request: StudyRequest) -> list[Job]:
         for model in request.choose_models(list_trained_models()):
             spec = find_model(model).for_nodes
             if spec is not None:
-                jobs += [_direct_node_job(request, dataset, model, spec, seed) for seed in request.seeds]
+                jobs += [
+                    _direct_node_job(request, dataset, model, spec, seed) for seed in request.choose_seeds()
+                ]
                 continue
             parts = NodeSettings.from_settings(dataset.name, model, request.settings)
             classifier_settings = to_settings(parts.node)
-            for seed in request.seeds:
+            for seed in request.choose_seeds():
                 backbone = _with_asks(
                     link_job(request, dataset, model, seed, parts.link), negatives=["random"]
                 )
@@ -193,7 +207,7 @@ def ablation_jobs(request: StudyRequest) -> list[Job]:
         link_job(request, dataset, OUR_MODEL, seed, settings_by_variant[name] | given, variant=name)
         for dataset in request.open_datasets(ABLATION_DATASETS)
         for name in variants
-        for seed in request.seeds
+        for seed in request.choose_seeds()
     ]
 
 
@@ -204,7 +218,7 @@ def length_jobs(request: StudyRequest) -> list[Job]:
         for dataset in request.open_datasets(("uci",))
         for model in request.choose_models((OUR_MODEL,))
         for length in _parse_lengths(request.variants, LENGTHS)
-        for seed in request.seeds
+        for seed in request.choose_seeds()
     ]
 
 
@@ -243,7 +257,7 @@ def convergence_jobs(request: StudyRequest) -> list[Job]:
         _with_asks(link_job(request, dataset, model, seed, fixed), negatives=["random"])
         for dataset in request.open_datasets(("CanParl",))
         for model in request.choose_models((OUR_MODEL, VANILLA_MODEL))
-        for seed in request.seeds
+        for seed in request.choose_seeds()
     ]
 
 
@@ -253,7 +267,7 @@ def robustness_jobs(request: StudyRequest) -> list[Job]:
     jobs = []
     for dataset in request.open_datasets(("uci",)):
         for model in request.choose_models(list_trained_models()):
-            for seed in request.seeds:
+            for seed in request.choose_seeds():
                 clean = link_job(request, dataset, model, seed, request.settings)
                 jobs.append(clean)
                 for kind in kinds:
@@ -272,7 +286,7 @@ def sensitivity_jobs(request: StudyRequest) -> list[Job]:
         for dataset in request.open_datasets(("uci",))
         for name in settings
         for value in SENSITIVITY_GRIDS[name]
-        for seed in request.seeds
+        for seed in request.choose_seeds()
     ]
 
 
@@ -281,7 +295,7 @@ def case_jobs(request: StudyRequest) -> list[Job]:
     jobs = []
     for dataset in request.open_datasets(("wikipedia",)):
         for model in request.choose_models((OUR_MODEL, "dygformer")):
-            for seed in request.seeds:
+            for seed in request.choose_seeds():
                 run = link_job(request, dataset, model, seed, request.settings)
                 jobs += [run, _follow_up_job(run, "similarity", {"tokens": 32})]
     return jobs
@@ -294,6 +308,37 @@ def large_jobs(request: StudyRequest) -> list[Job]:
         for dataset in request.open_datasets((COIN_SIZED,))
         for model in request.choose_models((OUR_MODEL,))
     ]
+
+
+def paper_jobs(request: StudyRequest) -> list[Job]:
+    """Plan everything that the claims of the paper need, the most valuable first; the request selects from it."""
+    jobs = []
+    for entry in PAPER_PLAN:
+        if request.datasets is not None and entry.data not in request.datasets:
+            continue
+        models = [model for model in entry.models if request.models is None or model in request.models]
+        seeds = [seed for seed in range(entry.seeds) if request.seeds is None or seed in request.seeds]
+        if models and seeds:
+            part = replace(
+                request,
+                datasets=[entry.data],
+                models=models,
+                seeds=seeds,
+                variants=entry.variants,
+                settings=entry.settings | request.settings,
+                version=PAPER_PROTOCOL,
+            )
+            jobs += [
+                replace(job, about=job.about | {"study": entry.study})
+                for job in STUDIES[entry.study].plan(part)
+            ]
+    if not jobs:
+        raise ConfigError(
+            "the paper's plan has no training of these datasets, models and seeds; list it with "
+            "`dygmamba reproduce paper --dry-run`",
+            code="empty-plan",
+        )
+    return jobs
 
 
 def _parse_lengths(variants: Sequence[str] | None, default: Sequence[int]) -> Sequence[int]:
@@ -336,6 +381,7 @@ class Study:
         has_variants: Whether `StudyRequest.variants` applies.
         exclusive: Whether each job must have the machine for itself, because its time is measured.
         dataset: Synthetic dataset that the study needs.
+        in_order: Whether jobs start in the order of the plan, not the most expensive first.
     """
 
     title: str
@@ -343,9 +389,11 @@ class Study:
     has_variants: bool = False
     exclusive: bool = False
     dataset: GeneratedDataset | None = None
+    in_order: bool = False
 
 
 STUDIES: dict[str, Study] = {
+    "paper": Study("The claims of the paper, at its settings", paper_jobs, in_order=True),
     "link": Study("Link prediction (Tables 2 and 3 and the appendix)", link_jobs),
     "node": Study("Node classification", node_jobs),
     "ablation": Study(

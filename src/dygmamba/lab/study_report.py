@@ -1,6 +1,7 @@
 """Pages of the studies: the tables and charts of each study (`SECTIONS` by name), built from its records."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from statistics import mean
 from typing import Any
 
@@ -36,6 +37,15 @@ def build_study_sheet(results: StudyResults) -> Document:
         describe_conditions(results.records, results.command),
         tuple(SECTIONS[results.study](results)),
     )
+
+
+def paper_sections(results: StudyResults) -> list[Section]:
+    """The sections of every study that the plan has a part of."""
+    return [
+        replace(section, title=f"{STUDIES[study].title}: {section.title}")
+        for study, records in group_records(results.records, lambda record: record.about["study"]).items()
+        for section in SECTIONS[study](replace(results, records=tuple(records)))
+    ]
 
 
 def link_sections(results: StudyResults) -> list[Section]:
@@ -353,6 +363,7 @@ SECTIONS: dict[str, Callable[[StudyResults], list[Section]]] = {
     "robustness": robustness_sections,
     "sensitivity": sensitivity_sections,
     "case-study": case_sections,
+    "paper": paper_sections,
     "large": efficiency_sections,
 }
 

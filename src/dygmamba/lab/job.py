@@ -19,8 +19,8 @@ from dygmamba.core.files.writing import make_folder, write_text
 # It is explicit, not a digest of the sources, so that moving a file or rewording a comment recomputes nothing.
 CODE_VERSION = "2026-11-17.5"
 RESULT_FILE = "result.json"
-# The dataset is identified by its digest, so its name may change; the other two do not influence the result.
-NOT_IN_KEY = ("about", "data", "size")
+# The dataset is identified by its digest, so its name may change; the others do not influence the result.
+NOT_IN_KEY = ("about", "data", "size", "changed")
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +38,7 @@ class Job:
         about: Labels of the result inside its study, such as the name of an ablation.
         needs: Key of the job whose run this one evaluates.
         size: Events, length, patch and epochs, from which the cost is estimated.
+        changed: Settings that the user changed, each with its value and the one that the study has for it.
     """
 
     work: str
@@ -50,6 +51,7 @@ class Job:
     about: dict[str, Any] = field(default_factory=dict)
     needs: str | None = None
     size: dict[str, float] = field(default_factory=dict)
+    changed: dict[str, list[Any]] = field(default_factory=dict)
 
     @property
     def key(self) -> str:

@@ -170,7 +170,7 @@ def test_a_node_page_says_where_the_paper_has_no_value():
 )
 def test_every_study_yields_rows_and_a_page(study, variants, data, tmp_path_factory):
     """Every kind of work is run once, in this process."""
-    small = {"batch": 300, "epochs": 1} | ({"width": 4} if study == "efficiency" else SIZES)
+    small = {"batch": 300, "epochs": 1} | ({"width": 4} if study in ("efficiency", "length") else SIZES)
     request = StudyRequest(["tiny"], ["dyg-mamba"], (0,), variants, small, data)
     folder = tmp_path_factory.getbasetemp()
     results = ResultCache(folder / "studies")
@@ -183,6 +183,44 @@ def test_every_study_yields_rows_and_a_page(study, variants, data, tmp_path_fact
     assert all(record.rows for record in gathered.records)
     assert len(gathered.records) == len(jobs)
     assert write_study_page(gathered, folder / "pages")[0].stat().st_size > 3_000
+    for record in gathered.records:  # the lengths of `efficiency` are measured as published
+        assert record.changed.get("width", [4])[0] == 4
+        assert record.changed or (study, "length" in record.about) == ("efficiency", True)
+
+
+def test_changed_settings_are_labelled_and_not_compared_with_published_values(tmp_path, monkeypatch, capsys):
+    """A rule's own setting and the protocol; a setting of the paper's value has no label and a difference."""
+    save_dataset(
+        generate_dataset("uci", GeneratorConfig(nodes=40, events=1_200, communities=4)), tmp_path / "data"
+    )
+    labels = {
+        ("--set", "memory=window"): "memory window (set)",
+        ("--protocol", "benchmark"): "protocol benchmark, published time",
+        (): None,
+    }
+    for number, (more, label) in enumerate(labels.items()):
+        places = ("--data-dir", str(tmp_path / "data"), "--out", str(tmp_path / str(number)))
+        words = ("reproduce", "link", "--datasets", "uci", "--models", "edgebank", *more, *places)
+        assert invoke(monkeypatch, capsys, *words)[0] == 0
+        _, out, _ = invoke(monkeypatch, capsys, *words, "--json")
+        assert all(("changed" in row) == bool(label) for row in json.loads(out)["rows"])
+        page = tmp_path / str(number) / "link"
+        record = json.loads((page / "results.json").read_text("utf-8"))["records"][0]
+        assert ("changed" in record) == bool(label)
+        text = (page / "link.csv").read_text("utf-8")
+        assert (label or "edgebank") in text
+        assert ("vs. published" in text) == (label is None)
+
+
+def test_a_label_names_every_setting_that_a_command_changed(data):
+    """Of the training too, where a job evaluates the run of another; settings without effect have no label."""
+    settings = {"epochs": 200, "batch": 300, "graphs": False}
+    request = StudyRequest(["tiny"], ["dyg-mamba", "recency"], (0,), None, settings, data)
+    for study in ("link", "node", "robustness", "convergence", "case-study"):
+        of_study = replace(request, models=["dyg-mamba"]) if study != "link" else request
+        for job in plan_jobs(study, of_study):
+            wanted = {"epochs": [200, 100], "batch": [300, 200]} if job.model == "dyg-mamba" else {}
+            assert job.changed == wanted, (study, job.title)
 
 
 def test_a_memory_is_replayed_with_noise_at_every_rate(data, tmp_path):
@@ -238,6 +276,13 @@ def test_a_study_generates_a_missing_dataset_once(tmp_path, monkeypatch, capsys)
         ("reproduce", "sensitivity", "--datasets", "generated", "--variants", "colour"),
         ("reproduce", "convergence", "--datasets", "generated", "--variants", "full"),
         ("reproduce", "link", "--datasets", "generated", "--set", "lenght=3"),
+        ("reproduce", "link", "--datasets", "generated", "--models", "edgebank", "--set", "nonsense=3"),
+        ("reproduce", "link", "--datasets", "generated", "--models", "edgebank", "--set", "memory=foo"),
+        ("reproduce", "link", "--datasets", "generated", "--models", "edgebank", "--epochs", "3"),
+        ("reproduce", "length", "--datasets", "generated", "--variants", "4,8", "--set", "length=6"),
+        ("reproduce", "efficiency", "--datasets", "generated", "--set", "length=6"),
+        ("reproduce", "sensitivity", "--datasets", "generated", "--set", "blocks=3"),
+        ("reproduce", "ablation", "--datasets", "generated", "--variants", "no-skip", "--set", "skip=none"),
     ],
 )
 def test_an_invalid_argument_is_reported_in_one_line(words, tmp_path, monkeypatch, capsys):

@@ -5,7 +5,7 @@ import pytest
 from dygmamba.lab.reproduction import write_study_page
 from dygmamba.report.comparison import build_link_table, build_overview_table
 from dygmamba.report.result_records import ResultRecord, StudyResults
-from dygmamba.report.short_training import COLUMN, describe_short_training
+from dygmamba.report.short_training import COLUMN, describe_training
 
 LABEL = "1 epoch, published 100"
 ROW = {"split": "test", "setting": "transductive", "negatives": "random", "visible": "strict", "batch": 200}
@@ -38,7 +38,7 @@ def make_record(
     ],
 )
 def test_a_training_is_short_if_a_limit_is_below_that_of_its_preset(record, label):
-    assert describe_short_training(record) == label
+    assert describe_training(record) == label
 
 
 @pytest.mark.parametrize(

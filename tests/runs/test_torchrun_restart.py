@@ -20,17 +20,18 @@ def job(monkeypatch):
 
 
 def test_a_restarted_job_finds_its_own_run(job, tmp_path):
-    """The run of the same job, model and seed; none at the first start, without torchrun, or for another job."""
+    """The run of the same job, model and seed, 1 not being 10; none at first, without torchrun, or for another job."""
 
     def begun(seed):
         made = {"run": {"seed": seed}, "made_with": {"torch": "2"}}
         return create_run(lambda: RunDirectory.create(tmp_path, "mail", "tgn", seed), made).path
 
     job("mine", 0)
-    runs = {seed: begun(seed) for seed in (1, 2)}
+    runs = {seed: begun(seed) for seed in (1, 2, 10, -1, 0)}
     assert find_restarted_run(tmp_path, "mail", "tgn", 1) is None
     job("mine", 1)
-    assert {seed: find_restarted_run(tmp_path, "mail", "tgn", seed) for seed in (1, 2)} == runs
+    assert {seed: find_restarted_run(tmp_path, "mail", "tgn", seed) for seed in runs} == runs
+    assert find_restarted_run(tmp_path, "mail", "tgn", 100) is None
     assert find_restarted_run(tmp_path, "mail", "jodie", 1) is None
     (runs[2] / "config.toml").write_text("cut sho")
     assert find_restarted_run(tmp_path, "mail", "tgn", 2) is None
@@ -42,6 +43,8 @@ def test_a_restarted_job_finds_its_own_run(job, tmp_path):
 def test_a_job_without_an_id_is_identified_by_its_process(job, tmp_path):
     """Such a job is called `none` by torchrun; its process id tells jobs apart."""
     job("none", 3)
-    made = create_run(lambda: RunDirectory.create(tmp_path, "mail", "tgn", 0), {"made_with": {}})
+    made = create_run(
+        lambda: RunDirectory.create(tmp_path, "mail", "tgn", 0), {"run": {"seed": 0}, "made_with": {}}
+    )
     assert "none" not in made.config()["made_with"]["job"]
     assert find_restarted_run(tmp_path, "mail", "tgn", 0) == made.path

@@ -110,7 +110,11 @@ def reproduce(
             study, **request, workers=workers, command=command, progress=progress
         )
     if as_json:
-        rows = [row for record in outcome.results.records for row in record.rows]
+        rows = [
+            row | ({"changed": record.changed} if record.changed else {})
+            for record in outcome.results.records
+            for row in record.rows
+        ]
         emit_json({"study": study, "page": str(outcome.page), "rows": rows})
     else:
         print_document(outcome.sheet)

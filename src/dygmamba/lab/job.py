@@ -21,8 +21,8 @@ from dygmamba.core.files.writing import make_folder, write_text
 # It is explicit, not a digest of the sources, so that moving a file or rewording a comment recomputes nothing.
 CODE_VERSION = "2026-11-17.5"
 RESULT_FILE = "result.json"
-# The dataset is identified by its digest, so its name may change; the other two do not influence the result.
-NOT_IN_KEY = ("about", "data", "size", "given")
+# The dataset is identified by its digest, so its name may change; the others do not influence the result.
+NOT_IN_KEY = ("about", "data", "size", "given", "changed")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +42,7 @@ class Job:
         size: Events, length, patch and epochs, from which the cost is estimated.
         given: Those of `settings` that a preset, a study or the user gives; the others are defaults.
         version: Version of what the job computes: that of the code, or of the paper's plan.
+        changed: Settings that the user changed, each with its value and the one that the study has for it.
     """
 
     work: str
@@ -56,6 +57,7 @@ class Job:
     size: dict[str, float] = field(default_factory=dict)
     given: dict[str, Any] = field(default_factory=dict)
     version: str = CODE_VERSION
+    changed: dict[str, list[Any]] = field(default_factory=dict)
 
     @property
     def key(self) -> str:

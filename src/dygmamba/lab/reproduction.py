@@ -239,6 +239,7 @@ def summarize_result(job: Job, result: dict[str, Any]) -> ResultRecord:
         [round(loss, LOSS_DIGITS) for loss in losses],
         result.get("made_with", {}).get("device", ""),
         result.get("code", ""),
+        job.changed,
     )
 
 

@@ -30,7 +30,7 @@ from dygmamba.report.published_leaks import (
     load_channels,
 )
 from dygmamba.report.result_records import ResultRecord, SeedValues, StudyResults
-from dygmamba.report.short_training import describe_by_model
+from dygmamba.report.short_training import describe_by_model, format_setting
 from dygmamba.runs.link_training import separate_settings
 from dygmamba.tasks.metric_names import SETTING_LABELS
 
@@ -378,16 +378,12 @@ def _describe_changed_settings(records: list[ResultRecord]) -> str:
         and name not in (*NEUTRAL_SETTINGS, *ABSENT_INPUTS)
         and _drop_absent(shipped[name]) != _drop_absent(value)
     }
-    return ", ".join(f"{name} = {_format_setting(value)}" for name, value in sorted(changed.items()))
+    return ", ".join(f"{name} = {format_setting(value)}" for name, value in sorted(changed.items()))
 
 
 def _drop_absent(value: Any) -> str:
     kept = [one for one in value if one not in ABSENT_INPUTS] if isinstance(value, list | tuple) else value
     return json.dumps(kept)
-
-
-def _format_setting(value: Any) -> str:
-    return "+".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
 @cache
@@ -413,7 +409,7 @@ def _read_file(path: Path, _: int) -> tuple[ResultRecord, ...]:
 
 
 def format_rows(head: list[str], rows: list[list[str]], records: Iterable[ResultRecord] = ()) -> str:
-    """Format a table as Markdown; a sentence below names the short trainings among its records."""
+    """Format a table as Markdown; a sentence below names those that are not as published."""
     lines = [head, ["---"] * len(head), *rows]
     table = "\n".join(f"| {' | '.join(line)} |".replace("|  |", "| |") for line in lines)
     note = describe_by_model(records)

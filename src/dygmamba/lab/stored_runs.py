@@ -121,7 +121,7 @@ def _label_node_record(record: ResultRecord) -> ResultRecord:
 
 
 def _identify(record: ResultRecord) -> tuple[str, ...]:
-    labels = (f"{name}={value}" for name, value in sorted(record.about.items()))
+    labels = (f"{name}={value}" for name, value in sorted((record.about | record.changed).items()))
     return (record.data, record.model, str(record.seed), *labels)
 
 

@@ -1,13 +1,15 @@
 """The studies of the paper (`STUDIES` by name) and the jobs that each of them consists of."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
 from dygmamba.config import build_config, find_preset, load_ablations, to_settings
 from dygmamba.core.errors import ConfigError
+from dygmamba.core.settings import get_setting_hints
 from dygmamba.data.events.split_spec import AUTO_PROTOCOL
+from dygmamba.data.events.splits import PUBLISHED_SPLIT
 from dygmamba.data.generate.stream import GeneratorConfig
 from dygmamba.data.storage.dataset import Dataset, save_dataset
 from dygmamba.data.storage.leaderboard import get_default_split
@@ -20,6 +22,7 @@ from dygmamba.lab.paper_plan import PAPER_PLAN, PAPER_PROTOCOL
 from dygmamba.models import all_models, find_model
 from dygmamba.models.aliases import current_model_name, current_settings
 from dygmamba.models.spec import NodeSpec
+from dygmamba.report.comparison import NEUTRAL_SETTINGS
 from dygmamba.runs.link_training import separate_settings
 from dygmamba.runs.node_training import NodeSettings
 from dygmamba.tasks.metrics import PUBLISHED_BATCH
@@ -77,6 +80,14 @@ class StudyRequest:
                 )
         return self.variants or available
 
+    def refuse_settings(self, varied: Iterable[str]) -> None:
+        """Raise ConfigError if the user sets what the study varies, because its rows would all have that value."""
+        for name in varied:
+            if name in current_settings(None, self.settings):
+                raise ConfigError(
+                    f"this study varies `{name}`, so it cannot be set; leave it out", code="varied-setting"
+                )
+
 
 def list_trained_models() -> list[str]:
     """Return the names of the paper's models that are trained."""
@@ -91,20 +102,32 @@ def list_untrained_models() -> list[str]:
 def link_jobs(request: StudyRequest) -> list[Job]:
     """Plan link prediction: every model on every dataset with every seed and all negative samplers."""
     jobs = []
+    models = request.choose_models([*list_trained_models(), *list_untrained_models()])
+    trains = any(find_model(model).trainable for model in models)
     for dataset in request.open_datasets(LINK_DATASETS):
-        for model in request.choose_models([*list_trained_models(), *list_untrained_models()]):
+        for model in models:
             if find_model(model).trainable:
                 jobs += [
                     link_job(request, dataset, model, seed, request.settings)
                     for seed in request.choose_seeds()
                 ]
             else:
-                jobs += _heuristic_jobs(request, dataset, model)
+                jobs += _heuristic_jobs(request, dataset, model, is_alone=not trains)
     return jobs
 
 
-def _heuristic_jobs(request: StudyRequest, dataset: Dataset, model: str) -> list[Job]:
-    """Plan a model without training; one of the paper is evaluated as published and with every earlier event."""
+def _heuristic_jobs(request: StudyRequest, dataset: Dataset, model: str, is_alone: bool) -> list[Job]:
+    """Plan a model without training; one of the paper is evaluated as published and with every earlier event.
+
+    Beside trained models, which accept all settings of the request, it takes those that it has itself.
+    """
+    config = find_model(model).config
+    settings = {
+        name: value
+        for name, value in current_settings(model, request.settings).items()
+        if is_alone or name in get_setting_hints(config)
+    }
+    build_config(config, settings)
     asks = get_default_split(dataset, request.protocol).stamp
     labels = {"strict": {}}
     if model in PUBLISHED_HEURISTICS:
@@ -116,7 +139,7 @@ def _heuristic_jobs(request: StudyRequest, dataset: Dataset, model: str) -> list
             dataset.digest,
             model,
             None,
-            {},
+            settings,
             asks | {"visible": visible},
             about={"model": model} | label,
         )
@@ -203,8 +226,9 @@ def ablation_jobs(request: StudyRequest) -> list[Job]:
     """Plan the ablations of DyG-Mamba and the full model."""
     settings_by_variant, given = {FULL: {}} | load_ablations(), current_settings(OUR_MODEL, request.settings)
     variants = request.choose_variants(list(settings_by_variant))
+    request.refuse_settings(setting for name in variants for setting in settings_by_variant[name])
     return [
-        link_job(request, dataset, OUR_MODEL, seed, settings_by_variant[name] | given, variant=name)
+        link_job(request, dataset, OUR_MODEL, seed, given | settings_by_variant[name], variant=name)
         for dataset in request.open_datasets(ABLATION_DATASETS)
         for name in variants
         for seed in request.choose_seeds()
@@ -213,8 +237,9 @@ def ablation_jobs(request: StudyRequest) -> list[Job]:
 
 def length_jobs(request: StudyRequest) -> list[Job]:
     """Plan trainings with neighbor sequences of several lengths."""
+    request.refuse_settings(("length",))
     return [
-        link_job(request, dataset, model, seed, {"length": length} | request.settings, length=length)
+        link_job(request, dataset, model, seed, request.settings | {"length": length}, length=length)
         for dataset in request.open_datasets(("uci",))
         for model in request.choose_models((OUR_MODEL,))
         for length in _parse_lengths(request.variants, LENGTHS)
@@ -223,7 +248,11 @@ def length_jobs(request: StudyRequest) -> list[Job]:
 
 
 def efficiency_jobs(request: StudyRequest) -> list[Job]:
-    """Plan cost measurements: every model with its published settings, then two models at several lengths."""
+    """Plan cost measurements: every model with its published settings, then two models at several lengths.
+
+    Settings of the user apply to the first.
+    """
+    request.refuse_settings(("length", "patch"))
     jobs = []
     for dataset in request.open_datasets(EFFICIENCY_DATASETS):
         jobs += [
@@ -279,9 +308,10 @@ def robustness_jobs(request: StudyRequest) -> list[Job]:
 def sensitivity_jobs(request: StudyRequest) -> list[Job]:
     """Plan trainings that change one size of the model at a time."""
     settings = request.choose_variants(list(SENSITIVITY_GRIDS))
+    request.refuse_settings(settings)
     return [
         link_job(
-            request, dataset, OUR_MODEL, seed, {name: value} | request.settings, setting=name, value=value
+            request, dataset, OUR_MODEL, seed, request.settings | {name: value}, setting=name, value=value
         )
         for dataset in request.open_datasets(("uci",))
         for name in settings
@@ -328,10 +358,10 @@ def paper_jobs(request: StudyRequest) -> list[Job]:
                 settings=entry.settings | request.settings,
                 version=PAPER_PROTOCOL,
             )
-            jobs += [
-                replace(job, about=job.about | {"study": entry.study})
-                for job in STUDIES[entry.study].plan(part)
-            ]
+            variant = ", ".join(f"{name} {value}" for name, value in entry.settings.items())
+            about = {"study": entry.study} | ({"cell": variant} if variant else {})
+            labelled = _plan_labelled(STUDIES[entry.study], part)
+            jobs += [replace(job, about=job.about | about) for job in labelled]
     if not jobs:
         raise ConfigError(
             "the paper's plan has no training of these datasets, models and seeds; list it with "
@@ -437,4 +467,30 @@ def plan_jobs(name: str, request: StudyRequest) -> list[Job]:
             f"study '{name}' has no variants; got '{','.join(request.variants)}'. Remove them",
             code="unknown-variant",
         )
-    return list({job.key + str(job.about): job for job in study.plan(request)}.values())
+    return list({job.key + str(job.about): job for job in _plan_labelled(study, request)}.values())
+
+
+def _plan_labelled(study: Study, request: StudyRequest) -> list[Job]:
+    """Return the jobs of a study, each with the settings that the request changes."""
+    jobs = study.plan(request)
+    if request.settings or request.protocol != AUTO_PROTOCOL:
+        usual = study.plan(replace(request, settings={}, protocol=AUTO_PROTOCOL))
+        jobs = _label_changes(jobs, usual)
+    return jobs
+
+
+def _label_changes(jobs: list[Job], usual: list[Job]) -> list[Job]:
+    """Return the jobs with what makes each differ from the usual one; an evaluation also has that of its training."""
+    labelled: list[Job] = []
+    for job, plain in zip(jobs, usual, strict=True):
+        pairs = {name: [value, plain.settings.get(name)] for name, value in job.settings.items()}
+        pairs["protocol"] = [
+            one.asks.get("split_by") or one.asks.get("protocol", PUBLISHED_SPLIT.protocol)
+            for one in (job, plain)
+        ]
+        changed = job.changed | next((one.changed for one in labelled if one.key == job.needs), {})
+        changed |= {
+            name: pair for name, pair in pairs.items() if pair[0] != pair[1] and name not in NEUTRAL_SETTINGS
+        }
+        labelled.append(replace(job, changed=changed))
+    return labelled

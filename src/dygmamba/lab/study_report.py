@@ -20,7 +20,7 @@ from dygmamba.report.comparison import (
 from dygmamba.report.document import Cell, Document, HeatMap, LineChart, ReportTable, Section
 from dygmamba.report.published import PublishedValue, load_table
 from dygmamba.report.result_records import ResultRecord, SeedValues, StudyResults, select_work
-from dygmamba.report.short_training import add_training_column, describe_short_trainings
+from dygmamba.report.short_training import add_training_column, describe_trainings, name_label
 from dygmamba.tasks.metric_names import SETTING_LABELS
 
 SHOWN_EPOCHS = (20, 40, 60, 80, 100)
@@ -40,10 +40,11 @@ def build_study_sheet(results: StudyResults) -> Document:
 
 
 def paper_sections(results: StudyResults) -> list[Section]:
-    """The sections of every study that the plan has a part of."""
+    """The sections of every study that the plan has a part of; trainings with other settings are apart."""
     return [
-        replace(section, title=f"{STUDIES[study].title}: {section.title}")
-        for study, records in group_records(results.records, lambda record: record.about["study"]).items()
+        replace(section, title=f"{STUDIES[study].title}{f', {cell}' if cell else ''}: {section.title}")
+        for study, of_study in group_records(results.records, lambda one: one.about["study"]).items()
+        for cell, records in group_records(of_study, lambda one: one.about.get("cell", "")).items()
         for section in SECTIONS[study](replace(results, records=tuple(records)))
     ]
 
@@ -211,9 +212,8 @@ def _cost_table(records: list[ResultRecord]) -> ReportTable:
         "parameters",
         "length or neighbors",
     )
-    return ReportTable(
-        "Cost of a training epoch with the published settings", describe_conditions(records), columns, rows
-    )
+    table = ReportTable("Cost of a training epoch", describe_conditions(records), columns, rows)
+    return add_training_column(table, records, _model)
 
 
 def _format_timed_steps(row: dict[str, Any]) -> str:
@@ -264,7 +264,7 @@ def convergence_sections(results: StudyResults) -> list[Section]:
             for epoch in SHOWN_EPOCHS
         )
         own = (
-            f"{model} ({text})" if (text := describe_short_trainings(records)) else model
+            f"{model} ({text})" if (text := describe_trainings(records)) else model
             for model, records in by_model.items()
         )
         columns = ("epoch", *own, *(f"published {model}" for model in by_model))
@@ -377,9 +377,9 @@ def _model(record: ResultRecord) -> str:
 
 
 def _describe_training(records: list[ResultRecord]) -> str:
-    """Return a sentence on short trainings for a caption; "" if there are none."""
-    text = describe_short_trainings(records)
-    return text and f"Short training: {text}."
+    """Return a sentence on what is not as published for a caption; "" if all is."""
+    text = describe_trainings(records)
+    return text and f"{name_label(records).capitalize()}: {text}."
 
 
 def _ap_curve(records: list[ResultRecord], axis: str, setting: str) -> list[tuple[float, ...]]:

@@ -29,7 +29,9 @@ from dygmamba.report.result_records import (
 from dygmamba.report.short_training import (
     add_training_column,
     describe_by_dataset,
-    describe_short_trainings,
+    describe_trainings,
+    format_setting,
+    name_label,
 )
 from dygmamba.runs.opening import read_split
 from dygmamba.tasks.metric_names import (
@@ -51,7 +53,7 @@ RecordLabel = Callable[[ResultRecord], str]  # name of the row in which a record
 
 
 def describe_conditions(records: Iterable[ResultRecord], command: str = "") -> str:
-    """Describe how results were obtained: seeds, visibility, batch size, hardware, short trainings and command."""
+    """Describe how results were obtained: seeds, visibility, batch size, hardware, changed settings and command."""
     records = list(records)
     rows = [row for record in records for row in record.rows]
     parts = {
@@ -59,7 +61,7 @@ def describe_conditions(records: Iterable[ResultRecord], command: str = "") -> s
         "visibility": _format_values(row["visible"] for row in rows if "visible" in row),
         "batch size": _format_values(row["batch"] for row in rows if "batch" in row),
         "": _format_values(record.device for record in records if record.device),
-        "short training:": describe_short_trainings(records),
+        f"{name_label(records)}:": describe_trainings(records),
     }
     text = "; ".join(f"{name} {value}".strip() for name, value in parts.items() if value)
     return f"{text}; {command}" if command else text
@@ -128,6 +130,7 @@ def build_link_table(
     )
     judged = judge_published_values(data, setting, negatives)
     labels = {one.model: one.label for one in judged if one.label is not LeakLabel.RETRAINED}
+    changed = {label(record) for record in records if record.changed}  # not what was published: no difference
     rows = []
     for name in names:
         other = reference if reference in ap else next((one for one in names if one != name), None)
@@ -140,7 +143,9 @@ def build_link_table(
         if show_published:
             cells += [
                 published_cell(_find_model(published, name)),
-                _difference_cell(ap[name], events.get(name), _find_model(published, name)),
+                _difference_cell(
+                    ap[name], events.get(name), None if name in changed else _find_model(published, name)
+                ),
                 Cell(_find_model(labels, name) or "", "soft"),
                 published_cell(_find_model(retrained, name)),
             ]
@@ -377,7 +382,7 @@ def label_records(records: list[ResultRecord]) -> list[ResultRecord]:
             name for name in sorted(names) if len({str(record.settings.get(name)) for record in group}) > 1
         ]
         for record in group:
-            settings = ", ".join(f"{name}={_format_setting(record.settings.get(name))}" for name in differing)
+            settings = ", ".join(f"{name}={format_setting(record.settings.get(name))}" for name in differing)
             record.about["label"] = f"{model} ({settings})" if settings else model
     return records
 
@@ -464,7 +469,3 @@ def _label(record: ResultRecord) -> str:
 
 def _label_run(record: ResultRecord) -> str:
     return f"{record.about['label']}, seed {record.seed}"
-
-
-def _format_setting(value: Any) -> str:
-    return "+".join(map(str, value)) if isinstance(value, list) else str(value)

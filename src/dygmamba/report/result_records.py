@@ -25,7 +25,8 @@ class ResultRecord:
     """Result of one run or job: what was computed, the rows of metrics, and their cost.
 
     The field names are those of the JSON file. `about` holds labels, such as the name of an ablation; `settings` are
-    all settings of the training loop and the model.
+    all settings of the training loop and the model, and `changed` those that the user of a study changed, each with its
+    value and the one that the study has for it.
     """
 
     work: str
@@ -39,6 +40,7 @@ class ResultRecord:
     losses: list[float] = field(default_factory=list)
     device: str = ""
     code: str = ""
+    changed: dict[str, list[Any]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,11 +1,13 @@
-"""Labels of short trainings: runs that were allowed fewer epochs, or less patience, than the preset of their model.
+"""Labels of runs that are not as published: settings that the user of a study changed, and short trainings.
 
 A value after one epoch is not what a paper reports after a hundred, so every table, chart and page that shows it says
-so: "1 epoch, published 100". Timings of an epoch do not depend on the number of epochs and have no label.
+so: "1 epoch, published 100". A run is short if it was allowed fewer epochs, or less patience, than the preset of its
+model. Timings of an epoch do not depend on the number of epochs and have no label for it.
 """
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from typing import Any
 
 from dygmamba.config import find_preset
 from dygmamba.data.storage.dataset import VERSION_SEPARATOR
@@ -19,37 +21,54 @@ LIMITS = ("epochs", "patience")  # settings that end a training
 ENDLESS_WORK = ("cost",)  # kinds of work that train no model to its end
 
 
-def describe_short_training(record: ResultRecord) -> str:
-    """Return which limits of a training are below those of its preset, such as "1 epoch, published 100"; else ""."""
-    if record.work in ENDLESS_WORK:
-        return ""
+def describe_training(record: ResultRecord) -> str:
+    """Return what a run has changed, or else which limits are below its preset: "1 epoch, published 100"; else ""."""
     data = record.data.partition(VERSION_SEPARATOR)[0]
     # node classifiers have no presets of their own; those of a model are for link prediction
     preset = {} if record.work == "node" else find_preset(record.model, data)
+    changed = record.changed
+    if not changed:
+        limits = {name: preset.get(name, getattr(FitConfig(), name)) for name in LIMITS}
+        allowed = {name: record.settings.get(name) for name in LIMITS}
+        changed = {
+            name: [value, limits[name]]
+            for name, value in allowed.items()
+            if isinstance(value, int) and value < limits[name]
+        }
     texts = []
-    for name in LIMITS:
-        allowed = record.settings.get(name)
-        usual = preset.get(name, getattr(FitConfig(), name))
-        if isinstance(allowed, int) and allowed < usual:
-            number = f"{allowed} epoch{'s' * (allowed != 1)}" if name == "epochs" else f"{name} {allowed}"
-            origin = "preset" if name in preset else "published" if record.model in MODELS else "default"
-            texts.append(f"{number}, {origin} {usual}")
+    for name, (value, usual) in changed.items():
+        if record.work in ENDLESS_WORK and name in LIMITS:
+            continue
+        text = f"{value} epoch{'s' * (value != 1)}" if name == "epochs" else f"{name} {format_setting(value)}"
+        origin = "preset" if name in preset else "published" if record.model in MODELS else "default"
+        # a preset may depend on the negatives
+        texts.append(f"{text} (set)" if usual is None else f"{text}, {origin} {format_setting(usual)}")
     return "; ".join(texts)
 
 
-def describe_short_trainings(records: Iterable[ResultRecord]) -> str:
-    """Return the distinct descriptions of short trainings among the records; "" if there are none."""
-    return " / ".join(dict.fromkeys(text for record in records if (text := describe_short_training(record))))
+def format_setting(value: Any) -> str:
+    """Format the value of a setting; a list as its items with plus signs."""
+    return "+".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+def describe_trainings(records: Iterable[ResultRecord]) -> str:
+    """Return the distinct descriptions among the records; "" if all are as published."""
+    return " / ".join(dict.fromkeys(text for record in records if (text := describe_training(record))))
+
+
+def name_label(records: Iterable[ResultRecord]) -> str:
+    """Return the title of the descriptions in captions."""
+    return "changed settings" if any(record.changed for record in records) else "short training"
 
 
 def describe_by_dataset(records: Iterable[ResultRecord]) -> str:
-    """Describe the short trainings of one row over several datasets; datasets are named where they differ."""
+    """Describe the changes of one row over several datasets; datasets are named where they differ."""
     by_dataset: dict[str, list[ResultRecord]] = {}
     for record in records:
         by_dataset.setdefault(record.data, []).append(record)
     datasets: dict[str, list[str]] = {}
     for data, group in by_dataset.items():
-        datasets.setdefault(describe_short_trainings(group), []).append(data)
+        datasets.setdefault(describe_trainings(group), []).append(data)
     if len(datasets) == 1:
         return next(iter(datasets))
     return " / ".join(f"{', '.join(names)}: {text}" for text, names in datasets.items() if text)
@@ -59,9 +78,9 @@ def add_training_column(
     table: ReportTable,
     records: Iterable[ResultRecord],
     label: Callable[[ResultRecord], str],
-    describe: Callable[[Iterable[ResultRecord]], str] = describe_short_trainings,
+    describe: Callable[[Iterable[ResultRecord]], str] = describe_trainings,
 ) -> ReportTable:
-    """Return the table with a last column that labels short trainings; unchanged if there are none.
+    """Return the table with a last column that labels what is not as published; as it is if all is.
 
     Args:
         table: Its first column has the labels.
@@ -80,13 +99,14 @@ def add_training_column(
 
 
 def describe_by_model(records: Iterable[ResultRecord]) -> str:
-    """Return a Markdown sentence that names the short trainings by model and dataset; "" if there are none."""
+    """Return a Markdown sentence that names the changes by model and dataset; "" if there are none."""
+    records = list(records)
     found: dict[str, dict[str, dict[str, None]]] = {}
     for record in records:
-        if text := describe_short_training(record):
+        if text := describe_training(record):
             found.setdefault(text, {}).setdefault(record.model, {})[record.data] = None
     parts = []
     for text, models in found.items():
         where = (f"`{model}` on {', '.join(datasets)}" for model, datasets in models.items())
         parts.append(f"{text} ({', '.join(where)})")
-    return f"Short training: {' / '.join(parts)}." if parts else ""
+    return f"{name_label(records).capitalize()}: {' / '.join(parts)}." if parts else ""

@@ -245,12 +245,14 @@ def find_restarted_run(root: Path, data: str, model: str, seed: int) -> Path | N
     """Find the run that this torchrun job had started before it was restarted."""
     if not torchrun_job() or os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") == "0":
         return None
-    for path in sorted((root / data / model).glob(f"*-seed{seed}*"), reverse=True):
+    for path in sorted((root / data / model).glob("*-seed*"), reverse=True):
         try:
-            environment = RunDirectory(path).config().get("made_with", {})
+            config = RunDirectory(path).config()
         except FileError:
             continue
-        if environment.get("job") == torchrun_job()["job"]:
+        # from the config: names may have a suffix, and the pattern `*-seed1*` also matches seed 10
+        begun = config.get("run", {}).get("seed"), config.get("made_with", {}).get("job")
+        if begun == (seed, torchrun_job()["job"]):
             return path
     return None
 

@@ -85,7 +85,7 @@ def reproduce(
 
 @dataclass(frozen=True, slots=True)
 class StudyPlan:
-    """Jobs of a study, and those without a result with their estimated cost, the most expensive first.
+    """Jobs of a study, and those without a result with their estimated cost, in the order in which they start.
 
     `dataset` is the synthetic dataset that must be generated first; then the jobs are not known yet.
     """
@@ -171,8 +171,9 @@ def run_study(
         with observer.stage(f"generating {dataset}"):
             dataset.generate(request.data_dir)
     jobs, missing = prepare_jobs(study, request, options)
+    total = len({job.key for job in jobs})
     observer.message(
-        f"{len(jobs):,} run{'s' * (len(jobs) != 1)}, {len(jobs) - len(missing)} of them done already; "
+        f"{total:,} run{'s' * (total != 1)}, {total - len(missing)} of them done already; "
         f"results in {options.out}"
     )
     callback: JobCallback = progress if callable(progress) and not isinstance(progress, Progress) else _ignore

@@ -130,11 +130,12 @@ def _print_plan(plan: "StudyPlan", as_json: bool) -> None:
         else:
             print_note(f"generates the dataset {plan.dataset} first; its runs are planned after that")
         return
+    total = len({job.key for job in plan.jobs})  # a run may be part of several tables
     if as_json:
         rows = [{"run": job.title, "key": job.key, **asdict(cost)} for job, cost in plan.missing]
-        emit_json({"runs": len(plan.jobs), "missing": rows})
+        emit_json({"runs": total, "missing": rows})
         return
-    title = f"{_count_runs(len(plan.jobs))}, {len(plan.missing)} to do"
+    title = f"{_count_runs(total)}, {len(plan.missing)} to do"
     table = plain_table("run", title=title, figures=("time", "MB"))
     for job, cost in plan.missing:
         seconds = UNMEASURED if cost.seconds is None else format_rough_duration(cost.seconds)

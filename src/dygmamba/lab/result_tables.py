@@ -38,7 +38,7 @@ DEFAULTS_FILE = "defaults"
 HEADLINE_MODELS = ("trees", "walk-trees", "dyg-mamba-counts", "dyg-mamba")
 RULES_FILE = "heuristics"  # all models without training on all streams, with every strictly earlier event
 PAPER_FILE = "link"  # what `dygmamba reproduce link` writes for the paper's models
-HEADLINE_FILES = (DEFAULTS_FILE, "fading-mamba", "all-uci", "all-four", "trees", "walk-trees")
+HEADLINE_FILES = ("paper", DEFAULTS_FILE, "fading-mamba", "all-uci", "all-four", "trees", "walk-trees")
 STREAMS = {
     "uci": "UCI (messages)",
     "wikipedia": "Wikipedia (edits), no features",
@@ -312,11 +312,17 @@ def find_records(
         records = [
             record
             for record in read_records(folder, file)
-            if (record.data, record.model) == (data, model) and "variant" not in record.about
+            if (record.data, record.model) == (data, model) and _is_main_result(record)
         ]
         if records:
             return records
     return []
+
+
+def _is_main_result(record: ResultRecord) -> bool:
+    """Return whether a record is of a model as it is, not of an ablation or another part of the paper's plan."""
+    about = record.about
+    return "variant" not in about and "cell" not in about and about.get("study", "link") == "link"
 
 
 def collect_ap(

@@ -42,7 +42,8 @@ from dygmamba.tasks.metric_names import (
     get_metric_unit,
 )
 
-NEUTRAL_SETTINGS = ("save_every", "graphs", "walk_seed")  # do not influence a result, or vary with the seed
+# Do not influence a result, vary with the seed, or stand in its rows (the batch of evaluation).
+NEUTRAL_SETTINGS = ("save_every", "graphs", "walk_seed", "evaluation_batch")
 SIGNIFICANT = 0.05  # p-value below which a difference is coloured
 SIGNIFICANT_ERRORS = 2  # standard errors beyond which a difference to a published value is coloured
 PUBLISHED_RUNS = 5  # behind a published mean and standard deviation

@@ -21,7 +21,7 @@ from dygmamba.lab.noise import NOISE_KINDS
 from dygmamba.models import all_models, find_model
 from dygmamba.models.aliases import current_model_name, current_settings
 from dygmamba.models.spec import NodeSpec
-from dygmamba.report.comparison import NEUTRAL_SETTINGS
+from dygmamba.report.short_training import NEUTRAL_SETTINGS
 from dygmamba.runs.link_training import separate_settings
 from dygmamba.runs.node_training import NodeSettings
 

@@ -1,4 +1,4 @@
-"""Changed settings and short trainings are labelled in every output; differences to published values are coloured only beyond the noise."""
+"""Changed settings and short trainings are labelled; differences to published values are coloured beyond the noise."""
 
 from dataclasses import replace
 

@@ -202,6 +202,61 @@ def test_a_candidate_that_is_too_slow_ends_in_its_first_epoch(data, tmp_path, mo
     assert "its first epoch would not end" in second.reason
 
 
+@pytest.fixture(scope="module")
+def longer():
+    """A stream with enough validation events to compare candidates by blocks."""
+    return dm.generate(nodes=40, events=1_000, communities=4)
+
+
+@pytest.mark.parametrize(
+    "changed", [{"loss": "ranking", "train_candidates": 2}, {"train_negatives": "mixed"}]
+)
+@pytest.mark.parametrize("is_stopped", [False, True])
+@pytest.mark.usefixtures("untested")
+def test_candidates_are_compared_on_the_same_pairs(longer, tmp_path, monkeypatch, changed, is_stopped):
+    """For trees, which also rank their validation, and a network; also after a stop, when scores are computed again."""
+    monkeypatch.setitem(CANDIDATES, "cpu", (Candidate("trees"), Candidate("graphmixer")))
+    monkeypatch.setattr(selection.Selector, "_fits_again", lambda *_: False)
+    monkeypatch.setattr(selection, "compare_blend", lambda *_: Difference(0.02, 0.001))
+    original, whole = selection.train_without_evaluation, plan(tmp_path)
+    whole = replace(whole, settings={"epochs": 1, "neighbors": 2, "batch": 200, **changed})
+    runs = []
+
+    def stop(fit, *others):
+        runs.append(fit.run.path)
+        if is_stopped and len(runs) == 2:
+            raise Interrupted("stopped")
+        return original(fit, *others)
+
+    monkeypatch.setattr(selection, "train_without_evaluation", stop)
+    try:
+        fit = train_within_budget(longer, whole, 0, Deadline.after(600), StepCounter())
+    except Interrupted:
+        folder = save_dataset(longer, tmp_path / "data").parent
+        record = selection.find_unfinished_selection(runs[0])
+        fit = selection.resume_selection(runs[0], record, whole, folder, Deadline.after(600), StepCounter())
+    trees, network, *_ = load_selection(fit.run).candidates
+    for row in (trees, network):
+        assert row.state == "trained"
+        assert row.val_ap == max(entry["val_ap"] for entry in RunDirectory(tmp_path / row.run).metrics())
+
+
+@pytest.mark.parametrize("expected", [30.0, 1e6])
+@pytest.mark.usefixtures("untested")
+def test_an_estimate_does_not_leave_most_of_the_budget_unused(data, tmp_path, monkeypatch, expected):
+    """A step takes a second. Neither a first training that is all start nor a wrong estimate keeps the second out."""
+    monkeypatch.setattr(
+        selection, "estimate_seconds", lambda one, *_, **__: 0.1 if one.model == "trees" else expected
+    )
+    monkeypatch.setitem(CANDIDATES, "cpu", (Candidate("trees"), Candidate("graphmixer")))
+    counter = StepCounter()
+    few = replace(plan(tmp_path), settings={"epochs": 1, "batch": 20, "neighbors": 2})
+    deadline = Deadline(200, clock=lambda: float(counter.steps))
+    fit = train_within_budget(data, few, 0, deadline, counter)
+    assert deadline.left > 100
+    assert [row.state for row in load_selection(fit.run).candidates[:2]] == ["trained", "trained"]
+
+
 def test_a_candidate_that_cannot_be_trained_does_not_end_the_choice(data, tmp_path, monkeypatch):
     """Its error is the reason why it was skipped; if no candidate can be trained, the first error is raised."""
     original = selection.start_or_restart

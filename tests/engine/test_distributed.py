@@ -146,7 +146,7 @@ def test_shares_cover_everything_without_overlap():
 
 
 def test_training_that_cannot_be_shared_is_an_error():
-    """Models that learn in rounds, and batches with fewer events than processes."""
+    """Models that learn in rounds, and batches with fewer events than processes; a single process shares nothing."""
     spec = MODELS["trees"]
     trees = spec.build(spec.config(), DatasetFacts(3, 0, 0))
     with raises("not-distributable", ConfigError):
@@ -154,3 +154,4 @@ def test_training_that_cannot_be_shared_is_an_error():
     with raises("batch-too-small", ConfigError):
         act(2, lambda ranks: check_distributable(object(), ranks, 1))
     check_distributable(trees, SINGLE_PROCESS, 1)
+    act(1, lambda ranks: check_distributable(trees, ranks, 200))  # a launcher may start a single process

@@ -1,11 +1,18 @@
-"""Short trainings are labelled in every output; differences to published values are coloured only beyond the noise."""
+"""Changed settings and short trainings are labelled; differences to published values are coloured beyond the noise."""
+
+from dataclasses import replace
 
 import pytest
 
 from dygmamba.lab.reproduction import write_study_page
 from dygmamba.report.comparison import build_link_table, build_overview_table
 from dygmamba.report.result_records import ResultRecord, StudyResults
-from dygmamba.report.short_training import COLUMN, describe_training
+from dygmamba.report.short_training import (
+    COLUMN,
+    describe_training,
+    find_changed_settings,
+    get_shipped_settings,
+)
 
 LABEL = "1 epoch, published 100"
 ROW = {"split": "test", "setting": "transductive", "negatives": "random", "visible": "strict", "batch": 200}
@@ -96,3 +103,22 @@ def test_a_difference_to_a_published_value_is_coloured_beyond_two_standard_error
     records = [make_record(seed=seed, ap=ap, n=n) for seed, ap in enumerate(aps)]
     table = build_link_table(records, lambda record: record.model, ("transductive", "random"), ceilings={})
     assert table.rows[0][table.columns.index("vs. published")].tone == tone
+
+
+@pytest.mark.parametrize(
+    ("changes", "label"),
+    [
+        ({}, ""),
+        ({"length": 6, "save_every": 1.0}, "length 6, preset 32"),
+        ({"channels": ["node", "time"]}, "channels node+time, published node+edge+time+cooccurrence"),
+    ],
+)
+def test_a_run_with_changed_settings_has_no_difference_to_the_published_value(changes, label):
+    """In a comparison of runs, whose settings are compared with the shipped ones."""
+    record = make_record(**get_shipped_settings("dyg-mamba", "uci") | changes)
+    record = replace(record, changed=find_changed_settings(record))
+    assert describe_training(record) == label
+    table = build_link_table([record], lambda one: one.model, ("transductive", "random"), ceilings={})
+    assert "published AP" in table.columns
+    assert ("vs. published" in table.columns) == (not label)
+    assert (table.columns[-1] == COLUMN) == bool(label)

@@ -213,8 +213,9 @@ def test_runs_of_one_start_can_be_blended(frame, earlier, later, place):
     first = RunDirectory(later.path)
     check_blendable([first, other], is_evaluated=False)
     parts = [open_part(folder, dataset, stream) for folder in (first, other)]
-    scores = [score_validation(part) for part in parts]
-    chosen = find_best_weights(scores, build_link_set(stream.store, stream.split, "val"))
+    evaluation_set = build_link_set(stream.store, stream.split, "val")
+    scores = [score_validation(part, evaluation_set) for part in parts]
+    chosen = find_best_weights(scores, evaluation_set)
     blend = create_blend(parts, *chosen, place)
     assert blend.run.config()["facts"] == later.config["facts"]
     with raises("blend-other-start"):

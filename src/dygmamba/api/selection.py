@@ -38,6 +38,7 @@ from dygmamba.core.progress import Progress
 from dygmamba.data.events.times import format_rough_duration
 from dygmamba.data.storage.dataset import Dataset
 from dygmamba.engine.fit import Trainer
+from dygmamba.engine.fit_config import LinkFitConfig
 from dygmamba.engine.run_directory import RunDirectory
 from dygmamba.models.base import RoundLearner
 from dygmamba.report.selection_section import format_candidate_name
@@ -67,12 +68,17 @@ from dygmamba.runs.selection import (
     get_runs_folder,
     load_selection,
 )
+from dygmamba.tasks.base import EvaluationSet
+from dygmamba.tasks.link import build_validation_set
+from dygmamba.tasks.metrics import link_metrics
 
 MIN_SHARE = 0.4  # of its expected training; a candidate that is trained for less rarely wins
 EVALUATION_SHARE, MAX_RESERVE = 0.3, 0.5  # time of the final evaluation: of a training, at most of the budget
 FURTHER_SEEDS = 2  # of the best network; with the next best model they fill a blend
 SLOWNESS_RANGE = (0.2, 10.0)  # at most 5 times faster, 10 times slower than the measured machine
-START_SECONDS = 5.0  # of any training: indices, compiled kernels
+START_SECONDS = (
+    5.0  # of any training: indices, compiled kernels; a training as short says nothing about the machine
+)
 
 
 def train_within_budget(
@@ -165,7 +171,10 @@ class Selector:
         self.record, self.deadline = record, deadline
         self.slowness = 1.0  # of this machine: seconds per expected second
         self.best: tuple[float, Trainer] | None = None  # the only trained run that is kept open
+        # the same pairs for all candidates, though the task of trees that rank has further ones
+        self.validation: EvaluationSet | None = None
         self.scores: dict[int, Tensor] = {}  # validation logits by number of the candidate
+        self.postponed: list[int] = []  # candidates that were expected to take too long
         self.errors: list[DygError] = []
 
     def run(self) -> Trainer:
@@ -174,8 +183,12 @@ class Selector:
             self._announce()
             for number, candidate in enumerate(self.record.candidates):
                 if candidate.state in (WAITING, STARTED):
-                    self._try(number)
+                    self._try(number, self._estimate(candidate))
             self._try_further_seeds()
+            for number in self.postponed:
+                # an estimate must not leave most of the budget unused; the first steps tell
+                if self.deadline.left > MAX_RESERVE * self.record.budget:
+                    self._try(number, None)
             fit = self._choose()
         else:
             fit = resume_link_run(
@@ -199,7 +212,7 @@ class Selector:
             self.record = self.record.add(
                 CandidateRecord(best.model, best.preset, seed=self.seed + len(same))
             )
-            self._try(len(self.record.candidates) - 1)
+            self._try(len(self.record.candidates) - 1, self._estimate(best))
 
     def _fits_again(self, candidate: CandidateRecord) -> bool:
         """Return whether there is time to train a candidate once more and to evaluate a blend with it."""
@@ -247,16 +260,16 @@ class Selector:
         ]
         return min(EVALUATION_SHARE * sum(longest), MAX_RESERVE * self.record.budget)
 
-    def _try(self, number: int) -> None:
-        """Train a candidate if there is time for it."""
+    def _try(self, number: int, expected: float | None) -> None:
+        """Train a candidate if there is time for it; `expected` are its seconds if they are known."""
         candidate = self.record.candidates[number]
         is_first = all(one.state != TRAINED for one in self.record.candidates)
-        expected = self._estimate(candidate)
         training = replace(self.deadline, at=self.deadline.at - self._reserve(None if is_first else expected))
         left, needed = training.left, 0.0 if expected is None else MIN_SHARE * expected
         if not is_first and (left <= 0 or needed > left):
             rest = f"{format_rough_duration(left)} are left" if left > 0 else "the time is used up"
             needs = "" if expected is None else f"it needs {format_rough_duration(needed)} or more, "
+            self.postponed += [number] if left > 0 else []
             return self._skip(number, f"{needs}{rest}")
         if len(self.record.candidates) > 1:
             about = "" if expected is None else f", about {format_rough_duration(expected)}"
@@ -267,7 +280,7 @@ class Selector:
         try:
             fit = self._open(number, candidate)
             path = fit.run.path.relative_to(self.plan.out).as_posix()
-            self._update(number, state=STARTED, run=path, expected_seconds=expected)
+            self._update(number, state=STARTED, run=path, expected_seconds=expected, reason=None)
             pace = None if is_first else _Pace(fit, training)
             limit = TrainingLimit(training) if pace is None else TrainingLimit(training, pace)
             self._train(number, fit, limit, expected)
@@ -305,11 +318,11 @@ class Selector:
         before = sum(entry["seconds"] for entry in fit.state.entries)  # of an interrupted training
         with _measure_peak(self.plan.device) as peak:
             train_without_evaluation(fit, self.progress, self.plan.log, limit)
-            assert fit.task.validation is not None
-            score = fit.score(fit.task.validation)
-        ap = float(fit.task.metrics(score, fit.task.validation)["ap"])
+            validation = self._build_validation(fit)
+            score = fit.score(validation)
+        ap = link_metrics(score, validation.pairs.label, validation.pairs.group).ap
         state, seconds = fit.state, before + self.deadline.clock() - start
-        if expected and not before and self.plan.device.type == "cpu":
+        if expected and expected > 2 * START_SECONDS and not before and self.plan.device.type == "cpu":
             ratio = (seconds - START_SECONDS) / (expected - START_SECONDS)
             self.slowness = min(max(self.slowness * ratio, SLOWNESS_RANGE[0]), SLOWNESS_RANGE[1])
         is_cut = fit.config.epochs < epochs
@@ -324,10 +337,16 @@ class Selector:
             best_epoch=state.best_epoch + 1,
             ended=ended,
             val_ap=ap,
-            val_ap_error=compute_spread(self.scores[number], fit.task.validation),
+            val_ap_error=compute_spread(self.scores[number], validation),
         )
         if self.best is None or ap > self.best[0]:
             self.best = (ap, fit)
+
+    def _build_validation(self, fit: Trainer) -> EvaluationSet:
+        if self.validation is None:
+            negatives = self.record.settings.get("train_negatives", LinkFitConfig().train_negatives)
+            self.validation = build_validation_set(fit.stream.store, fit.stream.split, negatives)
+        return self.validation
 
     def _estimate(self, candidate: CandidateRecord) -> float | None:
         same = [one.seconds for one in self._trained if one.is_same_model(candidate)]
@@ -352,15 +371,15 @@ class Selector:
             reason = describe_choice(names, aps, [None], best)
             self.record = replace(self.record, chosen=rows[best].model, run=rows[best].run, reason=reason)
         else:
+            validation = self._build_validation(fit)
             scores = [
                 # those of candidates that were trained before an interruption are missing
                 self.scores[number]
                 if number in self.scores
-                else score_validation(self._open_part(path, fit), self.progress)
+                else score_validation(self._open_part(path, fit), validation, self.progress)
                 for number, path in zip(numbers, paths, strict=True)
             ]
-            assert fit.task.validation is not None
-            differences = [compare_scores(scores[best], score, fit.task.validation) for score in scores]
+            differences = [compare_scores(scores[best], score, validation) for score in scores]
             reason = describe_choice(names, aps, differences, best)
             self.record = replace(self.record, chosen=rows[best].model, run=rows[best].run, reason=reason)
             first = sorted(range(len(rows)), key=lambda place: -aps[place])[:MAX_RUNS]
@@ -376,8 +395,7 @@ class Selector:
 
     def _blend(self, paths: list[Path], scores: list[Tensor], fit: Trainer) -> Trainer | None:
         """Return the blend of these runs if it is better than the best of them by more than chance."""
-        evaluation_set = fit.task.validation
-        assert evaluation_set is not None
+        evaluation_set = self._build_validation(fit)
         try:
             check_blendable([RunDirectory(path) for path in paths], is_evaluated=False)
             difference = compare_blend(scores, evaluation_set)
@@ -397,7 +415,7 @@ class Selector:
         formula = blend.run.config()["chosen"]["weights"].partition(":")[0]
         score = blend.score(evaluation_set).double()
         ap, error = (
-            float(blend.task.metrics(score, evaluation_set)["ap"]),
+            link_metrics(score, evaluation_set.pairs.label, evaluation_set.pairs.group).ap,
             compute_spread(score, evaluation_set),
         )
         row = CandidateRecord(BLEND, state=TRAINED, run=path, val_ap=ap, val_ap_error=error)

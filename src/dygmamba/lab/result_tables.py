@@ -12,14 +12,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from dygmamba.config import build_config, find_preset, to_settings
 from dygmamba.core.choices import PUBLISHED_NEGATIVES
 from dygmamba.data.catalogue.known_datasets import normalize_name
-from dygmamba.engine.fit_config import LinkFitConfig
 from dygmamba.lab.studies import FULL, PUBLISHED_HEURISTICS
-from dygmamba.models import MODELS, find_model
+from dygmamba.models import MODELS
 from dygmamba.models.aliases import update_stored_settings
-from dygmamba.report.comparison import NEUTRAL_SETTINGS
 from dygmamba.report.published import published_values
 from dygmamba.report.published_leaks import (
     PROGRAMS,
@@ -30,8 +27,12 @@ from dygmamba.report.published_leaks import (
     load_channels,
 )
 from dygmamba.report.result_records import ResultRecord, SeedValues, StudyResults
-from dygmamba.report.short_training import describe_by_model, format_setting
-from dygmamba.runs.link_training import separate_settings
+from dygmamba.report.short_training import (
+    NEUTRAL_SETTINGS,
+    describe_by_model,
+    format_setting,
+    get_shipped_settings,
+)
 from dygmamba.tasks.metric_names import SETTING_LABELS
 
 DEFAULTS_FILE = "defaults"
@@ -390,15 +391,6 @@ def _describe_changed_settings(records: list[ResultRecord]) -> str:
 def _drop_absent(value: Any) -> str:
     kept = [one for one in value if one not in ABSENT_INPUTS] if isinstance(value, list | tuple) else value
     return json.dumps(kept)
-
-
-@cache
-def get_shipped_settings(model: str, data: str) -> dict[str, Any]:
-    """Return the settings with which the package trains a model on a dataset if none are given."""
-    loop, own = separate_settings(find_preset(model, data))
-    return to_settings(build_config(LinkFitConfig, loop)) | to_settings(
-        build_config(find_model(model).config, own)
-    )
 
 
 def read_records(folder: Path, file: str) -> tuple[ResultRecord, ...]:

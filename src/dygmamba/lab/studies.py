@@ -22,7 +22,7 @@ from dygmamba.lab.paper_plan import PAPER_PLAN, PAPER_PROTOCOL
 from dygmamba.models import all_models, find_model
 from dygmamba.models.aliases import current_model_name, current_settings
 from dygmamba.models.spec import NodeSpec
-from dygmamba.report.comparison import NEUTRAL_SETTINGS
+from dygmamba.report.short_training import NEUTRAL_SETTINGS
 from dygmamba.runs.link_training import separate_settings
 from dygmamba.runs.node_training import NodeSettings
 from dygmamba.tasks.metrics import PUBLISHED_BATCH

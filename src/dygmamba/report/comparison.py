@@ -27,9 +27,11 @@ from dygmamba.report.result_records import (
     rank_by_mean,
 )
 from dygmamba.report.short_training import (
+    NEUTRAL_SETTINGS,
     add_training_column,
     describe_by_dataset,
     describe_trainings,
+    find_changed_settings,
     format_setting,
     name_label,
 )
@@ -42,8 +44,6 @@ from dygmamba.tasks.metric_names import (
     get_metric_unit,
 )
 
-# Do not influence a result, vary with the seed, or stand in its rows (the batch of evaluation).
-NEUTRAL_SETTINGS = ("save_every", "graphs", "walk_seed", "evaluation_batch")
 SIGNIFICANT = 0.05  # p-value below which a difference is coloured
 SIGNIFICANT_ERRORS = 2  # standard errors beyond which a difference to a published value is coloured
 PUBLISHED_RUNS = 5  # behind a published mean and standard deviation
@@ -395,6 +395,8 @@ def _build_sections(data: str, records: list[ResultRecord]) -> list[Section]:
         is_published = all(
             row.get("protocol", row.get("split_by")) is None for one in link for row in one.rows
         )
+        if is_published:
+            link = [replace(record, changed=find_changed_settings(record)) for record in link]
         tables = tuple(build_link_tables(link, _label, ceilings={}, show_published=is_published))
         sections.append(Section(data, "", tables, _training_charts(data, link)))
     nodes = group_records(by_task.get("node", []), lambda record: record.about["target"])

@@ -7,18 +7,43 @@ model. Timings of an epoch do not depend on the number of epochs and have no lab
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
-from dygmamba.config import find_preset
+from dygmamba.config import build_config, find_preset, to_settings
 from dygmamba.data.storage.dataset import VERSION_SEPARATOR
-from dygmamba.engine.fit_config import FitConfig
-from dygmamba.models import MODELS
+from dygmamba.engine.fit_config import FitConfig, LinkFitConfig
+from dygmamba.models import MODELS, find_model
 from dygmamba.report.document import Cell, ReportTable
 from dygmamba.report.result_records import ResultRecord
+from dygmamba.runs.link_training import separate_settings
 
+# Do not influence a result, vary with the seed, or stand in its rows (the batch of evaluation).
+NEUTRAL_SETTINGS = ("save_every", "graphs", "walk_seed", "evaluation_batch")
 COLUMN = "training"
 LIMITS = ("epochs", "patience")  # settings that end a training
 ENDLESS_WORK = ("cost",)  # kinds of work that train no model to its end
+
+
+@cache
+def get_shipped_settings(model: str, data: str) -> dict[str, Any]:
+    """Return the settings with which the package trains a model on a dataset if none are given."""
+    loop, own = separate_settings(find_preset(model, data))
+    return to_settings(build_config(LinkFitConfig, loop)) | to_settings(
+        build_config(find_model(model).config, own)
+    )
+
+
+def find_changed_settings(record: ResultRecord) -> dict[str, list[Any]]:
+    """Return the settings of a link run that are not the shipped ones, each with its value and the shipped one."""
+    if record.model not in MODELS or not MODELS[record.model].trainable:
+        return {}
+    shipped = get_shipped_settings(record.model, record.data.partition(VERSION_SEPARATOR)[0])
+    return {
+        name: [value, shipped[name]]
+        for name, value in record.settings.items()
+        if name not in NEUTRAL_SETTINGS and value != shipped.get(name, value)
+    }
 
 
 def describe_training(record: ResultRecord) -> str:

@@ -65,14 +65,13 @@ def blend_runs(
     dataset = open_link_dataset(folders[0], data_dir)
     stream = build_link_stream(dataset, device, read_split(folders[0]))
     runs = [open_part(folder, dataset, stream) for folder in folders]
-    scores = [score_validation(run, progress) for run in runs]
-    chosen = find_best_weights(scores, build_link_set(stream.store, stream.split, "val"))
-    return create_blend(runs, *chosen, root), dataset
+    evaluation_set = build_link_set(stream.store, stream.split, "val")
+    scores = [score_validation(run, evaluation_set, progress) for run in runs]
+    return create_blend(runs, *find_best_weights(scores, evaluation_set), root), dataset
 
 
-def score_validation(run: OpenRun, progress: Progress = SILENT) -> Tensor:
+def score_validation(run: OpenRun, evaluation_set: EvaluationSet, progress: Progress = SILENT) -> Tensor:
     """Return the logits of a run for the pairs of the validation period."""
-    evaluation_set = build_link_set(run.stream.store, run.stream.split, "val")
     with progress.stage(f"validation, {run.about['model']}", len(evaluation_set.pairs)) as stage:
         score = score_evaluation_set(
             run.scorer, run.stream, evaluation_set, run.rule, run.seed, stage.advance

@@ -110,11 +110,7 @@ class LinkTask:
         )
         if not len(split.val) and not len(split.test):
             return LinkTask(negatives, None, loss_function)
-        evaluation_sets = [
-            build_link_set(store, split, "val", strategy=kind)
-            for kind in VALIDATION_NEGATIVES[train_negatives]
-        ]
-        validation, ranked = merge_evaluation_sets(evaluation_sets), None
+        validation, ranked = build_validation_set(store, split, train_negatives), None
         if best_metric == "mrr":
             validation, ranked = add_candidates(store, validation)
         return LinkTask(negatives, validation, loss_function, ranked)
@@ -173,6 +169,14 @@ def add_candidates(store: EventStore, evaluation_set: EvaluationSet) -> tuple[Ev
         merged = merged.with_columns(replace(pairs.columns, row=events[merged.group]))
     event_index = torch.cat([evaluation_set.event_index, index])
     return replace(evaluation_set, pairs=merged, event_index=event_index), RankedEvents(chosen, width)
+
+
+def build_validation_set(
+    store: EventStore, split: Split, train_negatives: TrainNegativesName
+) -> EvaluationSet:
+    """Build the validation pairs of a kind of training negatives, without candidates to rank."""
+    kinds = VALIDATION_NEGATIVES[train_negatives]
+    return merge_evaluation_sets([build_link_set(store, split, "val", strategy=kind) for kind in kinds])
 
 
 def merge_evaluation_sets(evaluation_sets: Sequence[EvaluationSet]) -> EvaluationSet:

@@ -69,12 +69,13 @@ class Executor(Protocol):
 
 def check_distributable(scorer: object, processes: ProcessGroup, batch: int) -> None:
     """Raise ConfigError if several processes cannot share the training of this scorer."""
-    if not processes.is_distributed:
+    if processes.size == 1:  # torchrun may start a single one
         return
     if isinstance(scorer, RoundLearner):
         raise ConfigError(
-            f"this model learns in rounds from one table, which {processes.size} processes cannot share; train it with "
-            "`processes=1`, which uses every core, or choose another model such as `model='dyg-mamba'`",
+            "models that learn in rounds, such as trees, train in one process, which uses every core; got "
+            f"{processes.size}. Train without torchrun and with `processes=1`, or choose another model such as "
+            "`model='dyg-mamba'`",
             code="not-distributable",
         )
     if batch < processes.size:

@@ -71,7 +71,7 @@ def convert_id_column(column: pa.Array) -> pa.Array:
     if pa.types.is_integer(kind) and kind != pa.uint64():
         return ids.cast(pa.int64())
     is_text = pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)
-    if is_text or kind == pa.uint64() or pa.types.is_null(kind):
+    if is_text or kind == pa.uint64():
         return ids.cast(pa.string())
     raise ValueError(f"has type {kind}, not an id")
 

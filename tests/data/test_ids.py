@@ -133,7 +133,7 @@ def test_impossible_ids_are_refused():
     ("value", "expected"),
     [
         *((7, "7"), (-7, "-7"), (7.0, "7"), ("7", "7"), (" 7 ", "7"), ("007", "007"), ("7.6", "7.6")),
-        *((2**63, str(2**63)), (2.0**62, str(2**62)), (np.int32(7), "7"), ("\xe4", "\xe4"), ("1.0", "1")),
+        *((2**63, str(2**63)), (2.0**62, str(2**62)), (np.int32(7), "7"), ("\xe4", "\xe4")),
         *(
             (value, None)
             for value in (7.6, 1e300, float("inf"), float("nan"), None, True, "", " ", "NaN", "null")
@@ -141,7 +141,7 @@ def test_impossible_ids_are_refused():
     ],
 )
 def test_every_reader_has_the_same_rule_of_ids(value, expected):
-    """For all values: one of Python, a column of queries, a table of events and an exported model agree, or refuse it."""
+    """For all values: a scalar, a column of queries, a table of events and an exported model agree, or refuse it."""
 
     def import_one():
         events = {"src": [value], "dst": [value], "time": [0]}
@@ -157,9 +157,7 @@ def test_every_reader_has_the_same_rule_of_ids(value, expected):
         numbers.add([value], [value])
         return list(numbers.tables[0])[-1]
 
-    readers = [lambda: parse_id(value), read_query, import_one, read_exported]
-    whole = [strip for strip in readers if expected != "1" or strip in (import_one, read_exported)]
-    for read in whole:
+    for read in (lambda: parse_id(value), read_query, import_one, read_exported):
         if expected is not None:
             assert read() == expected
             continue

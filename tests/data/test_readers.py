@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 
 import dygmamba as dm
 from dygmamba.core.errors import ConfigError
+from dygmamba.data.events.id_values import MISSING_ID_WORDS
 from dygmamba.data.readers import ReadOptions, read_dataset
 from dygmamba.data.readers import delimited as csv_format
-from dygmamba.data.events.id_values import MISSING_ID_WORDS
 from dygmamba.data.storage.dataset import Dataset
 from raising import raises
 from tables import table, write_csv

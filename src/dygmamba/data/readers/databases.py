@@ -20,7 +20,7 @@ DATABASE_FORMATS = {"sqlite": "SQLite", "duckdb": "DuckDB"}  # format: its name 
 SQLITE_MAGIC, DUCKDB_MAGIC = b"SQLite format 3\0", b"DUCK"
 DUCKDB_MAGIC_AT = 8  # after a checksum
 # a query, or a view in a file of somebody else, must not reach other files or variables of this program
-DUCKDB_CONFIG = {
+DUCKDB_CONFIG: dict[str, Any] = {
     "enable_external_access": False,
     "python_enable_replacements": False,
     "lock_configuration": True,

@@ -80,3 +80,31 @@ def test_a_duckdb_file_is_read_alike(tmp_path):
         assert dm.read(tmp_path / "mail.duckdb", **given).content == expected.content
     with raises("query-failed"):
         dm.read(tmp_path / "mail.duckdb", query="SELECT * FROM nothing")
+
+
+def test_a_duckdb_query_or_view_reaches_no_file_but_its_own(tmp_path):
+    """Neither a query nor a view that somebody stored reads or writes other files, whatever it sets before."""
+    duckdb = pytest.importorskip("duckdb")
+    secret = write_csv(tmp_path / "secret.csv", HEADER, ROWS)
+    with duckdb.connect(str(tmp_path / "mail.duckdb")) as database:
+        database.execute("CREATE TABLE mail (sender TEXT, receiver TEXT, sent TIMESTAMP, size INTEGER)")
+        database.executemany("INSERT INTO mail VALUES (?, ?, ?, ?)", ROWS)
+        database.execute(f"CREATE VIEW spy AS SELECT * FROM read_csv('{secret}')")
+    before, written = {*tmp_path.iterdir()}, tmp_path / "out.csv"
+    queries = (
+        f"COPY mail TO '{written}'",
+        f"SET enable_external_access = true; COPY mail TO '{written}'",
+        f"SELECT 1; COPY mail TO '{written}'",
+        f"ATTACH '{tmp_path / 'new.duckdb'}'",
+        f"EXPORT DATABASE '{tmp_path / 'all'}'",
+        f"SELECT * FROM read_csv('{secret}')",
+        f"SELECT * FROM '{secret}'",
+        "SELECT * FROM spy",
+        "SELECT * FROM tables",  # a variable of the reader
+        "DROP TABLE mail",
+    )
+    for query in queries:
+        with raises("query-failed"):
+            dm.read(tmp_path / "mail.duckdb", query=query)
+    assert {*tmp_path.iterdir()} == before
+    assert len(dm.read(tmp_path / "mail.duckdb", query=QUERY).store) == 3

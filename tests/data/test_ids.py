@@ -8,8 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dygmamba.core.errors import EventError, NotFoundError
+from dygmamba.core.errors import EventError, FileError, NotFoundError
+from dygmamba.data.events.id_values import parse_id
 from dygmamba.data.events.ids import NodeIds
+from dygmamba.data.readers.in_memory import read_in_memory
+from dygmamba.data.readers.options import ReadOptions
+from dygmamba.data.readers.queries import parse_ids
+from dygmamba.data.readers.values import ColumnLocation
+from dygmamba.runs.numpy_scorer import NodeNumbers
 from numbering import number_nodes
 from raising import raises
 
@@ -121,3 +127,49 @@ def test_impossible_ids_are_refused():
         NodeIds.identity(2).to_user([0, 2])
     assert "node 2 " in str(caught.value)
     assert len(NodeIds(pa.array([1, 1]), sources=1)) == 2
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        *((7, "7"), (-7, "-7"), (7.0, "7"), ("7", "7"), (" 7 ", "7"), ("007", "007"), ("7.6", "7.6")),
+        *((2**63, str(2**63)), (2.0**62, str(2**62)), (np.int32(7), "7"), ("\xe4", "\xe4")),
+        *(
+            (value, None)
+            for value in (7.6, 1e300, float("inf"), float("nan"), None, True, "", " ", "NaN", "null")
+        ),
+    ],
+)
+def test_every_reader_has_the_same_rule_of_ids(value, expected):
+    """For all values: a scalar, a column of queries, a table of events and an exported model agree, or refuse it."""
+
+    def import_one():
+        events = {"src": [value], "dst": [value], "time": [0]}
+        ids = read_in_memory(events, ReadOptions(skip_bad=False)).ids
+        return str(ids.to_user([0])[0])
+
+    def read_query():
+        column = pa.array([str(value) if value == 2**63 else value])
+        return str(parse_ids(column, ColumnLocation("queries", "src", 0), False)[0])
+
+    def read_exported():
+        numbers = NodeNumbers(np.array([1]), None)
+        numbers.add([value], [value])
+        return list(numbers.tables[0])[-1]
+
+    for read in (lambda: parse_id(value), read_query, import_one, read_exported):
+        if expected is not None:
+            assert read() == expected
+            continue
+        with pytest.raises((ValueError, FileError)):
+            read()
+
+
+@given(texts=st.lists(st.sampled_from(["1", "1.0", "2.0", "7", "7.0", "bob", "007"]), min_size=1, max_size=5))
+def test_an_id_means_the_same_whatever_it_is_given_with(texts):
+    """'7.0' is 7 among integers, also beside other texts, and a text among other ids; each id alone says the same."""
+    for values in (["1", "2", "9"], ["1", "bob"], ["007", "7"]):
+        ids = NodeIds(pa.array(values, pa.large_string()))
+        assert ids.to_node(texts, "src").tolist() == [int(ids.to_node([text], "src")[0]) for text in texts]
+    assert NodeIds(pa.array([1, 2])).to_node(["1.0", "bob"], "src").tolist() == [0, -1]
+    assert NodeIds(pa.array(["1", "bob"], pa.large_string())).to_node(["1.0"], "src").tolist() == [-1]

@@ -2,13 +2,15 @@
 
 import errno
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import dygmamba as dm
-from commands import invoke
+from commands import error_code, invoke
 from dygmamba.core.errors import FileError, LockedError, NotFoundError
 from dygmamba.core.files.locking import FileLock
 from dygmamba.data.storage.dataset import Dataset
@@ -162,3 +164,39 @@ def test_a_dataset_of_a_live_training_is_not_removed(tmp_path, monkeypatch):
     with mark_in_use(source), raises("dataset-in-use", FileError):
         dm.remove("mail", data_dir="data")
     assert len(dm.remove("mail", data_dir="data")) == 1
+
+
+def test_appending_twice_at_once_loses_no_events(tmp_path):
+    """Of two processes that append to one dataset, each that succeeds has its events in it; one may be refused."""
+    data = tmp_path / "data"
+    count = 1_000_000  # so that reading and saving take a while
+    number = np.arange(count)
+    dm.save(dm.read({"src": number % 9, "dst": number % 7, "time": number}, name="mail"), data_dir=data)
+    for start in range(count, count + 4, 2):
+        for time in (start, start + 1):
+            (tmp_path / f"{time}.csv").write_text(f"src,dst,time\n0,1,{time}\n")
+        words = [
+            sys.executable,
+            "-m",
+            "dygmamba",
+            "data",
+            "import",
+            "--append",
+            "mail",
+            "--data-dir",
+            str(data),
+        ]
+        processes = [
+            subprocess.Popen(
+                [*words, str(tmp_path / f"{time}.csv"), "--json"], stdout=subprocess.PIPE, text=True
+            )
+            for time in (start, start + 1)
+        ]
+        outputs = [process.communicate()[0] for process in processes]
+        codes = [process.returncode for process in processes]
+        assert all(
+            code == 0 or error_code(out) == "folder-locked" for code, out in zip(codes, outputs, strict=True)
+        )
+        count += codes.count(0)
+        assert len(open_dataset("mail", data)) == count
+    assert not list(data.glob("*.lock"))

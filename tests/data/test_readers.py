@@ -17,15 +17,15 @@ from hypothesis import strategies as st
 
 import dygmamba as dm
 from dygmamba.core.errors import ConfigError
+from dygmamba.data.events.id_values import MISSING_ID_WORDS
 from dygmamba.data.readers import ReadOptions, read_dataset
 from dygmamba.data.readers import delimited as csv_format
-from dygmamba.data.readers.table import MISSING_ID_WORDS
 from dygmamba.data.storage.dataset import Dataset
 from raising import raises
 from tables import table, write_csv
 
 words = st.text(st.characters(codec="utf-8", exclude_categories=("C", "Z")), min_size=1, max_size=4).filter(
-    lambda word: word.lower() not in MISSING_ID_WORDS.to_pylist()
+    lambda word: word.lower() not in MISSING_ID_WORDS
 )
 events = st.lists(
     st.tuples(

@@ -269,3 +269,13 @@ def test_arrow_and_python_read_the_same_json(tmp_path, monkeypatch, odd):
     first = read()
     monkeypatch.setattr("dygmamba.data.readers.json_lines._detect_schema", lambda *_: None)
     assert read() == first
+
+
+@pytest.mark.parametrize(("skip", "code"), [(False, "bad-rows"), (True, "mostly-bad-rows")])
+def test_thousands_of_rows_of_wrong_width_are_one_sentence(tmp_path, capfd, skip, code):
+    """Reading stops with the error about these rows, and prints nothing else."""
+    path = tmp_path / "wide.csv"
+    path.write_text("src,dst,time,x\n" + "1,2,3\n" * 3000)
+    with raises(code):
+        read_dataset(path, ReadOptions(skip_bad=skip))
+    assert capfd.readouterr() == ("", "")

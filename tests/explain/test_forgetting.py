@@ -240,6 +240,7 @@ def test_curves_are_kept_until_the_weights_change(measured, tmp_path):
     os.utime(run.best, (later, later))
     assert load_forgetting(run) is None
     run.best.unlink()
-    (tmp_path / "forgetting.json").write_text(json.dumps({"span": []}))
-    with raises("damaged-forgetting", FileError):
-        load_forgetting(run)
+    for damaged in (json.dumps({"span": []}), "[" * 100_000):
+        (tmp_path / "forgetting.json").write_text(damaged)
+        with raises("damaged-forgetting", FileError):
+            load_forgetting(run)

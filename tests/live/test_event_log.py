@@ -2,6 +2,7 @@
 
 import sqlite3
 import struct
+from contextlib import closing
 
 import pytest
 
@@ -98,6 +99,30 @@ def test_a_damaged_log_is_said(tmp_path, how):
     if how in ("other", "version", "text"):
         with raises(code, FileError):
             EventLog(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "CREATE TRIGGER gone AFTER INSERT ON events BEGIN DELETE FROM events; END",
+        "CREATE VIEW more AS SELECT * FROM events",
+        "CREATE TABLE more (x)",
+        "CREATE INDEX more ON events (upper(src))",
+        "ALTER TABLE events ADD COLUMN more",
+        "DROP TABLE offsets",
+    ],
+)
+def test_a_log_with_another_schema_is_refused(tmp_path, statement):
+    """Whatever a database declares beside the tables of a log, such as a trigger that deletes acknowledged events."""
+    log = EventLog(tmp_path)
+    write(log)
+    log.close()
+    with closing(sqlite3.connect(tmp_path / LOG_FILE)) as connection:
+        connection.execute(statement)
+        connection.commit()
+    for opened in (LogReader, EventLog):
+        with raises("log-schema", FileError):
+            opened(tmp_path)
 
 
 def test_a_torn_journal_keeps_what_was_committed(tmp_path):

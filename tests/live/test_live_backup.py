@@ -1,13 +1,17 @@
 """Backups and snapshots: whole or refused; what is restored or reopened scores as before."""
 
+import hashlib
 import json
+import sqlite3
 import zipfile
+from contextlib import closing
+from copy import copy as duplicate
 
 import pytest
 
 import dygmamba as dm
 from dygmamba.core.errors import DygWarning, FileError
-from dygmamba.live.backup import check_folder
+from dygmamba.live.backup import _seal, check_folder, write_backup
 from dygmamba.live.snapshots import list_snapshots
 from dygmamba.live.state import LiveState
 from dygmamba.live.state_files import count_bytes, read_description
@@ -61,6 +65,49 @@ def test_a_damaged_backup_is_refused_and_leaves_no_folder(folder, tmp_path, how)
         dm.restore(saved, tmp_path / "copy")
     assert not (tmp_path / "copy").exists()
     assert not (tmp_path / "evil").exists()
+
+
+@pytest.mark.parametrize("how", ["trigger", "bomb", "overlap"])
+def test_a_hostile_backup_is_refused_before_it_is_unpacked(folder, tmp_path, how, monkeypatch):
+    """A log with a trigger, a file that inflates to far more than the backup, one content under many names."""
+    saved, hostile, files = tmp_path / "saved.zip", tmp_path / "hostile.zip", {}
+    write_backup(folder, saved)
+    with zipfile.ZipFile(saved) as archive:
+        files["events.sqlite"] = archive.read("events.sqlite")
+        about = json.loads(archive.read("backup.json"))
+    if how == "trigger":
+        (tmp_path / "log").write_bytes(files["events.sqlite"])
+        with closing(sqlite3.connect(tmp_path / "log")) as log:
+            log.execute("CREATE TRIGGER gone AFTER INSERT ON events BEGIN DELETE FROM events; END")
+            log.commit()
+        files["events.sqlite"] = (tmp_path / "log").read_bytes()
+    else:
+        files["snapshots/ab-1/zeros"] = bytes(1 << 22)
+    entries = {
+        name: {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+        for name, content in files.items()
+    }
+    written: list = []
+    if how != "trigger":
+        monkeypatch.setattr("dygmamba.live.backup.write_file", lambda *given: written.append(given))
+    with zipfile.ZipFile(
+        hostile, "w", zipfile.ZIP_DEFLATED if how == "bomb" else zipfile.ZIP_STORED
+    ) as archive:
+        for name, content in files.items():
+            archive.writestr(name, content)
+        if how == "overlap":
+            _, second = archive.infolist()
+            for number in range(2, 6):
+                twin = duplicate(second)
+                twin.filename = f"snapshots/ab-{number}/zeros"
+                archive.filelist.append(twin)
+                entries[twin.filename] = entries[second.filename]
+        about = {"format": about["format"], "sequence": about["sequence"], "files": entries}
+        archive.writestr("backup.json", _seal(about), zipfile.ZIP_STORED)
+    with raises("backup-damaged", FileError):
+        dm.restore(hostile, tmp_path / "copy")
+    assert not written
+    assert not (tmp_path / "copy").exists()
 
 
 @pytest.mark.parametrize("how", ["none", "damaged", "foreign", "ahead", "manifest"])

@@ -304,3 +304,26 @@ def test_a_live_run_behaves_like_a_plain_list(tmp_path):
     """For all sequences of operations: verdicts are those of the plain model, scores those of `observe`."""
     for seed in seeds("live simulation", 2):
         simulate(seed, tmp_path / f"seed-{seed}", 25)
+
+
+def test_ids_keep_their_meaning_when_other_ids_appear(tmp_path):
+    """'1.0' is node 1 before and after 'bob'; an id beyond 64 bits is one, also after a late event and in a ranking."""
+    time, huge = last_time() + 100, 2**63
+    events = [
+        {"src": "1.0", "dst": 3, "time": time + 1},
+        {"src": "bob", "dst": huge, "time": time + 2},
+        {"src": 1.0, "dst": "bob", "time": time + 3},
+        {"src": 2, "dst": huge, "time": time},
+    ]
+    pairs = [("1.0", "3"), ("bob", str(huge)), ("2.0", "bob")]
+    run = tiny_run().observe([(str(event["src"]), str(event["dst"]), event["time"]) for event in events])
+    with open_live(tmp_path / "state", late="1h") as live:
+        for event in events:
+            assert live.append([event]).accepted == 1
+            written, number = (live.score({"src": [source], "dst": [3]})["score"] for source in ("1.0", 1))
+            assert written.equals(number)
+        assert live.score(pairs)["score"].equals(run.score(pairs)["score"])
+        for sources in ([huge], ["1.0"], ["bob"]):
+            assert live.rank(sources, k=3)["score"].equals(run.rank(sources, k=3)["score"])
+    known = [tiny_run().observe([("bob", one, time)]).score([("1.0", "3")])["score"] for one in (1, "1.0")]
+    assert known[0].equals(known[1])

@@ -196,6 +196,8 @@ def test_examples_are_typical_events_and_the_worst_errors(data, predictions, tmp
     assert load_examples(run) == shown
     save_checkpoint(run.best, {"model.w": torch.ones(1)}, TrainingState(epoch=9), run.fingerprint)
     assert load_examples(run) is None
+    (run.path / "examples.json").write_text("[" * 100_000)
+    assert load_examples(run) is None
 
 
 def make_folder(path, data):

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from dygmamba.data.events.statistics import Quantiles as Quantiles
     from dygmamba.data.events.statistics import Statistics
     from dygmamba.data.generate.config import GeneratorConfig, PurchaseConfig
+    from dygmamba.data.readers import ReadOptions
     from dygmamba.data.readers.node_tables import NodeTableResult
     from dygmamba.data.storage.dataset import Dataset as Dataset
     from dygmamba.data.storage.export import ExportResult
@@ -174,7 +175,6 @@ def import_file(
         **options: Other fields of `ReadOptions`.
     """
     from dygmamba.data.readers import ReadOptions
-    from dygmamba.data.readers.node_tables import add_node_features, require_node_table
     from dygmamba.data.readers.several_files import append_file, read_files
 
     folder, files = data_folder(data_dir), [file] if isinstance(file, Path) else list(file)
@@ -186,21 +186,39 @@ def import_file(
                 stage.advance(1)
 
     read_options = ReadOptions(**options, memory=parse_gigabytes(memory), scratch=folder, watch=count_batches)
-    if append is None:
-        format = detect_folder_format(files[0]) or format if format == "auto" else format
-        own = None if format in LEADERBOARD_FORMATS else files[0].name.split(".")[0].removeprefix("ml_")
-        chosen = None if name is None and own is None else check_dataset_name(name or str(own))
-        dataset = read_files(files, read_options, format=format, name=chosen)
-    else:
-        from dygmamba.data.storage.library import open_dataset
+    if append is not None:
+        from dygmamba.data.storage.library import lock_dataset, open_dataset
 
-        dataset = open_dataset(append, data_dir)
-        for path in files:
-            dataset = append_file(dataset, path, read_options)
+        # locked before it is read, so that what another process appends meanwhile is not lost
+        with lock_dataset(open_dataset(append, data_dir).name, folder):
+            dataset = open_dataset(append, data_dir)
+            for path in files:
+                dataset = append_file(dataset, path, read_options)
+            return _save_import(dataset, folder, drop_duplicates, node_features, node_time, read_options)
+    format = detect_folder_format(files[0]) or format if format == "auto" else format
+    own = None if format in LEADERBOARD_FORMATS else files[0].name.split(".")[0].removeprefix("ml_")
+    chosen = None if name is None and own is None else check_dataset_name(name or str(own))
+    dataset = read_files(files, read_options, format=format, name=chosen)
 
+    from dygmamba.data.storage.library import lock_dataset
+
+    with lock_dataset(dataset.name, folder):
+        return _save_import(dataset, folder, drop_duplicates, node_features, node_time, read_options)
+
+
+def _save_import(
+    dataset: "Dataset",
+    folder: Path,
+    drop_duplicates: bool,
+    node_features: Path | None,
+    node_time: str | None,
+    options: "ReadOptions",
+) -> ImportResult:
+    """Check imported events and save them, inside `lock_dataset`."""
     from dygmamba.data.events.anomalies import Anomaly, find_anomalies
+    from dygmamba.data.readers.node_tables import add_node_features, require_node_table
     from dygmamba.data.storage.extension import drop_events, find_duplicates
-    from dygmamba.data.storage.library import save_dataset_version
+    from dygmamba.data.storage.library import save_locked_dataset
 
     is_counted = drop_duplicates or len(dataset.store) <= MAX_COUNTED_EVENTS
     repeated = find_duplicates(dataset) if is_counted else None
@@ -210,9 +228,9 @@ def import_file(
     if node_features is None:
         require_node_table(node_time)
     else:
-        nodes = add_node_features(dataset, node_features, node_time, read_options)
+        nodes = add_node_features(dataset, node_features, node_time, options)
         dataset = nodes.dataset
-    anomalies, saved = find_anomalies(dataset), save_dataset_version(dataset, folder)
+    anomalies, saved = find_anomalies(dataset), save_locked_dataset(dataset, folder)
     if nodes is not None and nodes.warning is not None:
         anomalies.append(Anomaly("repeated nodes", nodes.warning))
     duplicates = None if repeated is None else int(repeated.sum())

@@ -135,24 +135,3 @@ def describe(annotation: Any) -> str:
         items = describe(options[0]).removeprefix("a ").removeprefix("an ")
         words += f" of {items.replace(' or a ', ' or ').replace(' or an ', ' or ')}s"
     return words
-
-
-def parse_ids(name: str, values: Any) -> list[str | int]:
-    """Return ids as a list of strings and integers; None, NaN, fractions and other objects raise ArgumentTypeError."""
-    if isinstance(values, str | int):
-        values = [values]
-    if not isinstance(values, Iterable) or isinstance(values, bytes):
-        raise ArgumentTypeError(f"`{name}` takes ids; got {short_repr(values)} ({type(values).__name__})")
-    return [_parse_id(name, value) for value in values]
-
-
-def _parse_id(name: str, value: Any) -> str | int:
-    for convert in ("as_py", "item"):  # of scalars of Arrow, numpy and torch
-        value = getattr(value, convert)() if hasattr(value, convert) else value
-    if isinstance(value, float) and value.is_integer():  # data frames make floats of integers with gaps
-        value = int(value)
-    if isinstance(value, bool) or not isinstance(value, str | int):
-        raise ArgumentTypeError(
-            f"`{name}` takes ids, strings or integers; got {short_repr(value)} ({type(value).__name__})"
-        )
-    return value

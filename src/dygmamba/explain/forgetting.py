@@ -394,7 +394,7 @@ def load_forgetting(run: RunDirectory) -> Forgetting | None:
         return Forgetting(**values, closeness=None if closeness is None else Closeness(**closeness))
     except OSError as error:
         raise make_unreadable_error(path, error) from error
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, RecursionError) as error:
         raise FileError(
             f"{path} cannot be read ({error!r}); delete it to measure again", code="damaged-forgetting"
         ) from error

@@ -165,10 +165,15 @@ def restore_backup(backup: Path, folder: Path) -> int:
             for name, entry in about["files"].items():
                 make_folder((copy / name).parent)
                 write_file(copy / name, _read_entry(archive, name, entry, backup))
-            with LogReader(copy) as log:
-                log.check()
-                if log.read_sequence() != about["sequence"]:
-                    raise _damaged_error(backup, "its log has another length")
+            try:
+                with LogReader(copy) as log:
+                    log.check()
+                    sequence = log.read_sequence()
+            except FileError as error:
+                reason = str(error).replace(str(copy / LOG_FILE), "its log").partition(";")[0]
+                raise _damaged_error(backup, reason) from error
+            if sequence != about["sequence"]:
+                raise _damaged_error(backup, "its log has another length")
             for name in (f"{LOG_FILE}-wal", f"{LOG_FILE}-shm"):
                 remove_file(copy / name)
             if folder.exists():
@@ -182,6 +187,7 @@ def restore_backup(backup: Path, folder: Path) -> int:
 def _read_manifest(archive: zipfile.ZipFile, backup: Path) -> dict[str, Any]:
     if archive.getinfo(BACKUP_MANIFEST).file_size > MAX_MANIFEST_BYTES:
         raise _damaged_error(backup, "its manifest is too large")
+    _require_stored(archive, BACKUP_MANIFEST, backup)
     about = json.loads(archive.read(BACKUP_MANIFEST))
     seal = about.pop("sha256")
     if (
@@ -191,16 +197,26 @@ def _read_manifest(archive: zipfile.ZipFile, backup: Path) -> dict[str, Any]:
         raise _damaged_error(backup, "its manifest does not match its checksum")
     if LOG_FILE not in about["files"]:
         raise _damaged_error(backup, "it holds no log")
-    for name in about["files"]:
+    for name, entry in about["files"].items():
         if not ALLOWED_NAME.fullmatch(name):
             raise _damaged_error(backup, f"unexpected file {name[:60]!r}")
+        _require_stored(archive, name, backup)
+        if archive.getinfo(name).file_size != entry["bytes"]:
+            raise _damaged_error(backup, f"{name} has another size")
+    if sum(entry["bytes"] for entry in about["files"].values()) > backup.stat().st_size:
+        raise _damaged_error(backup, "its files overlap")
     return about
+
+
+def _require_stored(archive: zipfile.ZipFile, name: str, backup: Path) -> None:
+    """Raise FileError for a file that is compressed: backups are not, and it could inflate to any size."""
+    info = archive.getinfo(name)
+    if info.compress_type != zipfile.ZIP_STORED or info.compress_size != info.file_size:
+        raise _damaged_error(backup, f"{name} is compressed")
 
 
 def _read_entry(archive: zipfile.ZipFile, name: str, entry: dict[str, Any], backup: Path) -> Iterator[bytes]:
     """Yield the content of a file of the archive; raise FileError if it does not match the manifest."""
-    if archive.getinfo(name).file_size != entry["bytes"]:
-        raise _damaged_error(backup, f"{name} has another size")
     sha = hashlib.sha256()
     with archive.open(name) as file:
         while chunk := file.read(CHUNK):

@@ -15,6 +15,7 @@ import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -432,6 +433,27 @@ def _require_log(connection: sqlite3.Connection, path: Path) -> None:
             f"{path} has log version {version}, this program reads {LOG_VERSION}; use the program that wrote it",
             code="unsupported-log-version",
         )
+    found, expected = _read_schema(connection), _read_expected_schema()
+    if odd := sorted(name for _, name, _ in found ^ expected):
+        # a trigger could delete what was acknowledged
+        raise FileError(
+            f"{path} has tables, indices, views or triggers that differ from those of a log ({odd[0][:60]!r}); restore "
+            "a backup that you trust",
+            code="log-schema",
+        )
+
+
+def _read_schema(connection: sqlite3.Connection) -> frozenset[tuple[str, str, str]]:
+    """Return type, name and definition of all that the database declares."""
+    rows = connection.execute("SELECT type, name, coalesce(sql, '') FROM sqlite_master").fetchall()
+    return frozenset((str(kind), str(name), str(text)) for kind, name, text in rows)
+
+
+@cache
+def _read_expected_schema() -> frozenset[tuple[str, str, str]]:
+    with closing(sqlite3.connect(":memory:")) as connection:
+        connection.executescript(SCHEMA)
+        return _read_schema(connection)
 
 
 def _read_journal_frames(path: Path) -> int | None:

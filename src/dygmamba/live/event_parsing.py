@@ -17,13 +17,13 @@ import torch
 from dygmamba.core.errors import DygError, FileError, NotFoundError
 from dygmamba.data.events.categories import Category
 from dygmamba.data.events.event_store import EventStore, FeatureTable
+from dygmamba.data.events.id_values import as_integers, parse_id, strip_decimal_zero
 from dygmamba.data.events.ids import NodeIds
 from dygmamba.data.events.times import EPOCH_RANGE, looks_like_epoch_seconds
 from dygmamba.data.readers.in_memory import ROW_NAMES
 from dygmamba.data.readers.options import USUAL_NAMES, find_usual_column
 from dygmamba.data.readers.other_columns import as_category_text
 from dygmamba.data.readers.queries import read_query_columns
-from dygmamba.data.readers.table import MISSING_ID_WORDS
 from dygmamba.data.readers.times import TICKS_PER_SECOND, choose_time_parser
 from dygmamba.data.readers.values import (
     NUMBER_PATTERN,
@@ -40,7 +40,6 @@ from dygmamba.live.node_ids import Key
 from dygmamba.runs.predictor import Predictor
 
 ID_COLUMN = "id"  # of the event, by which it is recognized when it is sent again
-MISSING_IDS = frozenset(MISSING_ID_WORDS.to_pylist())
 T = TypeVar("T")
 ABSENT = object()  # in place of a value whose column a row does not have
 MAX_TEXT = 10_000  # characters of an id or a category
@@ -102,8 +101,8 @@ class EventParser:
         # missing numbers are filled as they were in the dataset's own file; columns that are absent, only on demand
         recalled = self._options.recall(self._origin)
         self._fill, self._fills_absent = recalled.fill if fill is None else fill, fill is not None
-        self._decimal = recalled.decimal
-        self._dataset, self._has_integer_ids = predictor.dataset, predictor.dataset.ids.kind == "int"
+        self._decimal, self._any_id, self._dataset = recalled.decimal, recalled.any_id, predictor.dataset
+        self._has_whole_ids = {side: self._dataset.ids.has_whole_ids(side) for side in ("src", "dst")}
         time = predictor.dataset.store.time
         is_dated = bool(self._origin.time_origin) or looks_like_epoch_seconds(float(time[0]), float(time[-1]))
         self._unit = (
@@ -209,17 +208,13 @@ class EventParser:
         return raw
 
     def _parse_ids(self, raw: RawEvents, role: str, problems: dict[int, str]) -> list[str]:
-        return _parse_each(_to_values(raw[role]) if raw.count else [], role, self._parse_id, problems, "")
+        any_id, is_whole = self._any_id, self._has_whole_ids[role]
 
-    def _parse_id(self, value: Any) -> str:
-        """Return an id as text; 7, 7.0 and '7' are one id."""
-        text = _spell(value)
-        if text.lower() in MISSING_IDS:
-            problem = f"is {text!r}, which stands for a missing id" if text else "is empty"
-            raise ValueError(f"{problem}; name both nodes of an event")
-        if self._has_integer_ids and text.endswith(".0") and text[:-2].lstrip("-").isdigit():
-            return text[:-2]
-        return text
+        def parse(value: Any) -> str:
+            text = _parse_id(value, any_id)
+            return strip_decimal_zero(text) if is_whole else text
+
+        return _parse_each(_to_values(raw[role]) if raw.count else [], role, parse, problems, "")
 
     def _parse_event_ids(self, raw: RawEvents, problems: dict[int, str]) -> list[str | None]:
         taken = {*raw.roles.values(), *self.layout.features, *self.layout.types}
@@ -227,7 +222,8 @@ class EventParser:
             return [None] * raw.count
 
         def parse(value: Any) -> str | None:
-            return None if value is ABSENT or value is None else _spell(value) or None
+            is_given = value is not ABSENT and value is not None and value != ""
+            return _parse_id(value, any_id=True) if is_given else None
 
         return _parse_each(_to_values(raw.columns[ID_COLUMN]), ID_COLUMN, parse, problems, None)
 
@@ -383,11 +379,9 @@ def _number_ids(events: AddedEvents, bipartite: bool) -> tuple[NodeIds, list[int
 
 def _to_id_array(ids: list[Key]) -> pa.Array:
     """Return ids as integers if each is the usual notation of one, otherwise as text."""
-    try:
-        numbers = pa.array(map(int, ids), pa.int64())
-    except (ValueError, OverflowError, pa.ArrowException):
-        return pa.array(ids, pa.large_string())
-    return numbers if list(map(str, numbers.to_pylist())) == ids else pa.array(ids, pa.large_string())
+    texts = pa.array(map(str, ids), pa.large_string())
+    numbers = as_integers(texts)
+    return texts if numbers is None else numbers
 
 
 def _parse_each(
@@ -410,23 +404,13 @@ def _parse_each(
     return parsed
 
 
-def _spell(value: Any) -> str:
-    """Return an id as text without surrounding blanks; raise ValueError for what is none."""
-    for convert in ("as_py", "item"):  # of scalars of Arrow, numpy and torch
-        value = getattr(value, convert)() if hasattr(value, convert) else value
+def _parse_id(value: Any, any_id: bool) -> str:
+    """Return an id as text; raise ValueError for what is none."""
     if value is ABSENT:
         raise ValueError("is missing, or has a name that is not recognized; add it")
-    if value is None:
-        raise ValueError("is empty; give a string or an integer")
-    if isinstance(value, float) and value.is_integer():  # data frames make floats of integers with gaps
-        value = int(value)
-    if isinstance(value, bool) or not isinstance(value, str | int):
-        raise ValueError(f"has a value of type {type(value).__name__}; give a string or an integer")
-    text = str(value).strip()
+    text = parse_id(value, any_id)
     if len(text) > MAX_TEXT:
         raise ValueError(f"has {len(text):,} characters; give at most {MAX_TEXT:,}")
-    if not text.isascii():
-        text.encode("utf-8")  # raises UnicodeEncodeError, a ValueError, for half of a surrogate pair
     return text
 
 

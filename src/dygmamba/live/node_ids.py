@@ -10,15 +10,17 @@ same id, and in a bipartite stream source 7 and destination 7 are two nodes.
 # pyright: reportIncompatibleVariableOverride=false, reportIncompatibleMethodOverride=false
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import pyarrow as pa
 
 from dygmamba.core.errors import NotFoundError
-from dygmamba.data.events.ids import NodeIds, Side, strip_decimal_zero
+from dygmamba.data.events.id_values import strip_decimal_zero
+from dygmamba.data.events.ids import NodeIds, Side
 
 Key = int | str
+MAX_DIGITS = 20  # of a 64-bit integer, with its sign
 
 
 class BaseIds:
@@ -27,6 +29,7 @@ class BaseIds:
     def __init__(self, ids: NodeIds) -> None:
         self.ids = ids
         values = ids.values.to_pylist()
+        self.whole = (ids.has_whole_ids("src"), ids.has_whole_ids("dst"))
         self.counts_up = ids.kind == "int" and ids.is_source is None and values == list(range(len(values)))
         self._nodes: Mapping[str, Mapping[Key, int]] = {}
         if self.counts_up:  # ids that are the nodes' numbers need no dictionary
@@ -45,17 +48,16 @@ class BaseIds:
             for side in ("src", "dst")
         }
 
-    def to_key(self, value: Any) -> Key:
-        """Return an id in the type of the dataset's ids; text that is no integer stays text."""
-        if self.ids.kind == "string":
-            return str(value)
-        if isinstance(value, str):
-            try:
-                number = int(value)
-            except ValueError:
-                return value
-            return number if str(number) == value else value  # '007' is not 7
-        return int(value)
+    def to_key(self, value: Key, side: Side) -> Key:
+        """Return an id in the type of the dataset's ids; text that is no 64-bit integer stays text."""
+        text = strip_decimal_zero(str(value)) if self.whole[side == "dst"] else str(value)
+        if self.ids.kind == "string" or len(text) > MAX_DIGITS:
+            return text
+        try:
+            number = int(text)
+        except ValueError:
+            return text
+        return number if str(number) == text and -(2**63) <= number < 2**63 else text  # '007' is not 7
 
     def find(self, key: Key, side: Side) -> int:
         """Return the node of an id, -1 for an unknown one."""
@@ -81,6 +83,9 @@ class LiveIds(NodeIds):
 
     def __len__(self) -> int:
         return len(self._base.ids) + len(self._new)
+
+    def has_whole_ids(self, side: Side) -> bool:
+        return self._base.whole[side == "dst"]
 
     @property
     def new(self) -> list[tuple[Key, Side]]:
@@ -118,12 +123,8 @@ class LiveIds(NodeIds):
 
     def to_node(self, values: Sequence | np.ndarray | pa.Array, side: Side) -> np.ndarray:
         """Return the nodes of these ids, -1 for an unknown id; '7' and 7 are the same id."""
-        wanted: pa.Array = values if isinstance(values, pa.Array) else pa.array(values)
-        if pa.types.is_string(wanted.type) or (pa.types.is_large_string(wanted.type) and not self._has_text):
-            wanted = strip_decimal_zero(wanted)
-        if pa.types.is_floating(wanted.type):
-            wanted = wanted.cast(pa.large_string())
-        found = (self._find(self._base.to_key(value), side) for value in wanted.to_pylist())
+        wanted = values.to_pylist() if isinstance(values, pa.Array) else values
+        found = (self._find(self._base.to_key(value, side), side) for value in wanted)
         return np.fromiter(found, np.int64, len(wanted))
 
     def to_user(self, nodes: Sequence[int] | np.ndarray) -> pa.Array:
@@ -149,13 +150,15 @@ class LiveIds(NodeIds):
         nodes = np.empty((2, len(src)), np.int64)
         for row, pair in enumerate(zip(src, dst, strict=True)):
             for end, value in enumerate(pair):
-                nodes[end, row] = self._number(self._base.to_key(value), "dst" if end else "src")
+                side = "dst" if end else "src"
+                nodes[end, row] = self._number(self._base.to_key(value, side), side)
         return nodes[0], nodes[1]
 
     def restore(self, new: Sequence[tuple[Key, Side]]) -> None:
-        """Add new nodes that were saved."""
-        for key, side in new:
-            self._number(key, side)
+        """Add new nodes that were saved; raise ValueError if one of them is known."""
+        for known, (key, side) in enumerate(new, len(self)):
+            if self._number(self._base.to_key(key, side), side) < known:
+                raise ValueError(f"id {str(key)[:60]!r} is that of another node")
 
     def truncate(self, nodes: int) -> None:
         """Drop the newest ids so that there are `nodes` of them."""

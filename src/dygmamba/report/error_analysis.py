@@ -357,5 +357,5 @@ def load_examples(run: RunDirectory) -> list[Example] | None:
         return [
             Example(**example, reasons=own) for example, own in zip(values["examples"], reasons, strict=True)
         ]
-    except (OSError, KeyError, TypeError, ValueError, AttributeError):
+    except (OSError, KeyError, TypeError, ValueError, AttributeError, RecursionError):
         return None

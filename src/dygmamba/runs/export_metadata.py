@@ -98,7 +98,7 @@ def parse_metadata(text: str) -> dict[str, Any]:
     """Parse the JSON of a program; empty for a program of another origin."""
     try:
         about = json.loads(text or "{}")
-    except ValueError:
+    except (ValueError, RecursionError):
         return {}
     return about if isinstance(about, dict) else {}
 

@@ -8,6 +8,7 @@ import csv
 import hashlib
 import io
 import json
+import re
 import sys
 import zipfile
 import zlib
@@ -19,6 +20,7 @@ import numpy as np
 from dygmamba.runs.numpy_features import FEATURES
 
 MAX_NODES = 1 << 26  # so that the key of a pair and a type has 63 bits
+MISSING_IDS = ("", "nan", "null", "none", "n/a", "#n/a", "<na>", "\\n")
 MAX_PAIRS = 1024  # that are scored at once, which bounds the memory
 
 
@@ -33,19 +35,23 @@ class NodeNumbers:
             chosen = np.arange(len(ids)) if side is None else np.flatnonzero(side)
             table.update(zip(map(str, ids[chosen].tolist()), chosen.tolist(), strict=True))
 
+        # where all ids of training are integers, the text '7.0' is 7
+        self.is_whole = [all(re.fullmatch(r"-?[0-9]+", name) for name in table) for table in self.tables]
+
     def find(self, ids, side):
         """Return the number of each source (side 0) or destination (side 1), -1 for an unknown id."""
-        names, _, place = self._list_names(ids)
+        names, _, place = self._list_names(ids, side)
         table = self.tables[side % len(self.tables)]
         return np.array([table.get(name, -1) for name in names], np.int64)[place]
 
     def add(self, src, dst):
         """Number the unknown ids of events, in the order of their first event."""
-        sides = ((src, self.tables[0]), (dst, self.tables[-1]))
+        sides = [src, dst]
         if len(self.tables) == 1:  # a source comes before the destination of its event
-            sides = ((np.stack([np.asarray(src), np.asarray(dst)], 1).ravel(), self.tables[0]),)
-        for ids, table in sides:
-            names, first, _ = self._list_names(ids)
+            sides = [np.stack([np.asarray(src), np.asarray(dst)], 1).ravel()]
+        for side, ids in enumerate(sides):
+            table = self.tables[side]
+            names, first, _ = self._list_names(ids, side)
             for number in np.argsort(first):
                 if names[number] not in table:
                     table[names[number]] = self.count
@@ -53,11 +59,24 @@ class NodeNumbers:
         if self.count > MAX_NODES:
             raise ValueError(f"there are more than {MAX_NODES:,} nodes; score them with dygmamba itself")
 
-    def _list_names(self, ids):
+    def _list_names(self, ids, side):
         """Return the distinct ids as text, the first place of each, and the number of each id among them."""
-        distinct, first, place = np.unique(np.asarray(ids), return_index=True, return_inverse=True)
-        is_real = distinct.dtype.kind == "f"  # data frames write integers with gaps as 7.0
-        return [format(value, ".0f") if is_real else str(value) for value in distinct.tolist()], first, place
+        ids = np.asarray(ids)
+        if ids.dtype.kind == "O":  # of several types, which have no order
+            ids = np.array([self._read_id(value, side) for value in ids.tolist()], str)
+        distinct, first, place = np.unique(ids, return_index=True, return_inverse=True)
+        return [self._read_id(value, side) for value in distinct.tolist()], first, place
+
+    def _read_id(self, value, side):
+        """Return an id as text, by the rule of dygmamba.data.events.id_values; ValueError if it is none."""
+        if isinstance(value, float) and value.is_integer() and -(2**63) <= value < 2**63:
+            value = int(value)  # data frames write integers with gaps as 7.0
+        text = str(value).strip()
+        table, is_whole = (part[side % len(self.tables)] for part in (self.tables, self.is_whole))
+        is_missing = text.lower() in MISSING_IDS and text not in table
+        if isinstance(value, bool) or not isinstance(value, (str, int)) or is_missing:
+            raise ValueError(f"{value!r} is not an id; give a string or an integer")
+        return text[:-2] if is_whole and re.fullmatch(r"-?[0-9]+\.0", text) else text
 
 
 class Scorer:

@@ -1,13 +1,14 @@
 """Arguments of queries in Python: ids, rows and tables as the readers of queries take them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
-from dygmamba.core.argument_types import parse_ids
+from dygmamba.core.argument_types import ArgumentTypeError, short_repr
 from dygmamba.core.errors import ConfigError
+from dygmamba.data.events.id_values import parse_id
 
 
 def require_positive(k: int) -> None:
@@ -25,12 +26,21 @@ def as_sources(name: str, nodes: Any) -> Any:
 
 
 def as_id_column(name: str, values: Any) -> pa.Array:
-    """Return ids as one column: integers if all are and fit into 64 bits, otherwise strings."""
-    ids = parse_ids(name, values)
+    """Return one id or several as a column of text; raise ArgumentTypeError for what is no id."""
+    values = [values] if isinstance(values, str | int) else values
+    if not isinstance(values, Iterable) or isinstance(values, bytes):
+        raise ArgumentTypeError(f"`{name}` takes ids; got {short_repr(values)} ({type(values).__name__})")
+    ids = []
+    for value in values:
+        try:
+            ids.append(parse_id(value, any_id=True))
+        except ValueError as error:
+            raise ArgumentTypeError(
+                f"`{name}` takes ids, strings or integers; got {short_repr(value)} ({type(value).__name__})"
+            ) from error
     if not ids:
         raise ConfigError(f"`{name}` is empty; give at least one id", code="no-ids")
-    whole = all(isinstance(value, int) and -(2**63) <= value < 2**63 for value in ids)
-    return pa.array(ids, pa.int64()) if whole else pa.array(list(map(str, ids)), pa.large_string())
+    return pa.array(ids, pa.large_string())
 
 
 def as_pairs(pairs: Any) -> Any:

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from dygmamba.core.errors import DygError
+from dygmamba.data.events.id_values import parse_id
 from dygmamba.data.events.origin import Origin
 from dygmamba.runs.predictor import Predictor
 from dygmamba.server.formats import Event
@@ -178,7 +179,10 @@ class QualityMonitor:
 def _as_query(event: Event, origin: Origin) -> PairQuery | None:
     """Return an event as a query; None if its columns have names that only the log knows."""
     src, dst, time = (event.get(role, event.get(getattr(origin, role))) for role in ("src", "dst", "time"))
-    return None if src is None or dst is None or time is None else PairQuery(str(src), str(dst), time)
+    try:
+        return None if time is None else PairQuery(parse_id(src), parse_id(dst), time)
+    except ValueError:
+        return None
 
 
 def _is_measurable(predictor: Predictor) -> bool:

@@ -1,10 +1,10 @@
-"""Node ids: the mapping between the ids of the user's data and nodes 0..N-1."""
+"""Node ids: the mapping between the ids of the user's data and nodes 0..N-1; `id_values` says what an id is."""
 
 # pyarrow.compute creates its functions at import, where pyright cannot see them
 # pyright: reportAttributeAccessIssue=false
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dygmamba.core.errors import EventError, NotFoundError
+from dygmamba.data.events.id_values import are_whole, as_integers, strip_decimal_zeros
 
 if TYPE_CHECKING:  # a compiled kernel, imported only for inputs larger than one chunk
     from dygmamba.ops.hash_map import HashMap
@@ -33,6 +34,7 @@ class NodeIds:
     values: pa.Array  # int64 or large_string; row = node
     sources: int | None = None
     is_source: pa.Array | None = None  # booleans; an extended stream has new sources behind its destinations
+    whole: tuple[bool, bool] | None = field(default=None, compare=False)  # of the ids before an extension
 
     def __post_init__(self) -> None:
         if self.values.type not in (pa.int64(), pa.large_string()):
@@ -73,12 +75,23 @@ class NodeIds:
     def __len__(self) -> int:
         return len(self.values)
 
+    def has_whole_ids(self, side: Side) -> bool:
+        """Return whether the ids of a side are integers, so that '7.0' is 7 there; later ids do not change that."""
+        if self.whole is not None:
+            return self.whole[side == "dst"]
+        return self.kind == "int" or are_whole(self._pool(side)[0])
+
+    def normalize(self, values: pa.Array, side: Side) -> pa.Array:
+        """Return ids with '7' for '7.0' if the ids of that side are integers."""
+        if pa.types.is_integer(values.type) or not self.has_whole_ids(side):
+            return values
+        return strip_decimal_zeros(values.cast(pa.large_string()))
+
     def to_node(self, values: Sequence | np.ndarray | pa.Array, side: Side) -> np.ndarray:
         """Return the nodes of these ids, -1 for an unknown id; '7' and 7 are the same id."""
         pool, node = self._pool(side)
-        wanted: pa.Array = values if isinstance(values, pa.Array) else pa.array(values)
+        wanted = self.normalize(values if isinstance(values, pa.Array) else pa.array(values), side)
         if wanted.type != pool.type:
-            wanted = strip_decimal_zero(wanted)
             wanted, pool = wanted.cast(pa.large_string()), pool.cast(pa.large_string())
         index = pc.index_in(wanted, value_set=pool)
         position = pc.fill_null(index, -1).to_numpy(zero_copy_only=False).astype(np.int64)
@@ -127,9 +140,9 @@ class NodeNumbering:
 
     def finish(self) -> tuple[dict[str, np.ndarray], NodeIds]:
         """Return the node of each code, by column, and the ids."""
-        encoded = [strip_decimal_zero(pool.values).dictionary_encode() for pool in self._pools]
+        encoded = [_strip_if_whole(pool.values).dictionary_encode() for pool in self._pools]
         pools = [column.dictionary for column in encoded]
-        integers = [numbers for pool in pools if (numbers := _as_integers(pool)) is not None]
+        integers = [numbers for pool in pools if (numbers := as_integers(pool)) is not None]
         pools = integers if len(integers) == len(pools) else [pool.cast(pa.large_string()) for pool in pools]
         nodes, values, start = [], [], 0
         for codes, pool in zip(encoded, pools, strict=True):
@@ -193,7 +206,7 @@ class _IdPool:
 
 def _as_natural_numbers(pool: pa.Array) -> np.ndarray | None:
     """Return the ids as integers if all of them are natural numbers in their usual notation."""
-    integers = _as_integers(pool)
+    integers = as_integers(pool)
     if integers is None or (len(integers) and pc.min(integers).as_py() < 0):
         return None
     return integers.to_numpy(zero_copy_only=False)
@@ -211,22 +224,6 @@ def _build_key_map(numbers: np.ndarray | None) -> "HashMap | None":
     return key_map
 
 
-def strip_decimal_zero(pool: pa.Array) -> pa.Array:
-    """Turn '978.0' into '978' if all ids are integers with or without '.0', as data frames write them."""
-    if not (pa.types.is_string(pool.type) or pa.types.is_large_string(pool.type)):
-        return pool
-    pointed = pc.ends_with(pool, ".0")
-    if not pc.any(pointed).as_py() or not pc.all(pc.match_substring_regex(pool, r"^-?\d+(\.0)?$")).as_py():
-        return pool
-    return pc.replace_substring_regex(pool, r"\.0$", "")
-
-
-def _as_integers(pool: pa.Array) -> pa.Array | None:
-    """Return the ids as integers, or None if one is not the usual notation of an integer, such as '007'."""
-    if pa.types.is_integer(pool.type):
-        return pool.cast(pa.int64())
-    try:
-        integers = pool.cast(pa.int64())
-    except pa.ArrowInvalid:
-        return None
-    return integers if integers.cast(pool.type).equals(pool) else None
+def _strip_if_whole(pool: pa.Array) -> pa.Array:
+    is_text = not pa.types.is_integer(pool.type)
+    return strip_decimal_zeros(pool) if is_text and are_whole(pool, r"^-?\d+(\.0)?$") else pool

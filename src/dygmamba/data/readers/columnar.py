@@ -1,20 +1,17 @@
 """Parquet and Arrow (Feather) files: read whole as events, or some of their columns."""
 
-# pyarrow.compute creates its functions at import, where pyright cannot see them
-# pyright: reportAttributeAccessIssue=false
-
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyarrow import parquet
 
 from dygmamba.core.errors import FileError, first_line
+from dygmamba.data.events.id_values import convert_id_column
 from dygmamba.data.readers.options import ColumnRoles, ReadOptions, assign_roles, read_table_metadata
 from dygmamba.data.readers.table import build_dataset, read_table
-from dygmamba.data.readers.values import is_text_type
+from dygmamba.data.readers.values import ColumnLocation
 
 if TYPE_CHECKING:
     from dygmamba.data.storage.dataset import Dataset
@@ -30,44 +27,24 @@ def encode_id_columns(
     source: Path | str, schema: pa.Schema, batches: Iterable[pa.RecordBatch], roles: ColumnRoles
 ) -> Iterator[pa.RecordBatch]:
     """Dictionary-encode sources and destinations, as integers or as strings."""
-    id_type = _choose_id_type(source, schema, roles)
+    locations = {name: ColumnLocation(str(source), name, 0) for name in (roles.src, roles.dst)}
+    types = [
+        convert_ids(schema.empty_table()[name].combine_chunks(), locations[name]).type for name in locations
+    ]
+    id_type = pa.string() if pa.string() in types else pa.int64()
     for batch in batches:
-        for name in (roles.src, roles.dst):
-            try:
-                ids = _as_whole_ids(batch.column(name)).cast(id_type).dictionary_encode()
-            except pa.ArrowInvalid as error:
-                raise FileError(
-                    f"{source}: column {name!r} holds values that are not ids ({first_line(error)}); give integers "
-                    "or strings",
-                    code="column-not-ids",
-                ) from error
+        for name, location in locations.items():
+            ids = convert_ids(batch.column(name), location).cast(id_type).dictionary_encode()
             batch = batch.set_column(batch.schema.get_field_index(name), name, ids)
         yield batch
 
 
-def _choose_id_type(source: Path | str, schema: pa.Schema, roles: ColumnRoles) -> pa.DataType:
-    """Choose integers if both columns hold them, else strings."""
-    types = []
-    for name in (roles.src, roles.dst):
-        kind = schema.field(name).type
-        kind = kind.value_type if pa.types.is_dictionary(kind) else kind
-        if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or is_text_type(kind)):
-            raise FileError(
-                f"{source}: column {name!r} has type {kind}, not an id; give integers or strings",
-                code="column-not-ids",
-            )
-        types.append(kind)
-    # unsigned 64-bit ids need not fit the signed integers; as strings they always do
-    all_integers = all(not is_text_type(kind) and kind != pa.uint64() for kind in types)
-    return pa.int64() if all_integers else pa.string()
-
-
-def _as_whole_ids(column: pa.Array) -> pa.Array:
-    """Decode the dictionary, and turn the floats that data frames make of integers with gaps back into integers."""
-    ids = column.dictionary_decode() if isinstance(column, pa.DictionaryArray) else column
-    if not pa.types.is_floating(ids.type):
-        return ids
-    return pc.if_else(pc.is_nan(ids), pa.scalar(None, ids.type), ids).cast(pa.int64())
+def convert_ids(column: pa.Array, location: ColumnLocation) -> pa.Array:
+    """Return a column of ids as integers or text (`convert_id_column`); raise FileError if it holds other values."""
+    try:
+        return convert_id_column(column)
+    except ValueError as error:
+        raise location.bad_column(first_line(error), "give integers or strings", "column-not-ids") from error
 
 
 def read_parquet(path: Path, options: ReadOptions) -> "Dataset":

@@ -19,6 +19,12 @@ if TYPE_CHECKING:
 DATABASE_FORMATS = {"sqlite": "SQLite", "duckdb": "DuckDB"}  # format: its name in messages
 SQLITE_MAGIC, DUCKDB_MAGIC = b"SQLite format 3\0", b"DUCK"
 DUCKDB_MAGIC_AT = 8  # after a checksum
+# a query, or a view in a file of somebody else, must not reach other files or variables of this program
+DUCKDB_CONFIG: dict[str, Any] = {
+    "enable_external_access": False,
+    "python_enable_replacements": False,
+    "lock_configuration": True,
+}
 
 
 def read_sqlite(path: Path, options: ReadOptions) -> "Dataset":
@@ -78,7 +84,7 @@ def _iter_sqlite(
 
 
 def read_duckdb(path: Path, options: ReadOptions) -> "Dataset":
-    """Read the rows of a query of a DuckDB file, which is opened for reading only."""
+    """Read the rows of a query of a DuckDB file, which is opened for reading only and without access to others."""
     try:
         import duckdb  # pyright: ignore[reportMissingImports]
     except ImportError as error:
@@ -88,7 +94,7 @@ def read_duckdb(path: Path, options: ReadOptions) -> "Dataset":
         ) from error
     with (
         _translate_errors(path, "duckdb", duckdb.Error),
-        duckdb.connect(str(path), read_only=True) as connection,
+        duckdb.connect(str(path), read_only=True, config=DUCKDB_CONFIG) as connection,
     ):
         tables = connection.execute("SELECT table_name FROM information_schema.tables").fetchall()
         query = _choose_query(path, options, [name for (name,) in tables])

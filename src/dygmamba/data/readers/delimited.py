@@ -84,11 +84,12 @@ def iter_csv_batches(
 
     Malformed rows are added to `bad_rows` and left out; without `bad_rows` they raise MalformedRowError.
     """
+    refusals: list[FileError] = []
     try:
         with _open_source(path, header, options, bad_rows is not None) as (stream, encoding):
-            handler = (
-                {} if bad_rows is None else {"invalid_row_handler": _malformed_row_handler(header, bad_rows)}
-            )
+            handler = {}
+            if bad_rows is not None:
+                handler["invalid_row_handler"] = _malformed_row_handler(header, bad_rows, refusals)
             blocks = _iter_blocks(stream, encoding, header, roles, handler, threads=bad_rows is None)
             yield from options.watch(blocks, 1 + path.stat().st_size // BLOCK_BYTES)
     except UnicodeError as error:
@@ -96,6 +97,8 @@ def iter_csv_batches(
     except OSError as error:
         raise unreadable_error(path, error) from error
     except pa.ArrowInvalid as error:
+        if refusals:
+            raise refusals[0] from error
         is_undecodable, is_malformed = "UTF8" in str(error), COLUMN_COUNT_ERROR.search(str(error))
         if bad_rows is None and (is_malformed or (is_undecodable and options.skip_bad)):
             raise MalformedRowError(str(path)) from error
@@ -149,17 +152,26 @@ def _iter_blocks(
         yield from blocks
 
 
-def _malformed_row_handler(header: Header, bad_rows: BadRows) -> Callable[[arrow_csv.InvalidRow], str]:
-    """Build the callback that Arrow calls for a row with another number of columns."""
+def _malformed_row_handler(
+    header: Header, bad_rows: BadRows, refusals: list[FileError]
+) -> Callable[[arrow_csv.InvalidRow], str]:
+    """Build the callback that Arrow calls for a row with another number of columns.
+
+    Arrow drops an error of a callback. If there are too many such rows, it is added to `refusals` and reading ends.
+    """
 
     def skip(row: arrow_csv.InvalidRow) -> str:
         problem = f"has {row.actual_columns} columns instead of {row.expected_columns} ({row.text[:60]!r})"
         if row.text.strip() == UNDECODABLE_MARK:
             problem = "is not UTF-8 text"
         # Arrow counts rows from the top of the file
-        bad_rows.add_malformed(
-            row.number - header.skip, problem, "correct it, or check `delimiter` and quotes"
-        )
+        try:
+            bad_rows.add_malformed(
+                row.number - header.skip, problem, "correct it, or check `delimiter` and quotes"
+            )
+        except FileError as error:
+            refusals.append(error)
+            return "error"
         return "skip"
 
     return skip

@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from dygmamba.core.errors import ConfigError, FileError
+from dygmamba.data.events.id_values import as_integers
 from dygmamba.data.events.ids import NodeIds
 from dygmamba.data.readers.columnar import BATCH_ROWS, encode_id_columns
 from dygmamba.data.readers.options import (
@@ -217,7 +218,11 @@ def _to_arrow(values: Any) -> pa.Array | pa.ChunkedArray:
         return pa.array(np.ascontiguousarray(values), from_pandas=True)
     if isinstance(values, pa.Array | pa.ChunkedArray):
         return values
-    return pa.array(values if has_class(values, "pandas", "Series") else list(values), from_pandas=True)
+    values = values if has_class(values, "pandas", "Series") else list(values)
+    try:
+        return pa.array(values, from_pandas=True)
+    except OverflowError:  # integers beyond 64 bits
+        return pa.array([None if value is None else str(value) for value in values])
 
 
 def describe_temporal_data(source: Any, names: Sequence[str]) -> TableMetadata:
@@ -282,7 +287,9 @@ def _build_edge_columns(edges: list[tuple[Any, Any, dict[Any, Any]]]) -> dict[st
 
 def _build_node_ids(names: list[Any], is_source: list[bool] | None) -> NodeIds:
     whole = all(isinstance(name, int) and not isinstance(name, bool) for name in names)
-    values = pa.array(names, pa.int64()) if whole else pa.array(map(str, names), pa.large_string())
+    texts = pa.array(map(str, names), pa.large_string())
+    integers = as_integers(texts) if whole else None
+    values = texts if integers is None else integers
     if is_source is None:
         return NodeIds(values)
     return NodeIds(values, sum(is_source), pa.array(is_source, pa.bool_()))

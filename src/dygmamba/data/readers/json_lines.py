@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.json as arrow_json
 
 from dygmamba.core.errors import FileError
+from dygmamba.data.events.id_values import parse_id
 from dygmamba.data.readers.options import ColumnRoles, ReadOptions, assign_roles
 from dygmamba.data.readers.table import build_dataset, read_table
 from dygmamba.data.readers.text import (
@@ -203,10 +204,13 @@ def _extract_fields(fields: dict[str, Any], names: list[str], roles: ColumnRoles
         if name in roles.candidates and isinstance(value, dict | list):
             values[k] = None  # the column was not asked for
             continue
-        if isinstance(value, dict | list) or (isinstance(value, bool) and name in (roles.src, roles.dst)):
-            expected = "an id" if isinstance(value, bool) else "a single value"
-            return f"has {json.dumps(value)[:60]} for {name!r}, which is not {expected}"
-        values[k] = value if value is None else str(value)
+        if isinstance(value, dict | list):
+            return f"has {json.dumps(value)[:60]} for {name!r}, which is not a single value"
+        try:
+            is_id = name in (roles.src, roles.dst) and not isinstance(value, str | None)
+            values[k] = parse_id(value) if is_id else value if value is None else str(value)
+        except ValueError:
+            return f"has {json.dumps(value)[:60]} for {name!r}, which is not an id"
     return values
 
 

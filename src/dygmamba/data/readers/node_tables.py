@@ -83,7 +83,8 @@ def add_node_features(
     when = find_usual_column(names, "time") if time is None else require_column(source, names, time)
     who = _find_node_column([name for name in names if name != when], dataset)
     instant = None if when is None else _read_times(rows, when, source, dataset, options)
-    ids = parse_ids(rows[who].combine_chunks(), ColumnLocation(source, who, 0))
+    any_id = options.recall(dataset.origin).any_id
+    ids = parse_ids(rows[who].combine_chunks(), ColumnLocation(source, who, 0), any_id)
     place, node = _find_nodes(source, dataset.ids, ids, who, dataset)
     return _build(dataset, source, rows, (who, when), (place, node), instant, options)
 

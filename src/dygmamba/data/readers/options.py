@@ -19,6 +19,7 @@ COLUMN_OPTIONS = ("src", "dst", "time", "features", "types", "columns", "label")
 # options that a file of arrays has no use for: its layout is fixed
 FIXED_OPTIONS = ("bipartite", "time_unit", "time_format", "fill", "skip_bad", "header")
 TABLE_FORMAT = "table"  # of the origin of a dataset that was read from memory
+TGB_FORMAT = "tgb"  # its tables name nodes "none" and "null"
 # ticks per second; auto: detected from their size, plain: numbers that do not count from 1970
 TIME_UNITS = {"auto": 0, "s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000, "plain": 0}
 
@@ -96,12 +97,13 @@ class ReadOptions:
             )
 
     def recall(self, origin: Origin) -> "ReadOptions":
-        """Fill in what was said when the dataset's own file was read: encoding, decimal mark and fill value."""
+        """Fill in how the dataset's own file was read: encoding, decimal mark, fill value and words that are ids."""
         return replace(
             self,
             encoding=origin.encoding or self.encoding if self.encoding == "utf-8" else self.encoding,
             decimal=self.decimal or origin.decimal or None,
             fill=float(origin.fill) if self.fill is None and origin.fill else self.fill,
+            any_id=self.any_id or origin.format == TGB_FORMAT,
         )
 
     def resemble(self, origin: Origin, bipartite: bool) -> "ReadOptions":

@@ -19,7 +19,7 @@ from dygmamba.core.errors import FileError, NotFoundError
 from dygmamba.data.events.categories import Category
 from dygmamba.data.events.origin import Origin
 from dygmamba.data.readers import detect_format
-from dygmamba.data.readers.columnar import COLUMNAR_FORMATS, read_columns
+from dygmamba.data.readers.columnar import COLUMNAR_FORMATS, convert_ids, read_columns
 from dygmamba.data.readers.delimited import iter_csv_batches
 from dygmamba.data.readers.header import read_header
 from dygmamba.data.readers.in_memory import is_in_memory, wrap_table
@@ -32,6 +32,7 @@ from dygmamba.data.readers.options import (
     require_distinct_names,
 )
 from dygmamba.data.readers.other_columns import as_category_text
+from dygmamba.data.readers.table import clean_ids
 from dygmamba.data.readers.times import (
     FormatParser,
     NumberTimeParser,
@@ -164,8 +165,8 @@ def read_queries(
     locations = {role: ColumnLocation(raw.source, name, 0) for role, name in roles.items()}
     return QueryTable(
         raw.source,
-        parse_ids(columns["src"], locations["src"]),
-        parse_ids(columns["dst"], locations["dst"]) if "dst" in roles else None,
+        parse_ids(columns["src"], locations["src"], options.any_id),
+        parse_ids(columns["dst"], locations["dst"], options.any_id) if "dst" in roles else None,
         read_query_times(columns["time"], locations["time"], options, origin) if "time" in roles else None,
         {name: table[name].combine_chunks() for name in raw.names if name in wanted},
         bad_rows if bad_rows.count else None,
@@ -188,7 +189,7 @@ def _drop_bad_rows(
             column, location = raw.table[name].combine_chunks(), ColumnLocation(raw.source, name, 0)
             parsers[name] = _choose_query_time_parser(column, location, options, origin).parse
         else:
-            parsers[name] = parse_ids
+            parsers[name] = partial(parse_ids, any_id=options.any_id)
 
     def read_rows(start: int, stop: int) -> None:
         part = raw.table.slice(start, stop - start)
@@ -361,22 +362,10 @@ def _as_numbers(column: pa.Array) -> pa.Array:
         return column.cast(pa.float64())
 
 
-def parse_ids(column: pa.Array, location: ColumnLocation) -> pa.Array:
-    """Return ids as strings, stripped of whitespace; raise FileError if one is missing."""
-    try:
-        if isinstance(column, pa.DictionaryArray):
-            column = column.dictionary_decode()
-        if pa.types.is_floating(column.type):  # data frames make floats of integers with gaps
-            column = column.cast(pa.int64())
-        text = pc.utf8_trim_whitespace(column.cast(pa.large_string()))
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-        raise location.bad_column(
-            f"has type {column.type}, not an id", "give integers or strings", "column-not-ids"
-        ) from error
-    row = pc.index(pc.equal(pc.fill_null(text, ""), ""), True).as_py()
-    if row >= 0:
-        raise location.bad_value(row, "is empty", "remove the row or name both its nodes")
-    return text
+def parse_ids(column: pa.Array, location: ColumnLocation, any_id: bool) -> pa.Array:
+    """Return ids as text, read as those of events; raise FileError if one is missing."""
+    ids = clean_ids(convert_ids(column, location).dictionary_encode(), location, any_id)
+    return ids.dictionary_decode().cast(pa.large_string())
 
 
 ID_HEADINGS = {"id", "ids", "node", "nodes", "name", "account", "candidate", "candidates"}
@@ -401,9 +390,7 @@ def read_id_list(path: Path, options: ReadOptions, origin: Origin) -> pa.Array |
     ids = rows[1:] if first.lower() in headings or first in own else rows
     if not ids:
         raise FileError(f"{path} has a heading but no ids; give at least one", code="no-rows")
-    return parse_ids(
-        pa.array([row[0] for row in ids], pa.large_string()), ColumnLocation(str(path), first, 0)
-    )
+    return parse_ids(pa.array([row[0] for row in ids]), ColumnLocation(str(path), first, 0), options.any_id)
 
 
 def _has_several_columns(path: Path, encoding: str, delimiter: str) -> bool:
@@ -437,7 +424,7 @@ def read_ids(path: Path, options: ReadOptions, origin: Origin) -> pa.Array:
         column = pa.Table.from_batches(batches)[name]
     if not len(column):
         raise FileError(f"{path} has no rows; give at least one id", code="no-rows")
-    return parse_ids(column.combine_chunks(), ColumnLocation(str(path), name, 0))
+    return parse_ids(column.combine_chunks(), ColumnLocation(str(path), name, 0), options.any_id)
 
 
 def _find_destinations(path: Path, names: Sequence[str], options: ReadOptions, origin: Origin) -> str:

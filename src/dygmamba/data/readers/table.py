@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 
 from dygmamba.core.errors import EventError, FileError
 from dygmamba.data.events.categories import Category
+from dygmamba.data.events.id_values import MISSING_ID_WORDS, describe_missing_id
 from dygmamba.data.events.ids import NodeIds, NodeNumbering
 from dygmamba.data.events.origin import Origin
 from dygmamba.data.readers.labels import LabelParser
@@ -31,9 +32,6 @@ if TYPE_CHECKING:  # torch is imported only after a file was read: errors in a f
     from dygmamba.data.storage.dataset import Dataset
     from dygmamba.data.storage.mapped_columns import ScratchColumn
 
-# what programs write for a missing id
-MISSING_ID_WORDS = pa.array(["", "nan", "null", "none", "n/a", "#n/a", "<na>", "\\n"])
-EMPTY_ID = MISSING_ID_WORDS.slice(0, 1)
 MISSING_ID_HINT = "remove the row or name both its nodes"
 
 
@@ -62,10 +60,9 @@ class BatchReader:
     first_row: int
 
     def read(self, batch: pa.RecordBatch) -> BatchColumns:
-        roles, fill = self.roles, self.options.fill
-        missing = EMPTY_ID if self.options.any_id else MISSING_ID_WORDS
+        roles, fill, any_id = self.roles, self.options.fill, self.options.any_id
         src, dst = (
-            _clean_ids(batch.column(name), self._locate(name), missing) for name in (roles.src, roles.dst)
+            clean_ids(batch.column(name), self._locate(name), any_id) for name in (roles.src, roles.dst)
         )
         time = self.time_parser.parse(batch.column(roles.time), self._locate(roles.time))
         label = None
@@ -91,24 +88,22 @@ def drop_bad_rows(reader: BatchReader, batch: pa.RecordBatch, bad_rows: BadRows)
     return good
 
 
-def _clean_ids(
-    ids: pa.DictionaryArray, location: ColumnLocation, missing_words: pa.Array
-) -> pa.DictionaryArray:
-    """Strip whitespace from the ids of a batch; raise `BadValueError` if one is missing."""
+def clean_ids(ids: pa.DictionaryArray, location: ColumnLocation, any_id: bool) -> pa.DictionaryArray:
+    """Strip whitespace from the ids of a batch; raise `BadValueError` if one is missing (see `id_values`)."""
     if ids.null_count:
         row = pc.index(pc.is_null(ids), True).as_py()
         raise location.bad_value(row, "is empty", MISSING_ID_HINT)
     if not is_text_type(ids.dictionary.type):
         return ids
     pool = pc.utf8_trim_whitespace(ids.dictionary)
-    missing = pc.indices_nonzero(pc.is_in(pc.utf8_lower(pool), value_set=missing_words.cast(pool.type)))
+    words = pa.array(MISSING_ID_WORDS[:1] if any_id else MISSING_ID_WORDS, pool.type)
+    missing = pc.indices_nonzero(pc.is_in(pc.utf8_lower(pool), value_set=words))
     if len(missing):
         bad = pc.is_in(ids.indices, value_set=missing.cast(ids.indices.type))
         row = pc.index(bad, True).as_py()
         if row >= 0:  # a dictionary may hold words that no row of this batch uses
             written = pool[ids.indices[row].as_py()].as_py()
-            problem = f"is {written!r}, which stands for a missing id" if written else "is empty"
-            raise location.bad_value(row, problem, MISSING_ID_HINT)
+            raise location.bad_value(row, describe_missing_id(written), MISSING_ID_HINT)
     return pa.DictionaryArray.from_arrays(ids.indices, pool)
 
 

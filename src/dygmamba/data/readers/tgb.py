@@ -48,13 +48,12 @@ from dygmamba.data.readers.numpy_files import (
     damaged_npy_error,
     read_array_header,
 )
-from dygmamba.data.readers.options import COLUMN_OPTIONS, ColumnRoles, ReadOptions, require_column
+from dygmamba.data.readers.options import COLUMN_OPTIONS, TGB_FORMAT, ColumnRoles, ReadOptions, require_column
 from dygmamba.data.readers.table import EventColumns, build_dataset, drop_zero_columns, read_table
 
 if TYPE_CHECKING:
     from dygmamba.data.storage.dataset import Dataset
 
-TGB_FORMAT = "tgb"
 TGB_SEQ_FORMAT = "tgb-seq"
 RELBENCH_FORMAT = "relbench"
 MAX_WORDS = 5000

@@ -44,7 +44,8 @@ def extend_dataset(dataset: Dataset, events: Dataset, missing_label: float = 0.0
             "columns it was trained with",
             code="feature-count",
         )
-    src, dst = (events.ids.to_user(column.numpy()) for column in (more.src, more.dst))
+    src = dataset.ids.normalize(events.ids.to_user(more.src.numpy()), "src")
+    dst = dataset.ids.normalize(events.ids.to_user(more.dst.numpy()), "dst")
     ids = _extend_ids(dataset.ids, src, dst)
     new = torch.zeros(len(ids) - store.num_nodes, store.features.node.shape[1])
     label = torch.full((len(more),), missing_label) if more.label is None else more.label
@@ -167,6 +168,7 @@ def next_instant(store: EventStore, dated: bool) -> float:
 
 def _extend_ids(ids: NodeIds, src: pa.Array, dst: pa.Array) -> NodeIds:
     """Append the unknown ids of these events, in order of their first event and sources before destinations."""
+    whole = (ids.has_whole_ids("src"), ids.has_whole_ids("dst"))
     ends = np.arange(2 * len(src)).reshape(2, -1).T.ravel()  # src, dst, src, dst, ... in [src dst]
     known = np.concatenate([ids.to_node(src, "src"), ids.to_node(dst, "dst")])[ends] >= 0
     ends = ends[~known]
@@ -178,9 +180,9 @@ def _extend_ids(ids: NodeIds, src: pa.Array, dst: pa.Array) -> NodeIds:
     first = np.sort(np.unique(node, return_index=True)[1])
     values = concat_arrays(ids.values, names.dictionary.take(names.indices.take(pa.array(first))))
     if ids.is_source is None:
-        return NodeIds(values)
+        return NodeIds(values, whole=whole)
     is_source = pa.concat_arrays([ids.is_source, pa.array(source[first], pa.bool_())])
-    return NodeIds(values, is_source.true_count, is_source)
+    return NodeIds(values, is_source.true_count, is_source, whole)
 
 
 def concat_arrays(*parts: pa.Array) -> pa.Array:

@@ -184,7 +184,7 @@ def _parse_heading(path: Path, about: dict[str, str], dataset: Dataset) -> tuple
         if not is_valid or about["digest"] != dataset.digest:
             raise ValueError("it belongs to other events")
         return about["name"], (train, val, test)
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, RecursionError) as error:
         raise FileError(
             f"{path} is not a leaderboard of '{dataset.name}' ({error}); import the dataset again",
             code="leaderboard-mismatch",

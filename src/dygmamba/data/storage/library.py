@@ -7,6 +7,7 @@ still need. VERSION is the beginning of the SHA-256 of events and ids.
 import os
 import warnings
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -80,32 +81,39 @@ def save_dataset_version(dataset: Dataset, folder: Path) -> SaveResult:
 
     Saving the same content again changes nothing. A leaderboard's split, negatives and labels are saved next to it.
     """
-    if (leaderboard := read_published_leaderboard(dataset)) is not None:
-        save_leaderboard(leaderboard, dataset, folder)
-    return _save_locked(dataset, folder)
+    with lock_dataset(dataset.name, folder):
+        return save_locked_dataset(dataset, folder)
 
 
-def _save_locked(dataset: Dataset, folder: Path) -> SaveResult:
-    path = folder / (check_dataset_name(dataset.name) + DATASET_SUFFIX)
+@contextmanager
+def lock_dataset(name: str, folder: Path) -> Iterator[None]:
+    """Let no other process save a dataset of this name, new or not, until the end of the block."""
     make_folder(folder)
-    # also for a new name: of two processes that save it at once, the second must find what the first has saved
-    lock = FileLock(folder / f".{dataset.name}.lock")
+    lock = FileLock(folder / f".{check_dataset_name(name)}.lock")
     try:
-        if not path.exists():
-            return SaveResult(save_dataset(dataset, folder), "new")
-        _require_readable(path)  # otherwise it would count as damaged, and be replaced
-        current = read_version(path)
-        if current is not None and current.version == dataset.version and _is_loadable(path):
-            return SaveResult(path, "same")
-        kept = None if current is None else _get_versioned_path(path, current.version)
-        if kept is not None and not kept.exists():
-            write_file(kept, _read_chunks(path))
-        save_dataset(dataset, folder)
-        if _get_versioned_path(path, dataset.version).exists():  # an older version becomes the newest again
-            remove_file(_get_versioned_path(path, dataset.version))
-        return SaveResult(path, "new" if kept is None else "newer", kept)
+        yield
     finally:
         lock.release(remove=True)
+
+
+def save_locked_dataset(dataset: Dataset, folder: Path) -> SaveResult:
+    """Save as `save_dataset_version` does, inside `lock_dataset`."""
+    if (leaderboard := read_published_leaderboard(dataset)) is not None:
+        save_leaderboard(leaderboard, dataset, folder)
+    path = folder / (dataset.name + DATASET_SUFFIX)
+    if not path.exists():
+        return SaveResult(save_dataset(dataset, folder), "new")
+    _require_readable(path)  # otherwise it would count as damaged, and be replaced
+    current = read_version(path)
+    if current is not None and current.version == dataset.version and _is_loadable(path):
+        return SaveResult(path, "same")
+    kept = None if current is None else _get_versioned_path(path, current.version)
+    if kept is not None and not kept.exists():
+        write_file(kept, _read_chunks(path))
+    save_dataset(dataset, folder)
+    if _get_versioned_path(path, dataset.version).exists():  # an older version becomes the newest again
+        remove_file(_get_versioned_path(path, dataset.version))
+    return SaveResult(path, "new" if kept is None else "newer", kept)
 
 
 def list_versions(folder: Path, name: str | None = None) -> list[DatasetVersion]:
@@ -136,8 +144,7 @@ def read_version(path: Path) -> DatasetVersion | None:
 def remove_version(version: DatasetVersion) -> None:
     """Delete a version; if it was the newest, the one before it becomes the newest."""
     folder, name = version.path.parent, version.name
-    lock = FileLock(folder / f".{name}.lock")
-    try:
+    with lock_dataset(name, folder):
         remove_file(version.path)
         for leaderboard in folder.glob(f"{name}{VERSION_SEPARATOR}{version.version}{LEADERBOARD_SUFFIX}"):
             remove_file(leaderboard)
@@ -147,8 +154,6 @@ def remove_version(version: DatasetVersion) -> None:
         if not any(other.digest == version.digest for other in list_versions(folder)):
             for path in find_index_files(folder, version.digest):
                 remove_file(path)
-    finally:
-        lock.release(remove=True)
 
 
 def _get_versioned_path(path: Path, version: str) -> Path:

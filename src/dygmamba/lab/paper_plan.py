@@ -44,6 +44,11 @@ class PlannedStudy:
     variants: tuple[str, ...] | None = None
     settings: dict[str, Any] = field(default_factory=dict)
 
+    @property
+    def cell(self) -> str:
+        """Name of the settings that are not the published ones; records carry it as a label."""
+        return ", ".join(f"{name} {value}" for name, value in self.settings.items())
+
 
 PAPER_PLAN: tuple[PlannedStudy, ...] = (
     # The main table, at the published lengths; on Enron also at the release's.

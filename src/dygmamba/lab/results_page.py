@@ -30,6 +30,7 @@ from dygmamba.lab import (
     calibration_study,
     ceilings_page,
     known_odds,
+    paper_claims,
     query_type_results,
     ranking_study,
     stored_runs,
@@ -166,6 +167,9 @@ BLOCKS: dict[str, Callable[[Path], str]] = {
     "calibration": calibration_study.build_table,
     "query_types": query_type_results.build_query_type_table,
     "calibration_summary": calibration_study.build_summary_table,
+    "paper_main": paper_claims.build_main_table,
+    "paper_steps": paper_claims.build_step_table,
+    "paper_progress": paper_claims.build_progress_table,
     **ceilings_page.BLOCKS,
 }
 

@@ -358,8 +358,7 @@ def paper_jobs(request: StudyRequest) -> list[Job]:
                 settings=entry.settings | request.settings,
                 version=PAPER_PROTOCOL,
             )
-            variant = ", ".join(f"{name} {value}" for name, value in entry.settings.items())
-            about = {"study": entry.study} | ({"cell": variant} if variant else {})
+            about = {"study": entry.study} | ({"cell": entry.cell} if entry.cell else {})
             labelled = _plan_labelled(STUDIES[entry.study], part)
             jobs += [replace(job, about=job.about | about) for job in labelled]
     if not jobs:

@@ -138,6 +138,25 @@ def test_candidates_are_a_function_of_seed_and_event(store, count, filtered, see
         assert alone[0][there[0]].tolist() == own
 
 
+@given(store=event_streams(min_events=3), count=st.none() | st.integers(1, 9), filtered=st.booleans())
+def test_earlier_candidates_are_destinations_of_earlier_events(store, count, filtered):
+    """With `earlier_than`: distinct, not true, known before the event, and the same whatever happens later."""
+    events = torch.arange(len(store) - 1)
+    if len(store.dst[:-1].unique()) < 2 or store.time[-1] == store.time[-2]:
+        return
+    among = SampledCandidates.create(store, count, 3, filtered, earlier_than=events)
+    node, real = among.for_events(events)
+    alone = SampledCandidates.create(store[: len(events)], count, 3, filtered, earlier_than=events)
+    assert all(map(torch.equal, alone.for_events(events), (node, real)))
+    for event in range(len(events)):
+        own = node[event][real[event]].tolist()
+        same = (store.src == store.src[event]) & (store.time == store.time[event])
+        true = set(store.dst[same].tolist()) if filtered else {int(store.dst[event])}
+        free = {int(store.dst[0]), *store.dst[store.time < store.time[event]].tolist()} - true
+        assert len(own) == len(set(own)) == (len(free) if count is None else min(count, len(free)))
+        assert set(own) <= free
+
+
 def test_an_event_without_candidates_has_rank_one():
     """A source that meets every destination at once has no filtered candidates."""
     store = EventStore.from_columns(

@@ -22,6 +22,7 @@ from dygmamba.models.base import DatasetFacts
 from dygmamba.runs.calibration import (
     CALIBRATION_FILE,
     SavedCalibration,
+    build_calibration_set,
     count_training_negatives,
     load_calibration,
     load_link_calibration,
@@ -91,7 +92,7 @@ def test_the_calibrations_are_fitted_on_the_validation_period(held_out):
     store, split = opened.stream.store, opened.stream.split
     new_nodes = NewNodes.from_events(store, split.train)
     for setting, found in (("transductive", kept.calibration), ("inductive", kept.new_nodes)):
-        evaluation_set = build_link_set(store, split, "val", setting)
+        evaluation_set = build_calibration_set(store, split, setting)
         logit = score_evaluation_set(opened.scorer, opened.stream, evaluation_set, opened.rule, opened.seed)
         pairs = evaluation_set.pairs
         new_ends = new_nodes.find(pairs.src, pairs.dst, pairs.time)

@@ -1,10 +1,13 @@
+from dataclasses import replace
+
 import numpy as np
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from dygmamba.core.choices import NEGATIVES
-from dygmamba.core.errors import ConfigError, FileError
+from dygmamba.core.errors import ConfigError, EventError, FileError
+from dygmamba.data.events.event_store import EventStore
 from dygmamba.sampling.negatives import NegativeRequest, load_or_sample_negatives, sample_negatives
 from raising import raises
 from strategies import event_streams
@@ -109,9 +112,46 @@ def test_later_events_never_change_a_historical_negative(case, extra):
         assert torch.equal(a.dst, b.dst)
 
 
-def tiny():
-    from dygmamba.data.events.event_store import EventStore
+def sample_or_refuse(store, request):
+    """The pairs, or the code of the error for a batch that leaves no pair to sample."""
+    try:
+        negatives = sample_negatives(store, request)
+    except EventError as error:
+        return error.code
+    return negatives.src.tolist(), negatives.dst.tolist()
 
+
+@given(case=requests(), extra=st.integers(1, 4))
+def test_earlier_negatives_have_nodes_of_earlier_events_and_ignore_later_ones(case, extra):
+    """For all samplers with `earlier_only`: both ends are known before the query, and later events change nothing."""
+    store, request = case
+    keep = max(len(store) - extra, int(request.events[0]) + 1)
+    events = torch.arange(int(request.events[0]), keep)
+    known = replace(request, events=events, known=torch.arange(keep), earlier_only=True)
+    found = sample_or_refuse(store, known)
+    assert found == sample_or_refuse(store[:keep], known)
+    if isinstance(found, str):
+        assert found == "no-negative-pair"
+        return
+    for row, (event, src, dst) in enumerate(zip(events.tolist(), *found, strict=True)):
+        pooled = request.strategy != "random"
+        query = int(events[row - row % request.batch_size]) if pooled else event
+        earlier = store.time < store.time[query]
+        assert dst in {int(store.dst[0]), *store.dst[earlier].tolist()}
+        assert src in {int(store.src[0]), *store.src[earlier].tolist()} if pooled else src == store.src[event]
+
+
+def test_earlier_destinations_are_drawn_evenly():
+    """Random with `earlier_only`: each destination that occurred before is equally likely, however often it did."""
+    dst = torch.cat([torch.zeros(50), torch.arange(1, 10), torch.full((9000,), 3)]).long()
+    store = EventStore.from_columns(torch.zeros(len(dst)), dst, torch.arange(float(len(dst))))
+    events = torch.arange(60, len(dst))
+    drawn = sample_negatives(store, NegativeRequest("random", events, events, 0.0, 7, earlier_only=True)).dst
+    share = torch.bincount(drawn, minlength=10) / len(events)
+    assert float((share - 0.1).abs().max()) < 4 * (0.1 * 0.9 / len(events)) ** 0.5
+
+
+def tiny():
     store = EventStore.from_columns(torch.tensor([0, 1, 0, 2]), torch.tensor([1, 2, 2, 0]), torch.arange(4.0))
     return store, NegativeRequest("historical", torch.tensor([2, 3]), torch.arange(4), 1.0, 0)
 

@@ -124,6 +124,14 @@ def test_the_kind_of_a_target_follows_from_the_labels():
         create_target(store, split, "regression", balance=True)
 
 
+def test_the_test_period_does_not_choose_the_kind():
+    """A third label that only test events have makes no classes of two states."""
+    store = labelled_stream()
+    split = split_for_nodes(store)
+    later = replace(store, label=store.label.index_fill(0, split.test[:5], 9.0))
+    assert create_target(later, split) == create_target(store, split)
+
+
 def test_a_class_that_training_lacks_counts_as_an_error():
     """Classes are those of training; accuracy and macro-F1 equal scikit-learn's with the unknown class as another."""
     store = labelled_stream()

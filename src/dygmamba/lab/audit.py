@@ -4,7 +4,7 @@ The result is written as JSON values or as an HTML page without scripts.
 """
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -135,8 +135,8 @@ def audit_stream(
     splits: Sequence[str] = SPLITS,
     progress: Progress = SILENT,
 ) -> Audit:
-    """Audit a stream, and a model if one is given."""
-    store, split = stream.store, stream.split
+    """Audit a stream, and a model if one is given, with the negatives of DyGLib, whose bounds are known."""
+    store, split = stream.store, replace(stream.split, protocol="benchmark")
     if not len(split.test):
         raise EventError("the test period has no events; use a longer stream", code="empty-test-split")
     evaluation_sets = {}

@@ -189,6 +189,7 @@ class RuleResult:
     ap_pooled: float
     auc: float
     auc_pooled: float
+    drawn_from: str
 
 
 def score_rules(stream: Stream, evaluation_set: EvaluationSet, dataset: str) -> dict[str, Float[Tensor, "p"]]:

@@ -50,7 +50,7 @@ from dygmamba.lab.study_command import (
 )
 from dygmamba.models.base import Scorer
 from dygmamba.report.result_records import ResultRecord, StudyResults
-from dygmamba.runs.calibration import count_training_negatives
+from dygmamba.runs.calibration import build_calibration_set, count_training_negatives
 from dygmamba.runs.link_training import start_link_run
 from dygmamba.runs.opening import choose_device, open_run
 from dygmamba.runs.provenance import StartOptions, describe_environment
@@ -211,13 +211,17 @@ class ScoredRun:
 
 
 def score_stream(scorer: Scorer, stream: Stream, rule: VisibilityRule, seed: int) -> ScoredSets:
-    """Score the validation and test pairs of both settings."""
+    """Score the validation pairs that a calibration is fitted to, and the test pairs, of both settings."""
     store, split = stream.store, stream.split
     new_nodes = NewNodes.from_events(store, split.train)
     sets: ScoredSets = {}
     for name, setting in product(("val", "test"), SETTINGS):
         if has_events(store, split, name, setting):
-            evaluation_set = build_link_set(store, split, name, setting)
+            evaluation_set = (
+                build_calibration_set(store, split, setting)
+                if name == "val"
+                else build_link_set(store, split, name, setting)
+            )
             pairs = evaluation_set.pairs
             score = score_evaluation_set(scorer, stream, evaluation_set, rule, seed)
             sets[name, setting] = ScoredPairs(

@@ -76,7 +76,7 @@ def _split_with_noise(clean: Split, row: Int64[Tensor, "n"], is_noise: Tensor) -
         for number, part in enumerate((clean.train, clean.val, clean.test))
     ]
     train, val, test = parts
-    return Split(train, val, test, clean.new_nodes)
+    return Split(train, val, test, clean.new_nodes, clean.protocol)
 
 
 def supports_overwriting(requests: tuple[Request, ...]) -> bool:

@@ -169,6 +169,7 @@ class Ceiling:
     bound_ap_pooled: float
     bound_auc: float
     bound_auc_pooled: float
+    drawn_from: str
 
 
 def compute_ceiling(events_by_time: EventsByTime, evaluation_set: EvaluationSet) -> Ceiling:

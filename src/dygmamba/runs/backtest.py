@@ -10,7 +10,7 @@ runs that a stopped backtest continues from; it is written after every period.
 
 import json
 import shutil
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from time import monotonic
 from typing import Any
@@ -24,7 +24,6 @@ from dygmamba.core.files.locking import FileLock
 from dygmamba.core.files.writing import make_folder, write_text
 from dygmamba.core.progress import SILENT, LabelledProgress, Progress
 from dygmamba.data.events.event_store import EventStore
-from dygmamba.data.events.splits import Split
 from dygmamba.data.events.times import looks_like_epoch_seconds
 from dygmamba.data.storage.dataset import Dataset
 from dygmamba.engine.evaluation import STRICT_RULE
@@ -175,7 +174,7 @@ class TrainedVariant:
         events = torch.arange(period.first - first, period.last - first)
         stream = Stream(
             store[first : period.last],
-            Split(split.train, split.val, events, split.new_nodes),
+            replace(split, test=events),
             fit.stream.device,
         )
         assert isinstance(fit.scorer, Scorer)

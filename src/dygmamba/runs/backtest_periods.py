@@ -154,12 +154,12 @@ class PeriodQueries:
         known = store[: period.last]
         events = torch.arange(period.first, period.last)
         no_events, no_nodes = events[:0], torch.zeros(store.num_nodes, dtype=torch.bool)
-        split = Split(torch.arange(period.first), no_events, events, no_nodes)
+        split = Split(torch.arange(period.first), no_events, events, no_nodes, protocol="time")
         count = min(MAX_RANKED_EVENTS, len(period))
         ranked = torch.linspace(0, len(period) - 1, count, dtype=torch.float64).long()
         candidates = None
         if len(known.dst.unique()) > 1:
-            candidates = SampledCandidates.create(known, DEFAULT_CANDIDATES, seed=0)
+            candidates = SampledCandidates.create(known, DEFAULT_CANDIDATES, seed=0, earlier_than=events)
         return PeriodQueries(build_link_set(known, split, "test"), candidates, ranked)
 
     def shift(self, first: int, earlier: tuple[Tensor, ...]) -> "PeriodQueries":

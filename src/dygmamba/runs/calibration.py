@@ -16,6 +16,8 @@ from torch import Tensor
 
 from dygmamba.core.errors import FileError, make_unreadable_error
 from dygmamba.core.progress import SILENT, Progress
+from dygmamba.data.events.event_store import EventStore
+from dygmamba.data.events.splits import Split
 from dygmamba.data.storage.tensor_file import read_seal
 from dygmamba.engine.fit import Trainer
 from dygmamba.engine.run_directory import RunDirectory
@@ -64,7 +66,8 @@ def fit_link_calibration(fit: Trainer, progress: Progress) -> tuple[LinkCalibrat
     """Fit the calibrations of a link run, with as many random pairs as validation events.
 
     Returns:
-        The calibrations, and the evaluation sets they were fitted on with their logits.
+        The calibrations, and those of the evaluation sets they were fitted on that are sets of the run's protocol too,
+        with their logits.
     """
     store, split = fit.stream.store, fit.stream.split
     new_nodes = NewNodes.from_events(store, split.train)
@@ -76,14 +79,26 @@ def fit_link_calibration(fit: Trainer, progress: Progress) -> tuple[LinkCalibrat
         if not has_events(store, split, "val", setting):
             fitted[setting] = carried.get(setting) or Calibration.from_training(negatives)
             continue
-        evaluation_set = build_link_set(store, split, "val", setting)
+        evaluation_set = build_calibration_set(store, split, setting)
         pairs = evaluation_set.pairs
         with progress.stage("calibration", len(pairs)) as stage:
             score = fit.score(evaluation_set, stage.advance)
         new_ends = new_nodes.find(pairs.src, pairs.dst, pairs.time)
         fitted[setting] = fit_calibration(score, pairs.label, new_ends, negatives)
-        scored["random", "val", setting] = (evaluation_set, score)
+        if setting == "inductive" or split.protocol == "time":  # else result rows have other negatives
+            scored["random", "val", setting] = (evaluation_set, score)
     return LinkCalibration(**fitted, new_nodes=new_nodes), scored
+
+
+def build_calibration_set(store: EventStore, split: Split, setting: str) -> EvaluationSet:
+    """Build the validation pairs that the calibration of a setting is fitted to; they do not depend on the test period.
+
+    The calibration of all nodes is that of predictions, so its random destinations are those known at the query under
+    every protocol. That of new nodes is for the result rows of this setting and has their negatives, which the
+    benchmark protocol draws from the validation period.
+    """
+    drawn = replace(split, protocol="time") if setting == "transductive" else split
+    return build_link_set(store, drawn, "val", setting)
 
 
 def count_training_negatives(scorer: Scorer) -> int:

@@ -181,7 +181,8 @@ class Ranking:
             split = "val" if evaluation_set.about["split"] == "val" else "test"
             return BoardCandidates.create(self.board, split, evaluation_set.events)
         assert not isinstance(self.count, str)
-        return SampledCandidates.create(stream.store, self.count, seed, self.filtered)
+        earlier_than = evaluation_set.events if stream.split.protocol == "time" else None
+        return SampledCandidates.create(stream.store, self.count, seed, self.filtered, earlier_than)
 
     def count_pairs(self, evaluation_set: EvaluationSet) -> int:
         """Return how many pairs are scored; with all destinations as candidates, a lower bound."""

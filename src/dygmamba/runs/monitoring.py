@@ -15,7 +15,6 @@ from torch.nn.functional import binary_cross_entropy
 
 from dygmamba.core.errors import ConfigError
 from dygmamba.core.progress import SILENT, Progress
-from dygmamba.data.events.splits import Split
 from dygmamba.data.events.times import looks_like_epoch_seconds
 from dygmamba.data.storage.dataset import Dataset
 from dygmamba.engine.evaluation import score_evaluation_set
@@ -106,7 +105,8 @@ def _build_stream(run: OpenRun, dataset: Dataset, first_new: int) -> Stream:
     old, store = run.stream.split, dataset.store.without_labels()
     is_new = torch.ones(store.num_nodes, dtype=torch.bool)
     is_new[: len(old.new_nodes)] = old.new_nodes
-    split = Split(old.train, torch.cat([old.val, old.test]), torch.arange(first_new, len(store)), is_new)
+    val, test = torch.cat([old.val, old.test]), torch.arange(first_new, len(store))
+    split = replace(old, val=val, test=test, new_nodes=is_new)
     return Stream(store, split, run.stream.device)
 
 

@@ -60,7 +60,8 @@ MAX_MANIFEST_BYTES = 1 << 16
 RUN_REFERENCES = ("backbone", "refit_of", "blend_of", "start_from")
 
 PROTOCOL_NOTES = {
-    "benchmark": "with a tenth of the nodes held out of training (the benchmark protocol of DyGLib)",
+    "benchmark": "with a tenth of the nodes held out of training and negatives drawn from the whole stream (the "
+    "benchmark protocol of DyGLib)",
     "time": "no training event removed",
 }
 METRIC_NAMES = {"ap": "average_precision", "auc": "roc_auc", "mrr": "mrr", "hits@10": "hits@10"}  # on the Hub

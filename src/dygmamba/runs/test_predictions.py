@@ -70,7 +70,9 @@ def make_prediction_saver(folder: RunDirectory) -> ScoreCallback:
     """Return a callback that stores the scores of the test period with random negatives (or of a classifier)."""
 
     def save(evaluation_set: EvaluationSet, score: Tensor) -> None:
-        if folder.writes and all(STORED_SET[key] == value for key, value in evaluation_set.about.items()):
+        if folder.writes and all(
+            STORED_SET.get(key, value) == value for key, value in evaluation_set.about.items()
+        ):
             save_predictions(folder, StoredPredictions.from_scores(evaluation_set, score))
 
     return save

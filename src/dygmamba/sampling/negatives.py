@@ -54,6 +54,8 @@ class NegativeRequest:
         observed_until: The inductive strategy excludes pairs that first occur at or before this time.
         seed: Seed of the sampler.
         batch_size: Positives per published batch.
+        earlier_only: Sample only nodes that had an event of the stream strictly before the query, which later events
+            cannot change. The published samplers also draw nodes that occur later.
     """
 
     strategy: str
@@ -62,13 +64,38 @@ class NegativeRequest:
     observed_until: float
     seed: int
     batch_size: int = 200
+    earlier_only: bool = False
 
     def digest(self, store: EventStore) -> str:
         """Return a short digest of the request and of the events, the name of the stored negatives."""
-        sha = hashlib.sha256(f"{self.strategy} {self.observed_until} {self.seed} {self.batch_size}".encode())
+        name = f"{self.strategy} {self.observed_until} {self.seed} {self.batch_size}"
+        sha = hashlib.sha256((name + " earlier" * self.earlier_only).encode())
         for column in (store.src, store.dst, store.time, self.events, self.known):
             sha.update(column.cpu().numpy().tobytes())
         return sha.hexdigest()[:16]
+
+
+@dataclass(frozen=True, slots=True)
+class FirstEvents:
+    """Nodes of a stream in the order of their first events, and the times of these."""
+
+    node: np.ndarray
+    time: np.ndarray
+
+    @staticmethod
+    def find(node: Tensor, time: Tensor) -> "FirstEvents":
+        """Find the first events, given one end of each event and its time."""
+        _, row = np.unique(node.numpy(), return_index=True)
+        row.sort()
+        return FirstEvents(node.numpy()[row], time.numpy()[row])
+
+    def count_before(self, time: np.ndarray) -> np.ndarray:
+        """Count the nodes with an event strictly before each time, at least the first node of the stream."""
+        return np.maximum(np.searchsorted(self.time, time), min(1, len(self.node)))
+
+    def take_before(self, time: float) -> np.ndarray:
+        """Return the nodes that `count_before` counts."""
+        return self.node[: int(self.count_before(np.array([time]))[0])]
 
 
 def sample_negatives(store: EventStore, request: NegativeRequest) -> NegativePairs:
@@ -117,10 +144,15 @@ def load_or_sample_negatives(store: EventStore, request: NegativeRequest, folder
 
 def _sample_random(store: EventStore, request: NegativeRequest) -> Iterator[PairArrays]:
     """Keep the source and sample any destination; as in DyGLib, collisions with positives are not avoided."""
+    positive_src, _, positive_time = _event_columns(store, request.events)
+    if request.earlier_only:
+        first = FirstEvents.find(store.dst, store.time)
+        rng = np.random.Generator(np.random.PCG64(request.seed))
+        yield positive_src, first.node[rng.integers(first.count_before(positive_time))]
+        return
     src, dst, _ = _event_columns(store, request.known)
     sources, destinations = np.unique(src), np.unique(dst)
     state = np.random.RandomState(request.seed)
-    positive_src = store.src[request.events].numpy()
     for start in range(0, len(positive_src), request.batch_size):
         own = positive_src[start : start + request.batch_size]
         state.randint(0, len(sources), len(own))  # the published sampler draws sources and drops them
@@ -166,6 +198,7 @@ def _sample_from_pool(store: EventStore, request: NegativeRequest, first_new: fl
     first_time = time[first_row[by_age]]
     low = int(np.searchsorted(first_time, first_new, side="right"))
     grid = (np.unique(src), np.unique(dst))
+    first = [FirstEvents.find(ends, store.time) for ends in (store.src, store.dst) if request.earlier_only]
     rng = np.random.Generator(np.random.PCG64(request.seed))
     positive_src, positive_dst, positive_time = _event_columns(store, request.events)
     positive_key = positive_src * store.num_nodes + positive_dst
@@ -179,6 +212,8 @@ def _sample_from_pool(store: EventStore, request: NegativeRequest, first_new: fl
         known = distinct[by_age[chosen]]
         # a pool smaller than the batch is filled up with random pairs, as in DyGLib
         missing = len(positive_time[batch]) - len(known)
+        if request.earlier_only and missing:
+            grid = tuple(np.sort(ends.take_before(begin)) for ends in first)
         fill = _sample_grid_pairs(rng, grid, positive_key[batch], store.num_nodes, missing)
         both = np.concatenate([fill, known])
         yield both // store.num_nodes, both % store.num_nodes
@@ -195,11 +230,13 @@ def _sample_excluding(
 
 
 def _sample_grid_pairs(
-    rng: np.random.Generator, grid: PairArrays, banned_keys: np.ndarray, num_nodes: int, size: int
+    rng: np.random.Generator, grid: tuple[np.ndarray, ...], banned_keys: np.ndarray, num_nodes: int, size: int
 ) -> np.ndarray:
     """Sample `size` pairs of a known source and a known destination, none of them banned."""
     sources, destinations = grid
     src, dst = banned_keys // num_nodes, banned_keys % num_nodes
+    is_inside = np.isin(src, sources) & np.isin(dst, destinations)
+    src, dst = src[is_inside], dst[is_inside]
     cell = np.searchsorted(sources, src) * len(destinations) + np.searchsorted(destinations, dst)
     banned = np.unique(cell)
     free = len(sources) * len(destinations) - len(banned)

@@ -1,6 +1,6 @@
 """Candidate destinations against which a true destination is ranked: sampled, all, or listed by a leaderboard.
 
-Legend: m destinations of the stream, k events, b events of a batch, c candidates.
+Legend: m destinations of the stream, n nodes, k events, b events of a batch, c candidates.
 """
 
 from dataclasses import dataclass
@@ -14,7 +14,8 @@ from torch import Tensor
 from dygmamba.core.errors import ConfigError, EventError
 from dygmamba.data.events.event_store import EventStore
 from dygmamba.data.storage.leaderboard import Leaderboard, Period
-from dygmamba.tasks.metric_names import BOARD_CANDIDATES, DEFAULT_CANDIDATES
+from dygmamba.sampling.negatives import FirstEvents
+from dygmamba.tasks.metric_names import BOARD_CANDIDATES, DEFAULT_CANDIDATES, EARLIER_EVENTS, WHOLE_STREAM
 
 
 @runtime_checkable
@@ -38,13 +39,15 @@ class CandidateSet(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class SampledCandidates:
-    """Candidates sampled among all destinations of the stream, never the event's own destination.
+    """Candidates sampled among all destinations, or those of earlier events, never the event's own destination.
 
     Samples are without replacement and a function of (seed, event), so they are the same in any batch.
 
     Attributes:
         store: Events of the stream.
-        pool: Distinct destinations, sorted.
+        pool: Distinct destinations: sorted, or in the order of their first events if only earlier ones are candidates.
+        position: Position of each node in the pool; -1 for nodes that are not in it.
+        first: First events of the destinations if only earlier ones are candidates.
         count: Candidates per event, fewer if the stream has fewer destinations; None for all of them.
         seed: Seed of the samples.
         filtered: Also leave out destinations of the source's other events at the same time, as TGB's generator does.
@@ -52,15 +55,35 @@ class SampledCandidates:
 
     store: EventStore
     pool: Int64[Tensor, "m"]
+    position: Int64[Tensor, "n"]
+    first: FirstEvents | None = None
     count: int | None = DEFAULT_CANDIDATES
     seed: int = 0
     filtered: bool = False
 
     @staticmethod
     def create(
-        store: EventStore, count: int | None, seed: int, filtered: bool = False
+        store: EventStore,
+        count: int | None,
+        seed: int,
+        filtered: bool = False,
+        earlier_than: Int64[Tensor, "k"] | None = None,
     ) -> "SampledCandidates":
-        pool = torch.unique(store.dst)
+        """Create the candidates of a stream.
+
+        Args:
+            store: Events of the stream.
+            count: Candidates per event; None for all.
+            seed: Seed of the samples.
+            filtered: Leave out other true destinations of the source at that time.
+            earlier_than: Events that are ranked, if each is to be ranked among destinations of strictly earlier events;
+                by default all destinations of the stream are candidates.
+        """
+        first = None
+        if earlier_than is not None:
+            known = slice(int(earlier_than.max()) + 1 if len(earlier_than) else 0)
+            first = FirstEvents.find(store.dst[known], store.time[known])
+        pool = torch.unique(store.dst) if first is None else torch.from_numpy(first.node)
         if count is not None and count < 1:
             raise ConfigError(
                 f"`candidates` must be at least 1 or 'all'; got {count}", code="candidates-not-positive"
@@ -70,7 +93,9 @@ class SampledCandidates:
                 "the stream has only one destination, so there is nothing to rank it against; use another stream",
                 code="one-destination",
             )
-        return SampledCandidates(store, pool, count, seed, filtered)
+        position = torch.full((store.num_nodes,), -1)
+        position[pool] = torch.arange(len(pool))
+        return SampledCandidates(store, pool, position, first, count, seed, filtered)
 
     @property
     def width(self) -> int:
@@ -82,7 +107,8 @@ class SampledCandidates:
         # as many as there are: a stream of 7 destinations has 6 candidates, however many were asked for
         count = {"candidates": "all" if self.count is None else self.width}
         seed = {"candidate_seed": None if self.count is None else self.seed}
-        return count | seed | {"filtered": self.filtered, "ties": "mean rank"}
+        drawn_from = {"drawn_from": WHOLE_STREAM if self.first is None else EARLIER_EVENTS}
+        return count | seed | {"filtered": self.filtered, "ties": "mean rank"} | drawn_from
 
     def for_events(self, events: Int64[Tensor, "b"]) -> tuple[Int64[Tensor, "b c"], Bool[Tensor, "b c"]]:
         shape = (len(events), self.width)
@@ -93,8 +119,10 @@ class SampledCandidates:
         return node, mask
 
     def _sample_positions(self, event: int) -> Tensor:
-        banned = torch.searchsorted(self.pool, self._true_destinations(event)).numpy()
-        free = len(self.pool) - len(banned)
+        size = len(self.pool if self.first is None else self.first.take_before(float(self.store.time[event])))
+        banned = np.sort(self.position[self._true_destinations(event)].numpy())
+        banned = banned[banned < size]
+        free = size - len(banned)
         if self.count is None or self.count >= free:
             rank = np.arange(free)
         else:

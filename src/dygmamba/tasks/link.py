@@ -27,6 +27,7 @@ from dygmamba.sampling.view import PairBatch
 from dygmamba.tasks.base import EvaluationSet
 from dygmamba.tasks.candidates import SampledCandidates
 from dygmamba.tasks.losses import PAIRWISE_LOSS, Loss, RankingLoss
+from dygmamba.tasks.metric_names import EARLIER_EVENTS, WHOLE_STREAM
 from dygmamba.tasks.metrics import count_ranked_above, link_metrics, rank_metrics
 from dygmamba.tasks.training_negatives import (
     RANKING_NEGATIVES,
@@ -38,6 +39,7 @@ from dygmamba.tasks.training_negatives import (
 
 SPLITS = ("val", "test")
 SETTINGS = ("transductive", "inductive")
+PUBLISHED_POOLS = {"transductive": WHOLE_STREAM, "inductive": "new-node events of the period"}
 VALIDATION_NEGATIVES: dict[TrainNegativesName, tuple[str, ...]] = {
     "random": ("random",),
     "historical": ("historical",),
@@ -112,7 +114,7 @@ class LinkTask:
             return LinkTask(negatives, None, loss_function)
         validation, ranked = build_validation_set(store, split, train_negatives), None
         if best_metric == "mrr":
-            validation, ranked = add_candidates(store, validation)
+            validation, ranked = add_candidates(store, split, validation)
         return LinkTask(negatives, validation, loss_function, ranked)
 
     def draw_negatives(self, seed: int, epoch: int) -> Int64[Tensor, "k"]:
@@ -150,12 +152,19 @@ class LinkTask:
         return all(metrics[name] >= best[name] for name in names)
 
 
-def add_candidates(store: EventStore, evaluation_set: EvaluationSet) -> tuple[EvaluationSet, RankedEvents]:
+def add_candidates(
+    store: EventStore, split: Split, evaluation_set: EvaluationSet
+) -> tuple[EvaluationSet, RankedEvents]:
     """Add random candidates for some events of an evaluation set, evenly spread over its period."""
     events, pairs = evaluation_set.events, evaluation_set.pairs
     chosen = torch.linspace(0, len(events) - 1, min(RANKED_EVENTS, len(events)), dtype=torch.float64).long()
-    node, _ = SampledCandidates.create(store, RANKED_CANDIDATES, seed=0).for_events(events[chosen])
-    width = node.shape[1]
+    earlier_than = events if split.protocol == "time" else None
+    candidates = SampledCandidates.create(store, RANKED_CANDIDATES, seed=0, earlier_than=earlier_than)
+    node, mask = candidates.for_events(events[chosen])
+    width = int(
+        mask.sum(dim=1).min()
+    )  # equally many for each, though the first events have fewer to choose from
+    node = node[:, :width]
     own = events[chosen].repeat_interleave(width)
     index = chosen.repeat_interleave(width)
     merged = PairBatch.from_pairs(
@@ -196,7 +205,7 @@ def merge_evaluation_sets(evaluation_sets: Sequence[EvaluationSet]) -> Evaluatio
 def build_negative_request(
     store: EventStore, split: Split, name: str, setting: str, strategy: str, seed: int | None = None
 ) -> NegativeRequest:
-    """Return how the published protocol samples the negatives of an evaluation set.
+    """Return how the protocol of the split samples the negatives of an evaluation set.
 
     Args:
         store: Events of the stream.
@@ -208,14 +217,15 @@ def build_negative_request(
     """
     events = split.val if name == "val" else split.test
     observed = split.train if name == "val" else split.val
-    known = torch.arange(len(store))
+    earlier_only = split.protocol == "time"
+    known = torch.arange(int(events[-1]) + 1 if earlier_only and len(events) else len(store))
     if (
         setting == "inductive"
     ):  # published: the new-node samplers know only the new-node events of their split
         events = known = split.touching_new_nodes(store, events)
     until = float(store.time[observed[-1]]) if len(observed) else float("-inf")
     seed = PUBLISHED_SEEDS[name, setting] if seed is None else seed
-    return NegativeRequest(strategy, events, known, until, seed)
+    return NegativeRequest(strategy, events, known, until, seed, earlier_only=earlier_only)
 
 
 def has_events(store: EventStore, split: Split, name: str, setting: str) -> bool:
@@ -256,5 +266,6 @@ def build_link_set(
         group=number,
     ).with_columns(QueryColumns.of_events(store.features, events.repeat(2)))
     earlier = (split.train,) if name == "val" else (split.train, split.val)
-    about = {"split": name, "setting": setting, "negatives": strategy}
+    drawn_from = EARLIER_EVENTS if request.earlier_only else PUBLISHED_POOLS[setting]
+    about = {"split": name, "setting": setting, "negatives": strategy, "drawn_from": drawn_from}
     return EvaluationSet(about, events, earlier, pairs, number)

@@ -10,6 +10,9 @@ QUERY_TYPE_LABELS = {
     "new_pair": "new pair of known nodes",
     "new_node": "pair with a new node",
 }
+# What negatives and candidates are drawn from (`drawn_from` in a result row): all destinations, as in DyGLib, also
+# those that occur later; or the nodes of events strictly before the query
+WHOLE_STREAM, EARLIER_EVENTS = "whole stream", "earlier events"
 DEFAULT_CANDIDATES = 100  # candidates sampled per event by default
 BOARD_CANDIDATES = "board"  # instead of a number of candidates: those listed by the dataset's leaderboard
 NDCG_METRIC = "ndcg@10"  # metric of node property prediction

@@ -241,7 +241,8 @@ def create_target(store: EventStore, split: Split, kind: str = "auto", balance: 
         raise EventError(
             "the stream has no labels to classify; read it with `label=COLUMN`", code="no-labels"
         )
-    chosen = infer_kind(store.label) if kind == "auto" else kind
+    known = store.label[torch.cat([split.train, split.val])]  # the test period chooses nothing
+    chosen = infer_kind(known) if kind == "auto" else kind
     if chosen not in TARGETS:
         raise ConfigError(
             f"`target` takes auto, {', '.join(get_args(TargetKind))}; got '{kind}'", code="unknown-target"
@@ -250,7 +251,7 @@ def create_target(store: EventStore, split: Split, kind: str = "auto", balance: 
 
 
 def _create_binary(label: Float32[Tensor, "e"], split: Split, balance: bool) -> BinaryTarget:
-    values = torch.unique(label).tolist()
+    values = torch.unique(label[torch.cat([split.train, split.val])]).tolist()
     if len(values) == 1 and values[0] in (0, 1):
         values = [0.0, 1.0]
     if len(values) != 2:

@@ -5,7 +5,7 @@
 
 import hashlib
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, get_args
 
 import numpy as np
@@ -27,16 +27,20 @@ NEW_NODE_SHARE = 0.1
 class Split:
     """Event ids of the three consecutive periods, and the nodes that do not occur in training.
 
-    Under the benchmark protocol `train` leaves out every event of its period that touches a held-out node.
+    Under the benchmark protocol `train` leaves out every event of its period that touches a held-out node, and
+    negatives are drawn as in DyGLib, also among nodes that occur later. Under the protocol "time" they are nodes of
+    earlier events.
     """
 
     train: Int64[Tensor, "a"]
     val: Int64[Tensor, "b"]
     test: Int64[Tensor, "c"]
     new_nodes: Bool[Tensor, "n"]
+    protocol: Protocol = "benchmark"
 
     def to(self, device: torch.device | str) -> "Split":
-        return Split(*(part.to(device) for part in (self.train, self.val, self.test, self.new_nodes)))
+        names = ("train", "val", "test", "new_nodes")
+        return replace(self, **{name: getattr(self, name).to(device) for name in names})
 
     def touching_new_nodes(self, store: EventStore, events: Int64[Tensor, "k"]) -> Int64[Tensor, "m"]:
         """Return those of `events` with at least one new node: the inductive setting."""
@@ -159,6 +163,9 @@ class SplitRule:
     def split(self, store: EventStore, new_node_share: float = NEW_NODE_SHARE) -> Split:
         """Split a stream by this rule; `new_node_share` applies to the benchmark protocol."""
         new_node_share = new_node_share if self.protocol == "benchmark" else 0.0
+        return replace(self._split_periods(store, new_node_share), protocol=self.protocol)
+
+    def _split_periods(self, store: EventStore, new_node_share: float) -> Split:
         if not self.numbers:
             return split_all_for_training(store)
         if self.counted:

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from dygmamba.data.events.event_store import EventStore
 from dygmamba.lab.ceiling_bounds import NegativeDraws, bound_by_labels, bound_expectation
-from dygmamba.sampling.view import PairBatch
+from dygmamba.sampling.view import LabelledPairs, PairBatch
 from dygmamba.tasks.base import EvaluationSet
 from dygmamba.tasks.metrics import PUBLISHED_BATCH, LinkMetrics, link_metrics
 
@@ -239,11 +239,11 @@ def score_moment(events_by_time: EventsByTime, evaluation_set: EvaluationSet) ->
     return events / events_by_time.count_source_events(evaluation_set.pairs).clamp(min=1)
 
 
-def _evaluate_oracle(pairs: PairBatch, score: Bool[Tensor, "p"] | Float[Tensor, "p"]) -> LinkMetrics:
+def _evaluate_oracle(pairs: LabelledPairs, score: Bool[Tensor, "p"] | Float[Tensor, "p"]) -> LinkMetrics:
     return link_metrics(score.double(), pairs.label, pairs.group)
 
 
-def _expected_untied_ap(pairs: PairBatch, is_event: Bool[Tensor, "p"]) -> float:
+def _expected_untied_ap(pairs: LabelledPairs, is_event: Bool[Tensor, "p"]) -> float:
     """Return the mean over batches of the edge oracle's expected AP if its ties are broken at random.
 
     For n tied pairs of which P are positive the expected AP is r + (1 - r) H_n / n, with r = (P - 1) / (n - 1) and the

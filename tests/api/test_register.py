@@ -5,6 +5,7 @@ import torch
 from torch import nn
 
 import dygmamba as dm
+from contract_cases import TINY
 from door_cases import python
 from dygmamba.core.errors import ConfigError, NotFoundError
 from dygmamba.models import MODELS

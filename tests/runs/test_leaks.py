@@ -10,10 +10,14 @@ import pytest
 
 import dygmamba as dm
 from commands import invoke
+from contract_cases import TINY
 from dygmamba.api.trusted_code import import_model
 from dygmamba.core.errors import DygWarning
 from dygmamba.data.storage.dataset import save_dataset
+from dygmamba.lab.audit_model import build_audited_model, check_invariances
+from dygmamba.models import MODELS
 from dygmamba.runs.contract import ContractError
+from streams import split_stream
 
 # name of the model -> checks that must fail, in the words of `check_model`
 LEAKS = {
@@ -73,6 +77,15 @@ def test_audit_refuses_a_leak(name, data, monkeypatch, capsys, model_file, folde
     code, out, _ = invoke(monkeypatch, capsys, *words)
     assert code == 1
     assert not all(row["passed"] for row in json.loads(out)["checks"])
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_every_model_of_the_registry_passes_the_audit(name, folder):
+    """For all models: the window of the stream and the small stream; `check_model` is in tests/api/test_register.py."""
+    stream = split_stream(dm.load("snapshots", folder).store)
+    settings = TINY.get(name, {})
+    checks = check_invariances(build_audited_model(name, settings, stream, "snapshots"))
+    assert [check.detail for check in checks if not check.passed] == []
 
 
 def test_the_same_model_without_a_leak_passes(monkeypatch, capsys, model_file, folder):

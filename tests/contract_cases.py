@@ -24,7 +24,7 @@ from dygmamba.models import MODELS, find_model
 from dygmamba.models.base import DatasetFacts, RoundLearner
 from dygmamba.models.lagging_heuristics import MEMORIES
 from dygmamba.ops.hash_map import HashMap
-from dygmamba.sampling.view import NeighborRequest, PairBatch
+from dygmamba.sampling.view import LabelledView, NeighborRequest, PairBatch
 from dygmamba.tasks.base import EvaluationSet
 from streams import unsplit
 
@@ -126,10 +126,9 @@ def schooled(scorer: Any, lessons: EventStore | None = None) -> None:
     rng = torch.Generator().manual_seed(4)
     src, dst = (torch.randint(store.num_nodes - 1, (len(store),), generator=rng) for _ in range(2))
     label = (torch.arange(2 * len(store)) < len(store)).float()
-    pairs = PairBatch.from_pairs(
-        torch.cat([store.src, src]), torch.cat([store.dst, dst]), store.time.repeat(2), label=label
-    )
-    lesson = scorer.study([unsplit(store).view(pairs, scorer.requests)])
+    ends = torch.cat([store.src, src]), torch.cat([store.dst, dst])
+    pairs = PairBatch.from_pairs(*ends, store.time.repeat(2)).with_labels(label)
+    lesson = scorer.study([LabelledView(unsplit(store).view(pairs, scorer.requests), pairs)])
     for _ in range(6):
         scorer.learn(lesson)
 
@@ -251,7 +250,7 @@ def exam_of(store: EventStore, asked: Questions, periods: tuple[int, ...] = PERI
     ids = torch.arange(len(store))
     parts = [ids[a:b] for a, b in pairwise((0, *periods))]
     parts[0] = parts[0][parts[0] % 6 != 5]
-    pairs = PairBatch.from_pairs(asked.src, asked.dst, asked.time)
+    pairs = PairBatch.from_pairs(asked.src, asked.dst, asked.time).with_labels(torch.ones(len(asked.src)))
     return EvaluationSet({}, ids[periods[-1] :], tuple(parts), pairs, asked.row - periods[-1])
 
 

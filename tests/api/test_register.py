@@ -5,8 +5,10 @@ import torch
 from torch import nn
 
 import dygmamba as dm
+from contract_cases import TINY
 from door_cases import python
 from dygmamba.core.errors import ConfigError, NotFoundError
+from dygmamba.models import MODELS
 from dygmamba.runs.contract import ContractError
 from outside_models import NoSettings, Sound
 from raising import raises
@@ -47,7 +49,7 @@ def test_a_model_of_a_module_trains_and_opens_in_a_new_process(tmp_path):
     ask = f"print(dm.open({path!r}, trust=True).score([(3, 5)])['score'][0].as_py())"
     check = "print(dm.check_model('ages').num_rows)"
     again, held = python(f"import dygmamba as dm; {ask}; {check}", tmp_path, more=tmp_path).split()
-    assert (float(again), held) == (float(score), "7")
+    assert (float(again), held) == (float(score), "9")
 
 
 @pytest.mark.skipif(not SECONDS, reason="three processes; `make torture` runs it")
@@ -80,7 +82,7 @@ def test_an_installed_package_offers_its_models(tmp_path):
     again, held, told = python(
         f"import dygmamba as dm; {ask}; {listed}; {command}", tmp_path, more=tmp_path
     ).splitlines()
-    assert (float(again), held) == (float(score), "{'out': 8} 7")
+    assert (float(again), held) == (float(score), "{'out': 8} 9")
     assert '"name": "ages"' in told
     gone = python(f"import dygmamba as dm\ntry: {ask}\nexcept dm.DygError as error: print(error)", tmp_path)
     assert "is defined by 'theirs:SPEC', which is not imported by itself" in gone
@@ -140,9 +142,11 @@ def test_a_sound_model_keeps_the_contract(registered):
     table = dm.check_model("Sound")
     assert table["check"].to_pylist() == [
         "finite",
+        "label",
         "causal",
         "batch",
         "order",
+        "repeat",
         "padding",
         "gradient",
         "state dict",
@@ -169,18 +173,10 @@ def test_a_broken_model_is_told_what_it_breaks(registered, kind, check):
     assert check in failed
 
 
-SMALL = {
-    "dyg-mamba": {"length": 6, "width": 4, "states": 4, "time_dim": 6},
-    "tgn": {"neighbors": 4, "time_dim": 6},
-    "tgat": {"neighbors": 4, "time_dim": 6},
-    "edgebank": {},
-}
-
-
-@pytest.mark.parametrize("name", SMALL)
+@pytest.mark.parametrize("name", MODELS)
 def test_the_packages_own_models_keep_it(name):
-    """A model of each kind: stateless, with memory, two hops, without weights."""
-    assert all(dm.check_model(name, **SMALL[name])["holds"].to_pylist())
+    """For all models of the registry: stateless, with memory, two hops, boosted trees, without weights."""
+    assert all(dm.check_model(name, **TINY.get(name, {}))["holds"].to_pylist())
 
 
 def test_a_name_is_taken_or_bad(registered):

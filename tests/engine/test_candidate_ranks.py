@@ -61,7 +61,13 @@ def asked_one_by_one(scorer, stream, evaluation_set, dst, rule):
     return score_evaluation_set(
         scorer,
         stream,
-        EvaluationSet(evaluation_set.about, evaluation_set.events, evaluation_set.earlier, pairs, number),
+        EvaluationSet(
+            evaluation_set.about,
+            evaluation_set.events,
+            evaluation_set.earlier,
+            pairs.with_labels(torch.ones(len(pairs))),
+            number,
+        ),
         rule,
     ).view(k, c)
 

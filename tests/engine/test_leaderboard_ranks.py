@@ -95,7 +95,7 @@ def test_ranks_are_among_tgb_negatives(wiki, name, visible):
             evaluation_set.about,
             evaluation_set.events,
             evaluation_set.earlier,
-            pairs,
+            pairs.with_labels(torch.ones(len(asked))),
             torch.full((len(asked),), number),
         )
         score = score_evaluation_set(scorer, stream, own, rule).double()

@@ -114,7 +114,10 @@ def test_a_prediction_equals_the_evaluation(store):
     """For all streams: each event and its reverse have the score of the evaluation."""
     events = torch.arange(len(store))
     both = torch.cat([store.src, store.dst]), torch.cat([store.dst, store.src]), store.time.repeat(2)
-    evaluation_set = EvaluationSet({}, events, (), PairBatch.from_pairs(*both), events.repeat(2))
+    pairs = PairBatch.from_pairs(*both)
+    evaluation_set = EvaluationSet(
+        {}, events, (), pairs.with_labels(torch.ones(len(pairs))), events.repeat(2)
+    )
     expected = score_evaluation_set(scorer(), unsplit(store), evaluation_set)
     torch.testing.assert_close(ranker(scorer(), store).logits(*both), expected, rtol=0, atol=1e-5)
 

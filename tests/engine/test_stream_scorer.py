@@ -61,7 +61,7 @@ def events_of(store):
     pairs = PairBatch.from_pairs(
         torch.cat([store.src, store.dst]), torch.cat([store.dst, store.src]), store.time.repeat(2)
     )
-    return EvaluationSet({}, ids, (), pairs, ids.repeat(2))
+    return EvaluationSet({}, ids, (), pairs.with_labels(torch.ones(len(pairs))), ids.repeat(2))
 
 
 @given(store=event_streams(min_events=1), size=SIZES, first=st.integers(0, 9))

@@ -68,7 +68,8 @@ def exam_of(store):
     """Every event, and its reverse as the negative."""
     ids = torch.arange(len(store))
     ends = torch.cat([store.src, store.dst]), torch.cat([store.dst, store.src])
-    return EvaluationSet({}, ids, (), PairBatch.from_pairs(*ends, store.time.repeat(2)), ids.repeat(2))
+    pairs = PairBatch.from_pairs(*ends, store.time.repeat(2))
+    return EvaluationSet({}, ids, (), pairs.with_labels(torch.ones(len(pairs))), ids.repeat(2))
 
 
 @settings(max_examples=15)
@@ -133,7 +134,13 @@ def test_a_candidate_sees_what_its_event_sees():
         score = score_evaluation_set(
             reader,
             stream,
-            EvaluationSet({}, evaluation_set.events, (), pairs, torch.full((len(dst),), event)),
+            EvaluationSet(
+                {},
+                evaluation_set.events,
+                (),
+                pairs.with_labels(torch.ones(len(pairs))),
+                torch.full((len(dst),), event),
+            ),
             rule,
         )
         above, level = int((score[1:] > score[0]).sum()), int((score[1:] == score[0]).sum())
@@ -187,7 +194,7 @@ def test_trees_learn_from_lagging_tables(batch, tmp_path):
     fit = Trainer(
         task, scorer, stream, LinkFitConfig(batch=batch, visible="batch"), RunDirectory(tmp_path), 0
     )
-    view = next(fit.executor._views())
+    view = next(fit.executor._look_up()).view
     began = stream.store.time[train][torch.arange(len(train)) // batch * batch]
     assert torch.equal(view.pairs.known, began.repeat(2))
     assert torch.equal(view.pairs.time, stream.store.time[train].repeat(2))

@@ -12,10 +12,15 @@ from browser import find_browser
 from commands import invoke
 from door_cases import COLUMNS, letters
 from dygmamba.data.storage.dataset import save_dataset
+from dygmamba.lab.audit_model import INVARIANCES, AuditedModel, check_ceiling
+from dygmamba.lab.oracles import EventsByTime, compute_ceiling, measure_tie_luck
 from dygmamba.models.base import Heuristic
 from dygmamba.report.published import list_published_values
+from dygmamba.tasks.link import build_link_set
+from dygmamba.tasks.metrics import link_metrics
 from outside_models import NoSettings, Sound
 from raising import raises
+from streams import split_stream
 from torture_cases import SECONDS
 
 long_run = pytest.mark.skipif(
@@ -125,7 +130,7 @@ def test_a_model_that_does_not_leak_passes(monkeypatch, capsys, folder, register
     code, out, _ = audit(monkeypatch, capsys, folder, "small", "--model", "mine", "--json")
     checks = json.loads(out)["checks"]
     assert code == 0
-    assert [row["name"] for row in checks] == ["future", "batch", "order", "padding", "own time"]
+    assert [row["name"] for row in checks] == [*INVARIANCES, "own time"]
     assert all(row["passed"] for row in checks)
 
 
@@ -216,7 +221,7 @@ def test_a_run_is_audited_with_its_own_weights(monkeypatch, capsys, tmp_path, fo
     code, out, _ = audit(monkeypatch, capsys, folder, str(run.path), "--json")
     checks = {row["name"]: row["passed"] for row in json.loads(out)["checks"]}
     assert code == 0
-    assert checks == dict.fromkeys(("future", "batch", "order", "padding", "own time", "ceiling"), True)
+    assert checks == dict.fromkeys((*INVARIANCES, "own time", "ceiling"), True)
     assert audit(monkeypatch, capsys, folder, "small", str(run.path))[0] == 0
 
 
@@ -303,3 +308,48 @@ def test_the_page_opens_and_fits_a_phone(monkeypatch, capsys, folder, tmp_path):
     evil = dm.generate(nodes=40, events=800, communities=4)
     object.__setattr__(evil, "name", "<script>alert(1)</script>")
     assert "<script" not in dm.audit(evil).page(tmp_path / "evil.html").read_text()
+
+
+def measure_ceiling(data, ap):
+    """The ceiling check of a model with this AP on the test events with random negatives."""
+    stream = split_stream(data.store)
+    evaluation_set, events_by_time = (
+        build_link_set(data.store, stream.split, "test"),
+        EventsByTime(data.store),
+    )
+    ceiling = compute_ceiling(events_by_time, evaluation_set)
+    row = evaluation_set.about | {"ap": ap}
+    model = AuditedModel("given", (), lambda sets: [row])
+    (check,) = check_ceiling(model, events_by_time, [evaluation_set], [ceiling])
+    return check, ceiling
+
+
+def test_the_ceiling_of_a_few_events_is_not_above_what_is_possible():
+    """Of seven test events some negatives are events: an AP of 1 is impossible and refused, the oracle's is not."""
+    data = dm.read([(k % 3, (k + 1) % 3, k // 3) for k in range(46)], name="tiny")
+    check, ceiling = measure_ceiling(data, 1.0)
+    assert ceiling.events == 7
+    assert not check.passed
+    assert measure_ceiling(data, ceiling.edge_oracle_ap_untied)[0].passed
+    assert measure_ceiling(data, ceiling.bound_ap)[0].passed
+
+
+def test_luck_with_ties_is_the_spread_over_random_orders():
+    """The deviation equals that of the metric itself with random ties, and falls with the number of events."""
+    spreads = []
+    for events in (1_300, 3_900):
+        store = distinct_snapshots().store[:events]
+        evaluation_set = build_link_set(store, split_stream(store).split, "test")
+        pairs, is_event = evaluation_set.pairs, EventsByTime(store).is_event(evaluation_set.pairs)
+        rng = torch.Generator().manual_seed(1)
+        found = torch.tensor(
+            [
+                link_metrics(
+                    is_event + torch.rand(len(pairs), generator=rng) / 2, pairs.label, pairs.group
+                ).ap
+                for _ in range(200)
+            ]
+        )
+        spreads.append(measure_tie_luck(pairs, is_event))
+        assert spreads[-1] == pytest.approx(float(found.std()), rel=0.2)
+    assert spreads[1] < spreads[0]

@@ -52,13 +52,8 @@ def sort_batches(levels, batch_size):
 def pairs_of(query, label, group):
     """Queries with the same number are the same pair at the same time."""
     number = torch.tensor(query)
-    return PairBatch.from_pairs(
-        number,
-        number,
-        torch.zeros(len(query)).double(),
-        label=torch.tensor(label).float(),
-        group=torch.tensor(group),
-    )
+    pairs = PairBatch.from_pairs(number, number, torch.zeros(len(query)).double())
+    return pairs.with_labels(torch.tensor(label).float(), torch.tensor(group))
 
 
 exams = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3)), min_size=2, max_size=6)
@@ -86,12 +81,9 @@ def test_the_order_by_share_does_not_maximize_ap_with_ties():
     label = torch.tensor([1.0] * sum(hits) + [0.0] * sum(misses))
     by_share, other = torch.tensor([2.0, 1.0, 0.0]), torch.tensor([2.0, 0.0, 1.0])
     assert average_precision(other[query], label) > average_precision(by_share[query], label)
-    pairs = PairBatch.from_pairs(
-        *(torch.from_numpy(query),) * 2,
-        torch.zeros(len(query)).double(),
-        label,
-        torch.zeros(len(query)).long(),
-    )
+    number = torch.from_numpy(query)
+    pairs = PairBatch.from_pairs(number, number, torch.zeros(len(query)).double())
+    pairs = pairs.with_labels(label, torch.zeros(len(query)).long())
     assert bound_by_labels(pairs).ap_pooled >= average_precision(other[query], label)
 
 

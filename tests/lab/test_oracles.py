@@ -82,9 +82,8 @@ def test_the_expected_untied_ap_is_the_mean_over_all_orders():
     """Of 3 positives and 2 negatives that are events: all 120 orders; the other negative is ranked below."""
     label = torch.tensor([1.0, 1, 1, 0, 0, 0])
     true = torch.tensor([True, True, True, True, True, False])
-    pairs = PairBatch.from_pairs(
-        *(torch.zeros(6, dtype=torch.int64),) * 2, torch.zeros(6).double(), label, torch.zeros(6).long()
-    )
+    none = torch.zeros(6, dtype=torch.int64)
+    pairs = PairBatch.from_pairs(none, none, none.double()).with_labels(label, none)
     by_hand = [average_precision_score(label.numpy(), [*scores, 0]) for scores in permutations(range(1, 6))]
     assert _expected_untied_ap(pairs, true) == pytest.approx(sum(by_hand) / len(by_hand), abs=1e-12)
 

@@ -25,7 +25,7 @@ from dygmamba.models.heuristics import (
 from dygmamba.models.lagging_heuristics import LaggingPopularity, LaggingRecency
 from dygmamba.runs.evaluation import HeuristicEvaluator
 from dygmamba.sampling.index import NeighborIndex, gather_view
-from dygmamba.sampling.view import PairBatch, PairView
+from dygmamba.sampling.view import LabelledView, PairBatch, PairView
 from strategies import event_streams
 
 STORE = EventStore.from_columns(
@@ -131,11 +131,10 @@ def test_regression_learns_which_age_matters():
         src.repeat(2),
         torch.cat([dst, others]),
         time.repeat(2),
-        label=(torch.arange(2 * events) < events).float(),
-    )
+    ).with_labels((torch.arange(2 * events) < events).float())
     view = gather_view(NeighborIndex.build(store), store.features, pairs, rule.requests)
     before = rule(view)
-    rule.fit(view)
+    rule.fit(LabelledView(view, pairs))
     loss = torch.nn.functional.binary_cross_entropy_with_logits
     assert loss(rule(view), pairs.label.double()) < loss(before, pairs.label.double())
     assert rule._weight[1] < rule._weight[0]

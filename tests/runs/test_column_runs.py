@@ -12,6 +12,7 @@ from dygmamba.engine.evaluation import score_evaluation_set
 from dygmamba.models.base import DatasetFacts
 from dygmamba.models.configs import TreesConfig
 from dygmamba.models.trees import BoostedTrees
+from dygmamba.sampling.view import LabelledView
 from dygmamba.tasks.link import LinkTask, build_link_set
 from raising import raises
 from streams import split_stream
@@ -45,7 +46,7 @@ def fit_trees(**settings):
     )
     task = LinkTask.create(stream.store, stream.split, stream.device)
     pairs = task.build_queries(stream.store.select(stream.split.train), task.draw_negatives(0, 0))
-    table = scorer.study([stream.training_view(pairs, scorer.requests)])
+    table = scorer.study([LabelledView(stream.training_view(pairs, scorer.requests), pairs)])
     for _ in range(scorer.config.trees):
         scorer.learn(table)
     test = build_link_set(stream.store, stream.split, "test")

@@ -97,7 +97,7 @@ def build_set(count):
     ends = torch.zeros(2 * count, dtype=torch.int64)
     label = (torch.arange(2 * count) < count).float()
     number = torch.arange(count).repeat(2)
-    pairs = PairBatch.from_pairs(ends, ends, number.double(), label, number)
+    pairs = PairBatch.from_pairs(ends, ends, number.double()).with_labels(label, number)
     return EvaluationSet({"split": "test"}, torch.arange(count), (), pairs, number)
 
 

@@ -46,7 +46,8 @@ def fit_of(name, folder, config=QUICK, store=None):
     torch.manual_seed(0)
     model = (NodeClassifier if config.finetune else FrozenClassifier)(encoder, task.target.outputs)
     if not config.finetune:
-        model.use(embed_sources(encoder, stream, config, 0))
+        task = task.with_embeddings(embed_sources(encoder, stream, config, 0))
+        model.read_columns()
     return Trainer(task, model, stream, config, RunDirectory(folder), 0)
 
 
@@ -90,7 +91,7 @@ def test_cached_embeddings_are_the_recomputed_ones(name, tmp_path):
     """The table of a frozen backbone = embedding all events again, after training too; and so are scores."""
     own = fit_of(name, tmp_path)
     own()
-    table = own.scorer.table
+    table = own.task.embedding
     assert torch.equal(table, embed_sources(own.scorer.encoder, own.stream, QUICK, 0))
     read = own.score(own.task.test)
     plain = NodeClassifier(own.scorer.encoder)
@@ -155,7 +156,7 @@ def test_fine_tuning_trains_what_the_source_embedding_depends_on(name, tmp_path)
         for cell in own.batch(epoch, number).memory_batches:
             context.update_memory(own.stream.train[context.rows(cell)])
         rows = context.rows(number)
-        embedding = own.scorer.encoder(context.view(own.stream.train[rows], epoch.others[rows]))[0]
+        embedding = own.scorer.encoder(context.look_up(own.stream.train[rows], epoch.others[rows]).view)[0]
         own.scorer.zero_grad()
         (embedding * torch.randn_like(embedding)).sum().backward()
         reached |= {

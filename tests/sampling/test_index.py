@@ -236,4 +236,3 @@ def test_a_part_of_a_view_equals_the_view_of_the_part(store, seed):
     for seen, found in ((part.pairs.src_row, alone.pairs.src_row), (part.pairs.dst_row, alone.pairs.dst_row)):
         ours, true = part.neighbors[0][0][seen], alone.neighbors[0][0][found]
         assert all(torch.equal(x, y) for x, y in zip(ours.columns, true.columns, strict=True))
-    assert torch.equal(part.pairs.label, pairs.label[chosen])

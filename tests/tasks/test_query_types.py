@@ -49,7 +49,7 @@ def test_metrics_of_a_type_are_those_of_its_events_alone():
     number = torch.arange(count).repeat(2)
     label = (torch.arange(2 * count) < count).float()
     score = torch.randn(2 * count, generator=rng) + label
-    pairs = PairBatch.from_pairs(number, number, number.double(), label, number)
+    pairs = PairBatch.from_pairs(number, number, number.double()).with_labels(label, number)
     evaluation_set = EvaluationSet({}, torch.arange(count), (), pairs, number)
     types = (torch.arange(count) % 2).to(torch.int8)  # no event has the third type
     found = compute_ap_by_type(types, score, evaluation_set)

@@ -30,7 +30,7 @@ from dygmamba.runs.opening import describe_training, store_run_dataset
 from dygmamba.sampling.decayed_counts import DecayedCountLists
 from dygmamba.sampling.draws import Draws
 from dygmamba.sampling.source_activity import SourceActivity
-from dygmamba.sampling.view import PairBatch
+from dygmamba.sampling.view import LabelledView, PairBatch
 from dygmamba.tasks.activity import fit_activity
 from dygmamba.tasks.link import LinkTask, build_link_set
 from dygmamba.tasks.training_negatives import (
@@ -246,7 +246,7 @@ def test_trees_start_from_offsets_and_store_none(stream):
         torch.manual_seed(0)
         scorer = spec.build(build_config(spec.config, TINY["trees"] | {"skip": 0.0}), facts)
         views.append(stream.training_view(pairs, scorer.requests))
-        lessons.append(scorer.study(views[-1:], offset))
+        lessons.append(scorer.study([LabelledView(views[-1], pairs)], offset))
         for _ in range(4):
             scorer.learn(lessons[-1])
         scores.append(scorer(views[-1]))

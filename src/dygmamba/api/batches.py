@@ -17,7 +17,7 @@ from dygmamba.engine.stream import Stream
 from dygmamba.runs.opening import build_link_stream, choose_device
 from dygmamba.sampling.draws import Draws
 from dygmamba.sampling.negatives import SAMPLERS
-from dygmamba.sampling.view import NeighborRequest, PairBatch, PairView
+from dygmamba.sampling.view import LabelledPairs, NeighborRequest, PairView
 from dygmamba.tasks.link import SETTINGS, LinkTask, build_link_set
 
 SPLIT_NAMES = ("train", "val", "test")
@@ -29,11 +29,7 @@ class Step:
 
     view: PairView
     events: EventBatch
-
-    @property
-    def label(self) -> Tensor:
-        """1 for an event, 0 for a negative, one value per pair."""
-        return self.view.pairs.label
+    label: Tensor  # 1 for an event, 0 for a negative, one value per pair
 
 
 @check_arguments
@@ -91,10 +87,10 @@ def batches(
     else:
         queries, build_view = _iterate_evaluation(stream, size, (split, kind, sampler)), stream.view
     draws = Draws.from_seed(seed, device=stream.device)
-    return (Step(build_view(pairs, requests, draws), events) for pairs, events in queries)
+    return (Step(build_view(pairs, requests, draws), events, pairs.label) for pairs, events in queries)
 
 
-def _iterate_training(stream: Stream, size: int, seed: int) -> Iterator[tuple[PairBatch, EventBatch]]:
+def _iterate_training(stream: Stream, size: int, seed: int) -> Iterator[tuple[LabelledPairs, EventBatch]]:
     task = LinkTask.create(stream.store, stream.split, stream.device)
     others = task.draw_negatives(seed, 0)
     for rows in torch.arange(len(stream.train), device=stream.device).split(size):
@@ -104,7 +100,7 @@ def _iterate_training(stream: Stream, size: int, seed: int) -> Iterator[tuple[Pa
 
 def _iterate_evaluation(
     stream: Stream, size: int, chosen: tuple[str, str, str]
-) -> Iterator[tuple[PairBatch, EventBatch]]:
+) -> Iterator[tuple[LabelledPairs, EventBatch]]:
     """Yield the published queries of a split, setting and negative sampler: its events and their negatives."""
     evaluation_set = build_link_set(stream.store, stream.split, *chosen)
     pairs, count = evaluation_set.pairs.to(stream.device), len(evaluation_set.events)

@@ -63,7 +63,7 @@ def register(
     >>> dm.register("ages", Config, Ages).settings
     {'out': 8}
     >>> dm.check_model("ages").num_rows
-    7
+    9
     """
     if not re.fullmatch(r"\w[\w.-]*", name):
         raise ConfigError(
@@ -82,8 +82,8 @@ def register(
 def check_model(name: str, **settings: Any) -> pa.Table:
     """Check that a model keeps the contract of all models; returns a row per check, or raises a ContractError.
 
-    Later events change no score, nor do batch, order and padding; scores are finite; the gradient reaches every
-    parameter; weights survive saving and loading.
+    Labels and later events change no score, nor do batch, order, padding and earlier queries; scores are finite; the
+    gradient reaches every parameter; weights survive saving and loading.
 
     >>> import dygmamba as dm
     >>> dm.check_model("graphmixer", neighbors=4, window=9)["check"][0].as_py()

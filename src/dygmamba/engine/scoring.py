@@ -92,7 +92,7 @@ class StreamScorer:
         Raises:
             ScoreError: A score is not finite.
         """
-        queries, scores = pairs.to(self.stream.device), ScoreBuffer(len(pairs))
+        queries, scores = pairs.without_labels().to(self.stream.device), ScoreBuffer(len(pairs))
         with self._turn, closing(self._group_by_visible(visible, len(pairs))) as groups:
             self._score_groups(groups, queries, scores, advance)
         self.stream.store.check_unchanged()  # a file that changed under the last pass would have spoiled it

@@ -166,7 +166,7 @@ def audit_stream(
             checks = [
                 *check_invariances(model),
                 check_same_time_visibility(model, visible),
-                *check_ceiling(model, evaluation_sets.values(), ceilings),
+                *check_ceiling(model, events_by_time, list(evaluation_sets.values()), ceilings),
             ]
     return Audit(
         dataset=dataset,

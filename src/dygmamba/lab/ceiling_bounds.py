@@ -22,7 +22,7 @@ from jaxtyping import Float64, Int64
 from torch import Tensor
 
 from dygmamba.data.events.event_store import EventStore
-from dygmamba.sampling.view import PairBatch
+from dygmamba.sampling.view import LabelledPairs, PairBatch
 from dygmamba.tasks.base import EvaluationSet
 from dygmamba.tasks.metrics import PUBLISHED_BATCH
 
@@ -41,7 +41,7 @@ class MetricBound:
     auc_pooled: float
 
 
-def bound_by_labels(pairs: PairBatch, batch: int = PUBLISHED_BATCH) -> MetricBound:
+def bound_by_labels(pairs: LabelledPairs, batch: int = PUBLISHED_BATCH) -> MetricBound:
     """Return bounds for every score that is a function of the pair and the time, the labels known.
 
     The means over batches allow another function in every batch.

@@ -140,10 +140,9 @@ def _build_set(
         torch.cat([positives.src, drawn.src]),
         torch.cat([positives.dst, drawn.dst]),
         published.pairs.time,
-        label=published.pairs.label,
-        group=published.pairs.group,
     )
-    return replace(published, pairs=pairs)
+    labelled = pairs.with_labels(published.pairs.label, published.pairs.group)
+    return replace(published, pairs=labelled)
 
 
 def build_ceiling_table(folder: Path) -> str:

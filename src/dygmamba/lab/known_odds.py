@@ -25,7 +25,7 @@ from torch import Tensor
 from dygmamba.data.events.event_store import EventBatch, EventStore
 from dygmamba.data.events.splits import Split
 from dygmamba.report.result_records import ResultRecord, StudyResults
-from dygmamba.sampling.view import PairBatch
+from dygmamba.sampling.view import LabelledPairs, PairBatch
 from dygmamba.tasks.training_negatives import (
     MAX_TRIES,
     WINDOW_EVENTS,
@@ -164,7 +164,7 @@ class MeanOddsNegatives:
     def draw_negatives(self, seed: int, epoch: int) -> Int64[Tensor, "k"]:
         return self.mixed.draw_negatives(seed, epoch)
 
-    def build_queries(self, events: EventBatch, others: Int64[Tensor, "b"]) -> PairBatch:
+    def build_queries(self, events: EventBatch, others: Int64[Tensor, "b"]) -> LabelledPairs:
         return self.mixed.build_queries(events, others)
 
     def offset(self, pairs: PairBatch) -> Float32[Tensor, "p"]:

@@ -104,7 +104,7 @@ class OverwrittenHistoryStream(Stream):
             full = replace(request, fanout=(longest,), strategy="recent")
             (sequence,) = self.index.gather(full, pairs.node, pairs.when, draws)
             hops.append((_keep_last(self._overwrite(sequence), request.fanout[0]),))
-        return PairView(pairs, tuple(hops), self.events.features)
+        return PairView(pairs.without_labels(), tuple(hops), self.events.features)
 
     def _overwrite(self, sequence: NeighborSequence) -> NeighborSequence:
         """Overwrite floor(rate * n) of the n entries of each history, and sort it by time again."""

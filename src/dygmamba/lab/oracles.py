@@ -16,9 +16,11 @@ from torch import Tensor
 
 from dygmamba.data.events.event_store import EventStore
 from dygmamba.lab.ceiling_bounds import NegativeDraws, bound_by_labels, bound_expectation
-from dygmamba.sampling.view import PairBatch
+from dygmamba.sampling.view import LabelledPairs, PairBatch
 from dygmamba.tasks.base import EvaluationSet
 from dygmamba.tasks.metrics import PUBLISHED_BATCH, LinkMetrics, link_metrics
+
+TIE_ORDERS = 400  # random orders of tied pairs from which the spread of AP is estimated
 
 
 @dataclass(frozen=True)
@@ -240,11 +242,11 @@ def score_moment(events_by_time: EventsByTime, evaluation_set: EvaluationSet) ->
     return events / events_by_time.count_source_events(evaluation_set.pairs).clamp(min=1)
 
 
-def _evaluate_oracle(pairs: PairBatch, score: Bool[Tensor, "p"] | Float[Tensor, "p"]) -> LinkMetrics:
+def _evaluate_oracle(pairs: LabelledPairs, score: Bool[Tensor, "p"] | Float[Tensor, "p"]) -> LinkMetrics:
     return link_metrics(score.double(), pairs.label, pairs.group)
 
 
-def _expected_untied_ap(pairs: PairBatch, is_event: Bool[Tensor, "p"]) -> float:
+def _expected_untied_ap(pairs: LabelledPairs, is_event: Bool[Tensor, "p"]) -> float:
     """Return the mean over batches of the edge oracle's expected AP if its ties are broken at random.
 
     For n tied pairs of which P are positive the expected AP is r + (1 - r) H_n / n, with r = (P - 1) / (n - 1) and the
@@ -258,3 +260,17 @@ def _expected_untied_ap(pairs: PairBatch, is_event: Bool[Tensor, "p"]) -> float:
         [torch.zeros(1).double(), (1 / torch.arange(1, int(n.max()) + 1).double()).cumsum(0)]
     )
     return float((rest + (1 - rest) * harmonic[n.long()] / n).mean())
+
+
+def measure_tie_luck(pairs: LabelledPairs, is_event: Bool[Tensor, "p"]) -> float:
+    """Return the standard deviation of the edge oracle's AP, mean over batches, if its ties are broken at random."""
+    batch, rng = pairs.group // PUBLISHED_BATCH, torch.Generator().manual_seed(0)
+    variance, batches = 0.0, int(batch.max()) + 1
+    for number in range(batches):
+        label = pairs.label[is_event & (batch == number)].double()
+        if bool((label > 0).all()):
+            continue
+        hit = label[torch.rand(TIE_ORDERS, len(label), generator=rng).argsort(dim=1)]
+        precision = hit.cumsum(dim=1) / torch.arange(1, len(label) + 1)
+        variance += float(((precision * hit).sum(dim=1) / hit.sum(dim=1)).var())
+    return variance**0.5 / batches

@@ -21,7 +21,7 @@ from dygmamba.data.events.stream_prefix import StreamPrefix
 from dygmamba.models.configs import NetworkConfig
 from dygmamba.models.spec import ModelSpec as ModelSpec
 from dygmamba.ops.gather_rows import gather_rows
-from dygmamba.sampling.view import NeighborRequest, PairBatch, PairView, Request
+from dygmamba.sampling.view import LabelledView, NeighborRequest, PairBatch, PairView, Request
 
 # Longest time scale of a bank of walk decays, in training periods: the test may lie far behind them.
 SLOWEST_WALKS = 4
@@ -192,8 +192,8 @@ class RoundLearner(Protocol):
     rounds: int
     negatives: int
 
-    def study(self, views: Iterable[PairView], offset: Offset | None = None) -> Any:
-        """Prepare the training table: all queries of the training period, as views of strictly earlier events.
+    def study(self, queries: Iterable[LabelledView], offset: Offset | None = None) -> Any:
+        """Prepare the training table: all queries of the training period with their labels.
 
         `offset` returns what is added to the logits of queries in the loss, and in no score.
         """
@@ -218,10 +218,10 @@ class FeatureReader(Protocol):
 class GroupLearner(RoundLearner, Protocol):
     """A round learner that can also learn to rank each event among its candidates."""
 
-    def study_groups(self, views: Iterable[PairView], offset: Offset | None = None) -> Any:
+    def study_groups(self, queries: Iterable[LabelledView], offset: Offset | None = None) -> Any:
         """Prepare a table as `study` does, for a softmax over each event and its candidates.
 
-        All queries of an event have the same number in `group` and are in one view, and every event has equally many.
+        All queries of an event have the same number in `group` and come together, and every event has equally many.
         """
         ...
 
@@ -292,8 +292,8 @@ class FittedHeuristic(Protocol):
         """Histories that the heuristic looks up for each query."""
         ...
 
-    def fit(self, view: PairView) -> None:
-        """Fit the weights to labelled training pairs."""
+    def fit(self, queries: LabelledView) -> None:
+        """Fit the weights to training queries."""
         ...
 
 

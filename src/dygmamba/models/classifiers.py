@@ -1,6 +1,6 @@
 """Source embeddings of an encoder, and node classifiers on a frozen or trained backbone.
 
-Legend: p pairs, e events, d width, c outputs if there are several.
+Legend: p pairs, d width, c outputs if there are several.
 """
 
 from jaxtyping import Float
@@ -44,18 +44,15 @@ class NodeClassifier(EncoderWrapper):
 
 
 class FrozenClassifier(NodeClassifier):
-    """A node head on a frozen backbone, whose embeddings are precomputed, one row per event.
-
-    Without a table (`use`) it computes the embeddings as its parent does.
-    """
+    """A node head on a frozen backbone, which computes the embeddings unless queries carry them."""
 
     def __init__(self, encoder: Encoder, outputs: int = 1) -> None:
         super().__init__(encoder.requires_grad_(False), outputs)
-        self.table: Tensor | None = None
+        self.reads_columns = False
 
-    def use(self, table: Float[Tensor, "e d"]) -> None:
-        """Read embeddings from this table from now on; no look-ups and no memory are needed any more."""
-        self.table, self.requests, self.stateful, self.elastic = table, (), False, False
+    def read_columns(self) -> None:
+        """Read the embeddings that queries carry from now on; no look-ups and no memory are needed any more."""
+        self.reads_columns, self.requests, self.stateful, self.elastic = True, (), False, False
 
     def train(self, mode: bool = True) -> "FrozenClassifier":
         """Set the mode of the head; the backbone always stays in evaluation mode."""
@@ -64,4 +61,7 @@ class FrozenClassifier(NodeClassifier):
         return self
 
     def forward(self, view: PairView) -> Float[Tensor, "p *c"]:
-        return super().forward(view) if self.table is None else self.head(self.table[view.pairs.group])
+        if not self.reads_columns:
+            return super().forward(view)
+        assert view.pairs.columns is not None
+        return self.head(view.pairs.columns.edge[view.pairs.columns.row])

@@ -17,7 +17,7 @@ from dygmamba.models.configs import EdgeBankConfig, NoConfig
 from dygmamba.nn.logistic import fit_logistic
 from dygmamba.sampling.counts import pair_key
 from dygmamba.sampling.event_history import EventHistory, HistoryRequest, StreamTotals
-from dygmamba.sampling.view import PairView
+from dygmamba.sampling.view import LabelledView, PairView
 
 POPULARITY_SCALE = 1e-3  # time scale of decayed popularity, as a share of the training period
 LOG_OF_NONE = -1e3  # below the logarithm of any positive number
@@ -179,9 +179,9 @@ class RecencyRegression(HistoryRule):
     def __call__(self, view: PairView) -> Float[Tensor, "p"]:
         return self._features(view) @ self._weight
 
-    def fit(self, view: PairView) -> None:
+    def fit(self, queries: LabelledView) -> None:
         """Fit the weights to labelled training pairs, each with strictly earlier training events."""
-        self._weight = fit_logistic(self._features(view), view.pairs.label.cpu().double())
+        self._weight = fit_logistic(self._features(queries.view), queries.pairs.label.cpu().double())
 
     def _features(self, view: PairView) -> Float64[Tensor, "p 3"]:
         queries = PairQueries(view)

@@ -37,7 +37,7 @@ from dygmamba.ops.trees import (
 from dygmamba.sampling.counts import CountRequest
 from dygmamba.sampling.node_values import NodeValueRequest
 from dygmamba.sampling.transitions import TransitionRequest
-from dygmamba.sampling.view import PairView
+from dygmamba.sampling.view import LabelledView, PairView
 
 VALUE_SCALES = 4  # time scales of edge features
 COLUMN_TYPES = {
@@ -219,11 +219,11 @@ class NodeTrees(nn.Module):
             found = joined[key] = (refs, torch.cat([*tables, *ends], dim=1))
         return found[1]
 
-    def study(self, views: Iterable[PairView], offset: Offset | None = None) -> NodeTable:
+    def study(self, queries: Iterable[LabelledView], offset: Offset | None = None) -> NodeTable:
         """Put all training queries into one table of bins."""
         parts = [
-            (self.features(view).cpu(), view.pairs.label.double().cpu(), view.pairs.time.cpu())
-            for view in views
+            (self.features(view).cpu(), pairs.label.double().cpu(), pairs.time.cpu())
+            for view, pairs in queries
         ]
         x, target, time = (torch.cat(column) for column in zip(*parts, strict=True))
         late = time >= time.sort().values[int(self.config.skip * len(time))]

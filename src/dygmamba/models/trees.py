@@ -42,7 +42,7 @@ from dygmamba.ops.trees import (
 )
 from dygmamba.sampling.counts import CountRequest
 from dygmamba.sampling.transitions import TransitionRequest
-from dygmamba.sampling.view import PairBatch, PairView
+from dygmamba.sampling.view import LabelledPairs, LabelledView, PairView
 from dygmamba.sampling.walks import WalkRequest
 
 
@@ -261,21 +261,21 @@ class BoostedTrees(nn.Module):
         self._cache[key] = CachedSums(table, trees.clone(), sums)
         return sums
 
-    def study(self, views: Iterable[PairView], offset: Offset | None = None) -> TrainingTable:
+    def study(self, queries: Iterable[LabelledView], offset: Offset | None = None) -> TrainingTable:
         """Put all training queries into one table of bins; the trees are fitted on top of the offsets."""
-        rows = self._join_rows(self._read_rows(view, offset) for view in views)
+        rows = self._join_rows(self._read_rows(part, offset) for part in queries)
         return self._build_table(rows, LogisticObjective(rows.label))
 
-    def study_groups(self, views: Iterable[PairView], offset: Offset | None = None) -> TrainingTable:
+    def study_groups(self, queries: Iterable[LabelledView], offset: Offset | None = None) -> TrainingTable:
         """Put all training queries into one table of bins, in which each event competes with its candidates."""
         rows = self._join_rows(
-            self._read_rows(view, offset).sort_by_event(view.pairs.group) for view in views
+            self._read_rows(part, offset).sort_by_event(part.pairs.group) for part in queries
         )
         return self._build_table(rows, SoftmaxObjective(len(rows.label) // int(rows.label.sum())))
 
-    def _read_rows(self, view: PairView, offset: Offset | None) -> TrainingRows:
-        columns = _labels_offsets_times(view.pairs, offset)
-        return TrainingRows(self.features(view).cpu(), *(column.cpu() for column in columns))
+    def _read_rows(self, queries: LabelledView, offset: Offset | None) -> TrainingRows:
+        columns = _labels_offsets_times(queries.pairs, offset)
+        return TrainingRows(self.features(queries.view).cpu(), *(column.cpu() for column in columns))
 
     def _join_rows(self, parts: Iterable[TrainingRows]) -> TrainingRows:
         """Join the rows of all views and leave out the earliest ones."""
@@ -337,7 +337,7 @@ class BoostedTrees(nn.Module):
         """Do nothing."""
 
 
-def _labels_offsets_times(pairs: PairBatch, offset: Offset | None) -> tuple[Tensor, Tensor, Tensor]:
+def _labels_offsets_times(pairs: LabelledPairs, offset: Offset | None) -> tuple[Tensor, Tensor, Tensor]:
     """Return label, offset and time of each query."""
     start = None if offset is None else offset(pairs)
     start = torch.zeros_like(pairs.label) if start is None else start

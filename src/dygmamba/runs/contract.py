@@ -18,15 +18,21 @@ from dygmamba.data.events.categories import Category
 from dygmamba.data.events.event_store import EventStore, FeatureTable
 from dygmamba.data.events.node_rows import STATIC_TIME, NodeRows
 from dygmamba.data.events.splits import Split
+from dygmamba.engine.evaluation import score_evaluation_set
+from dygmamba.engine.length_buckets import max_pairs_per_pass
 from dygmamba.engine.scoring import Ranker
 from dygmamba.engine.stream import Stream
 from dygmamba.models import find_model
-from dygmamba.models.base import DatasetFacts, RoundLearner, Scorer
+from dygmamba.models.base import DatasetFacts, ModelSpec, RoundLearner, Scorer
 from dygmamba.sampling.columns import QueryColumns
 from dygmamba.sampling.draws import Draws
-from dygmamba.sampling.view import NeighborSequence, PairBatch, PairView
+from dygmamba.sampling.view import LabelledPairs, LabelledView, NeighborSequence, PairBatch, PairView
+from dygmamba.tasks.base import EvaluationSet
+from dygmamba.tasks.metrics import PUBLISHED_BATCH
 
-EVENTS, NODES, PAIRS = 60, 7, 12
+EVENTS, NODES = 240, 7
+FEW = 8  # events, and about as many negatives, that are scored one by one
+NOISE, ROUNDS = 0.02, 4  # deviation that is added to weights; rounds that a round learner is trained for
 ROWS = 20  # of node features
 EVENT_TYPES = ("", "call", "mail", "visit")  # the first is a missing value
 TOLERANCE = 1e-5  # relative difference of scores that must be equal up to rounding
@@ -51,18 +57,37 @@ class CheckResult(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class CheckCase:
-    """A model to check, the stream, and the pairs to score."""
+    """A model to check, the stream, and the queries to score: events of its second half and as many negatives."""
 
     build: Callable[[], Scorer]
     store: EventStore
-    pairs: PairBatch
+    queries: EvaluationSet
 
-    def score(
-        self, pairs: PairBatch, store: EventStore | None = None, scorer: Scorer | None = None
-    ) -> Tensor:
-        """Score pairs; a memory observes every event strictly before each pair."""
+    @property
+    def pairs(self) -> LabelledPairs:
+        return self.queries.pairs
+
+    def select(self, rows: Tensor, time: Tensor | None = None) -> LabelledPairs:
+        """Return some of the pairs, if `time` is given at another one."""
+        pairs = self.pairs.select(rows)
+        return pairs if time is None else replace(pairs, when=time.expand(2 * len(rows)).contiguous())
+
+    @property
+    def few(self) -> Tensor:
+        """Rows of a few events, the first ones among them, and of a few negatives."""
+        half = len(self.queries.events)
+        return torch.cat([torch.arange(half)[:FEW], torch.arange(half, 2 * half)[:: -(-half // FEW)]])
+
+    def prepare(self, scorer: Scorer | None = None, store: EventStore | None = None) -> "Score":
+        """Return the function that scores pairs; a memory observes every event strictly before each pair."""
         ranker = Ranker(scorer or self.build(), _build_stream(self.store if store is None else store), seed=5)
-        return ranker.logits(pairs.src, pairs.dst, pairs.time, columns=self._columns(pairs))
+        return lambda pairs: ranker.logits(pairs.src, pairs.dst, pairs.time, columns=self._columns(pairs))
+
+    def evaluate(self, pairs: LabelledPairs) -> Tensor:
+        """Score labelled queries as an evaluation does."""
+        queries = pairs.with_columns(self._columns(pairs))
+        evaluation_set = replace(self.queries, pairs=queries, event_index=self.queries.event_index[self.few])
+        return score_evaluation_set(self.build(), _build_stream(self.store), evaluation_set)
 
     def view(self, scorer: Scorer, pairs: PairBatch) -> PairView:
         """Return what the model sees of pairs; a memory observes the first half of the stream."""
@@ -78,6 +103,33 @@ class CheckCase:
         return QueryColumns.of_events(self.store.features, torch.zeros_like(pairs.src))
 
 
+Score = Callable[[PairBatch], Tensor]
+
+
+def build_case(spec: ModelSpec, config: Any, store: EventStore, facts: DatasetFacts) -> CheckCase:
+    """Prepare the checks of a model on a stream.
+
+    Weights are moved a little, so that nothing hides behind one that starts at zero, and trees are grown.
+    """
+    queries = sample_queries(store)
+
+    def build() -> Scorer:
+        # every check builds the model anew and must get the same weights
+        with torch.random.fork_rng(devices=[]), torch.no_grad():
+            torch.manual_seed(0)
+            scorer = spec.build(config, facts)
+            for weight in scorer.parameters() if isinstance(scorer, nn.Module) else ():
+                weight.add_(torch.randn_like(weight), alpha=NOISE)
+            if isinstance(scorer, RoundLearner) and isinstance(scorer, Scorer):
+                seen = _build_stream(store).view(queries.pairs, scorer.requests, Draws.from_seed(5))
+                table = scorer.study([LabelledView(seen, queries.pairs)])
+                for _ in range(ROUNDS):
+                    scorer.learn(table)
+        return scorer.eval() if isinstance(scorer, nn.Module) else scorer
+
+    return CheckCase(build, store, queries)
+
+
 def check_model(name: str, settings: dict[str, Any]) -> pa.Table:
     """Run all checks on a registered model.
 
@@ -88,15 +140,7 @@ def check_model(name: str, settings: dict[str, Any]) -> pa.Table:
         ContractError: A check failed.
     """
     spec, store = find_model(name), sample_stream()
-    config = build_config(spec.config, settings)
-
-    def build() -> Scorer:
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(0)
-            scorer = spec.build(config, DatasetFacts.of(store))
-        return scorer.eval() if isinstance(scorer, nn.Module) else scorer
-
-    case = CheckCase(build, store, sample_pairs(store))
+    case = build_case(spec, build_config(spec.config, settings), store, DatasetFacts.of(store))
     checks = [key for key in CHECKS if spec.trainable or key not in WEIGHT_CHECKS]
     results = {key: run_check(key, case) for key in checks}
     rows = [
@@ -152,12 +196,19 @@ def _sample_node_rows(time: Tensor, rng: torch.Generator) -> NodeRows:
     return NodeRows.from_unsorted(*columns, names=("level",), categories=(Category("kind", EVENT_TYPES),))
 
 
-def sample_pairs(store: EventStore, count: int = PAIRS) -> PairBatch:
-    """Create random pairs at times of the second half of the stream."""
-    rng = torch.Generator().manual_seed(1)
-    src, dst = (torch.randint(NODES, (count,), generator=rng) for _ in range(2))
-    at = torch.randint(EVENTS // 2, EVENTS, (count,), generator=rng)
-    return PairBatch.from_pairs(src, dst, store.time[at])
+def sample_queries(store: EventStore) -> EvaluationSet:
+    """Query the first events of the second half, a published batch at most, and as many negatives.
+
+    A negative has the source and the time of its event and the destination of another one.
+    """
+    half = len(store) // 2
+    events = torch.arange(half, min(len(store), half + PUBLISHED_BATCH))
+    other = events[torch.randint(len(events), events.shape, generator=torch.Generator().manual_seed(1))]
+    number = torch.arange(len(events)).repeat(2)
+    ends = store.src[events].repeat(2), torch.cat([store.dst[events], store.dst[other]])
+    pairs = PairBatch.from_pairs(*ends, store.time[events].repeat(2))
+    labelled = pairs.with_labels((torch.arange(len(pairs)) < len(events)).float(), number)
+    return EvaluationSet({}, events, (torch.arange(half),), labelled, number)
 
 
 def _build_stream(store: EventStore) -> Stream:
@@ -173,32 +224,39 @@ def _compare_scores(actual: Tensor, expected: Tensor, change: str) -> CheckResul
 
 
 def _check_finite(case: CheckCase) -> CheckResult:
-    pairs, last = case.pairs, torch.tensor([case.store.num_nodes - 1])
+    pairs, last = case.select(case.few), torch.tensor([case.store.num_nodes - 1])
     without_history = PairBatch.from_pairs(last, last, case.store.time[:1])
     # the ranker raises for scores that are not finite
-    scores = torch.cat([case.score(pairs), case.score(without_history)])
+    scores = torch.cat([case.prepare()(pairs), case.prepare()(without_history)])
     count = len(pairs) + 1
     return CheckResult(
         None if scores.shape == (count,) else f"{tuple(scores.shape)} scores for {count} pairs"
     )
 
 
+def _check_label(case: CheckCase) -> CheckResult:
+    pairs = case.select(case.few)
+    flipped = pairs.with_labels(1 - pairs.label, pairs.group.flip(0))
+    return _compare_scores(case.evaluate(flipped), case.evaluate(pairs), "its label")
+
+
 def _check_causal(case: CheckCase) -> CheckResult:
     """Compare with a stream that ends before the query; in the other one, later columns are far off.
 
-    Node features of the query time and later are far off in a third stream.
+    The pairs are events of the query time and later. Node features of the query time and later are far off in a third
+    stream.
     """
-    store, pairs = case.store, case.pairs
+    store = case.store
     time = store.time[len(store) // 2]
-    now = PairBatch.from_pairs(pairs.src, pairs.dst, time.expand(len(pairs)).contiguous())
+    now = case.select(case.few, time)
     past = _drop_later_node_rows(store[: int(torch.searchsorted(store.time, time))], float(time))
     other = replace(store, features=_perturb_later_features(store.features, len(past)))
-    expected = case.score(now, past)
-    result = _compare_scores(case.score(now, other), expected, "an event at its time or later")
+    expected = case.prepare(store=past)(now)
+    result = _compare_scores(case.prepare(store=other)(now), expected, "an event at its time or later")
     if result.problem is not None or store.features.node_rows is None:
         return result
     other = replace(past, features=_add_later_node_rows(past, float(time)))
-    return _compare_scores(case.score(now, other), expected, "a node feature of its time or later")
+    return _compare_scores(case.prepare(store=other)(now), expected, "a node feature of its time or later")
 
 
 def _drop_later_node_rows(store: EventStore, time: float) -> EventStore:
@@ -243,23 +301,44 @@ def _perturb_later_features(features: FeatureTable, known: int) -> FeatureTable:
 
 
 def _check_batch(case: CheckCase) -> CheckResult:
-    pairs = case.pairs
-    together = case.score(pairs)
-    columns = (pairs.src, pairs.dst, pairs.time)
-    single = [case.score(PairBatch.from_pairs(*(column[k : k + 1] for column in columns))) for k in range(4)]
-    return _compare_scores(torch.cat(single), together[:4], "a batch of one pair")
+    """Compare passes as large as any with a few of their pairs alone, and with halves of them.
+
+    All pairs have one time, which is one pass of a memory too, or times from the first to the last, with histories of
+    all lengths.
+    """
+    scorer, count = case.build(), len(case.pairs)
+    every = torch.arange(max(count, max_pairs_per_pass(scorer.requests, case.pairs.node.device))) % count
+    halves = torch.randperm(count).split(-(-count // 2))
+    spread = case.store.time[torch.linspace(0, len(case.store) - 1, count).long()]
+    for time in (case.pairs.time.max().expand(count), spread):
+        together = case.prepare(scorer)(case.select(every, time[every].repeat(2)))[:count]
+        for parts, change in ((case.few.split(1), "a batch of one pair"), (halves, "another batch")):
+            score = case.prepare(scorer)
+            found = torch.cat([score(case.select(rows, time[rows].repeat(2))) for rows in parts])
+            result = _compare_scores(found, together[torch.cat(parts)], change)
+            if result.problem is not None:
+                return result
+    return result
 
 
 def _check_order(case: CheckCase) -> CheckResult:
-    pairs = case.pairs
-    order = torch.randperm(len(pairs), generator=torch.Generator().manual_seed(2))
-    shuffled = PairBatch.from_pairs(pairs.src[order], pairs.dst[order], pairs.time[order])
-    return _compare_scores(case.score(shuffled), case.score(pairs)[order], "another order")
+    pairs = case.select(case.few, case.pairs.time.max())
+    order = torch.randperm(len(pairs))
+    return _compare_scores(case.prepare()(pairs.select(order)), case.prepare()(pairs)[order], "another order")
+
+
+def _check_repeat(case: CheckCase) -> CheckResult:
+    """Score queries, others, and the same again; nobody asked for their time before."""
+    score, last = case.prepare(), case.store.time.max()
+    pairs = case.select(case.few, last + 0.5)
+    first = score(pairs)
+    score(case.select(case.few, last + 1))
+    return _compare_scores(score(pairs), first, "an earlier query")
 
 
 def _check_padding(case: CheckCase) -> CheckResult:
     scorer = case.build()
-    view = case.view(scorer, case.pairs)
+    view = case.view(scorer, case.select(case.few))
     wide = replace(view, neighbors=tuple(_widen(hops) for hops in view.neighbors))
     with torch.no_grad():
         return _compare_scores(scorer(wide), scorer(view), "more padding")
@@ -291,8 +370,8 @@ def _check_gradient(case: CheckCase) -> CheckResult:
     if isinstance(scorer, RoundLearner):
         return CheckResult(None)  # trained without gradients
     scorer.train()
-    view = case.view(scorer, sample_pairs(case.store, 40))
-    (scorer(view) * torch.linspace(0.5, 1.5, 40)).sum().backward()
+    view = case.view(scorer, case.select(case.few))
+    (scorer(view) * torch.linspace(0.5, 1.5, len(view.pairs))).sum().backward()
     dead = [
         key
         for key, weight in scorer.named_parameters()
@@ -302,23 +381,23 @@ def _check_gradient(case: CheckCase) -> CheckResult:
 
 
 def _check_round_trip(case: CheckCase) -> CheckResult:
-    first, second, pairs = case.build(), case.build(), case.pairs
+    first, second, pairs = case.build(), case.build(), case.select(case.few)
     assert isinstance(first, nn.Module)
     assert isinstance(second, nn.Module)
     with torch.no_grad():
         for weight in second.parameters():
             weight.add_(1)
     second.load_state_dict({key: value.clone() for key, value in first.state_dict().items()})
-    return _compare_scores(
-        case.score(pairs, scorer=second), case.score(pairs, scorer=first), "saving and loading"
-    )
+    return _compare_scores(case.prepare(second)(pairs), case.prepare(first)(pairs), "saving and loading")
 
 
 CHECKS: dict[str, Callable[[CheckCase], CheckResult]] = {
     "finite": _check_finite,
+    "label": _check_label,
     "causal": _check_causal,
     "batch": _check_batch,
     "order": _check_order,
+    "repeat": _check_repeat,
     "padding": _check_padding,
     "gradient": _check_gradient,
     "state dict": _check_round_trip,

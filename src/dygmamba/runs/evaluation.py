@@ -33,6 +33,7 @@ from dygmamba.runs.opening import build_link_stream
 from dygmamba.sampling.columns import find_query_columns
 from dygmamba.sampling.negatives import PUBLISHED_SEEDS, SAMPLERS
 from dygmamba.sampling.source_activity import SourceActivity
+from dygmamba.sampling.view import LabelledView
 from dygmamba.tasks.activity import ActivityRate, choose_activity_weight, fit_activity
 from dygmamba.tasks.base import EvaluationSet
 from dygmamba.tasks.calibration import LinkCalibration, compute_reliability
@@ -411,4 +412,4 @@ def fit_heuristic(scorer: FittedHeuristic, stream: Stream) -> None:
     others = negatives.draw_negatives(seed=0, epoch=0)
     last = slice(max(0, len(train) - MAX_FITTED_EVENTS), None)
     pairs = negatives.build_queries(store.select(train[last]), others[last])
-    scorer.fit(stream.training_view(pairs, scorer.requests))
+    scorer.fit(LabelledView(stream.training_view(pairs, scorer.requests), pairs))

@@ -77,15 +77,7 @@ class TensorScorer(nn.Module):
         self.scorer, self.hops = scorer, hops
 
     def forward(self, inputs: Inputs) -> Tensor:
-        src_row = inputs["src_row"]
-        pairs = PairBatch(
-            inputs["node"],
-            inputs["when"],
-            src_row,
-            inputs["dst_row"],
-            torch.zeros_like(src_row).float(),
-            src_row,
-        )
+        pairs = PairBatch(inputs["node"], inputs["when"], inputs["src_row"], inputs["dst_row"])
         neighbors = tuple(
             tuple(
                 NeighborSequence(*(inputs[f"past.{request}.{hop}.{name}"] for name in SEQUENCE_COLUMNS))

@@ -241,11 +241,13 @@ def _build_node_fit(
     encoder.delete_saved_memory()
     if isinstance(model, FrozenClassifier):
         try:
-            model.use(embed_sources(model.encoder, stream, config, seed, advance).to(device))
+            embedding = embed_sources(model.encoder, stream, config, seed, advance).to(device)
         except KeyboardInterrupt:
             raise Interrupted(
                 f"stopped while computing embeddings; continue with `dygmamba.resume({str(run.path)!r})`"
             ) from None
+        task = task.with_embeddings(embedding)
+        model.read_columns()
     return Trainer(task, model, stream, config, run, seed)
 
 

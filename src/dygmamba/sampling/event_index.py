@@ -259,6 +259,6 @@ def gather_view(
         else:
             name, look_up = TABLES[type(request)]
             tables.setdefault(name, []).append(look_up(index, request, pairs, features))
-    return PairView(
-        pairs, tuple(neighbors), features, **{name: tuple(found) for name, found in tables.items()}
-    )
+    # labels end here: whatever scores a view cannot read them
+    found = {name: tuple(results) for name, results in tables.items()}
+    return PairView(pairs.without_labels(), tuple(neighbors), features, **found)

@@ -3,10 +3,10 @@
 Legend: p pairs, q queries (rows), l sequence length, r selected pairs or rows, f, g, h, j features per pair.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from itertools import accumulate
 from operator import mul
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import torch
 from jaxtyping import Bool, Float32, Float64, Int32, Int64
@@ -113,9 +113,13 @@ class NeighborSequence:
         return replace(self, **{name: column[:, :length] for name, column in entries.items()})
 
 
+# not `Self`, which the type checks of the tests do not support
+Pairs = TypeVar("Pairs", bound="PairBatch")
+
+
 @dataclass(frozen=True, slots=True)
 class PairBatch:
-    """Pairs to score, each pointing at two rows of (node, time) queries.
+    """Pairs to score, each pointing at two rows of (node, time) queries: all that a model is told of them.
 
     Pairs that share a query point at the same row, so that it is looked up once.
 
@@ -124,8 +128,6 @@ class PairBatch:
         when: Time of each row.
         src_row: Row of each pair's source.
         dst_row: Row of each pair's destination.
-        label: 1 for a positive, 0 for a negative sample.
-        group: Number of the positive that a pair belongs to.
         until: Time before which tables (counts, walks) see events; None means the pair's own time. Under batch
             visibility tables lag behind the queries, as a memory that is updated after each batch does; sequences never
             lag.
@@ -137,8 +139,6 @@ class PairBatch:
     when: Float64[Tensor, "q"]
     src_row: Int64[Tensor, "p"]
     dst_row: Int64[Tensor, "p"]
-    label: Float32[Tensor, "p"]
-    group: Int64[Tensor, "p"]
     until: Float64[Tensor, "p"] | None = None
     columns: QueryColumns | None = None
 
@@ -162,55 +162,68 @@ class PairBatch:
         """For each pair, the time before which counts and walks include events."""
         return self.time if self.until is None else self.until
 
-    def with_table_time(self, until: Float64[Tensor, "p"] | None) -> "PairBatch":
+    def with_table_time(self: Pairs, until: Float64[Tensor, "p"] | None) -> Pairs:
         """Return the pairs with these table times; None means the pairs' own times."""
         return replace(self, until=until)
 
-    def with_columns(self, columns: QueryColumns | None) -> "PairBatch":
+    def with_columns(self: Pairs, columns: QueryColumns | None) -> Pairs:
         """Return the pairs with these columns of the events in question."""
         return replace(self, columns=columns)
+
+    def with_labels(
+        self, label: Float32[Tensor, "p"], group: Int64[Tensor, "p"] | None = None
+    ) -> "LabelledPairs":
+        """Return the pairs with these labels; groups default to the pair's number."""
+        group = torch.arange(len(self), device=label.device) if group is None else group
+        return LabelledPairs(*self._queries, label=label, group=group)
+
+    def without_labels(self) -> "PairBatch":
+        """Return the pairs as a model sees them."""
+        return PairBatch(*self._queries)
+
+    @property
+    def _queries(self) -> tuple[Any, ...]:
+        return self.node, self.when, self.src_row, self.dst_row, self.until, self.columns
 
     def at_table_time(self) -> "PairBatch":
         """Return the same pairs with their table times as query times."""
         if self.until is None:
             return self
-        pairs = PairBatch.from_pairs(self.src, self.dst, self.until, self.label, self.group)
-        return pairs.with_columns(self.columns)
+        return PairBatch.from_pairs(self.src, self.dst, self.until).with_columns(self.columns)
 
-    def to(self, device: torch.device | str) -> "PairBatch":
-        columns = (self.node, self.when, self.src_row, self.dst_row, self.label, self.group)
-        until = None if self.until is None else self.until.to(device)
-        own = None if self.columns is None else self.columns.to(device)
-        return PairBatch(*(column.to(device) for column in columns), until=until, columns=own)
+    def to(self: Pairs, device: torch.device | str) -> Pairs:
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        return replace(
+            self, **{name: value.to(device) for name, value in values.items() if value is not None}
+        )
 
-    def select_label(self, label: float) -> "PairBatch":
-        """Return the pairs with this label, each with two rows of its own."""
-        return self.select((self.label == label).nonzero()[:, 0])
-
-    def select(self, chosen: Int64[Tensor, "r"]) -> "PairBatch":
+    def select(self: Pairs, chosen: Int64[Tensor, "r"]) -> Pairs:
         """Return the chosen pairs, each with two rows of its own."""
-        columns = (self.src, self.dst, self.time, self.label, self.group)
-        pairs = PairBatch.from_pairs(*(column[chosen] for column in columns))
-        return replace(pairs, **self._optional(chosen))
+        pairs = PairBatch.from_pairs(*(column[chosen] for column in (self.src, self.dst, self.time)))
+        rows = {name: getattr(pairs, name) for name in ("node", "when", "src_row", "dst_row")}
+        return replace(self, **rows, **self._select_columns(chosen))
 
-    def select_shared(self, chosen: Int64[Tensor, "r"], num_nodes: int) -> "PairBatch":
+    def select_shared(self: Pairs, chosen: Int64[Tensor, "r"], num_nodes: int) -> Pairs:
         """Return the chosen pairs with equal (node, time) queries merged, so that each is encoded once."""
         rows = torch.cat([self.src_row[chosen], self.dst_row[chosen]])
         instants, instant = torch.unique(self.when[rows], return_inverse=True)
         keys, row = torch.unique(self.node[rows] + num_nodes * instant, return_inverse=True)
         src, dst = row.chunk(2)
-        when = instants[keys // num_nodes]
-        own = self._optional(chosen)
-        return PairBatch(keys % num_nodes, when, src, dst, self.label[chosen], self.group[chosen], **own)
+        queries = {
+            "node": keys % num_nodes,
+            "when": instants[keys // num_nodes],
+            "src_row": src,
+            "dst_row": dst,
+        }
+        return replace(self, **queries, **self._select_columns(chosen))
 
-    def select_part(self, chosen: Int64[Tensor, "r"]) -> "PairBatch":
+    def select_part(self: Pairs, chosen: Int64[Tensor, "r"]) -> Pairs:
         """Return the chosen pairs; all rows are kept, so that row numbers stay valid."""
-        rows = self.src_row[chosen], self.dst_row[chosen]
-        own = self._optional(chosen)
-        return PairBatch(self.node, self.when, *rows, self.label[chosen], self.group[chosen], **own)
+        rows = {"src_row": self.src_row[chosen], "dst_row": self.dst_row[chosen]}
+        return replace(self, **rows, **self._select_columns(chosen))
 
-    def _optional(self, chosen: Int64[Tensor, "r"]) -> dict[str, Any]:
-        """Return the table times and columns of the chosen pairs."""
+    def _select_columns(self, chosen: Int64[Tensor, "r"]) -> dict[str, Any]:
+        """Return what the chosen pairs have besides their queries."""
         return {
             "until": None if self.until is None else self.until[chosen],
             "columns": None if self.columns is None else self.columns.select(chosen),
@@ -218,22 +231,37 @@ class PairBatch:
 
     @staticmethod
     def from_pairs(
-        src: Int64[Tensor, "p"],
-        dst: Int64[Tensor, "p"],
-        time: Float64[Tensor, "p"],
-        label: Float32[Tensor, "p"] | None = None,
-        group: Int64[Tensor, "p"] | None = None,
+        src: Int64[Tensor, "p"], dst: Int64[Tensor, "p"], time: Float64[Tensor, "p"]
     ) -> "PairBatch":
-        """Create a batch with two rows per pair; labels default to 1, groups to the pair's number."""
+        """Create a batch with two rows per pair."""
         rows = torch.arange(len(src), device=src.device)
         return PairBatch(
             node=torch.cat([src, dst]),
             when=torch.cat([time, time]),
             src_row=rows,
             dst_row=rows + len(src),
-            label=torch.ones(len(src), device=src.device) if label is None else label,
-            group=rows if group is None else group,
         )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LabelledPairs(PairBatch):
+    """Pairs with what a task knows of them and no model that scores them may see.
+
+    Attributes:
+        label: 1 for a positive, 0 for a negative sample; of a node task the encoded target.
+        group: Number of the positive that a pair belongs to.
+    """
+
+    label: Float32[Tensor, "p"]
+    group: Int64[Tensor, "p"]
+
+    def select_label(self, label: float) -> "LabelledPairs":
+        """Return the pairs with this label, each with two rows of its own."""
+        return self.select((self.label == label).nonzero()[:, 0])
+
+    def _select_columns(self, chosen: Int64[Tensor, "r"]) -> dict[str, Any]:
+        own = {"label": self.label[chosen], "group": self.group[chosen]}
+        return PairBatch._select_columns(self, chosen) | own
 
 
 @dataclass(frozen=True, slots=True)
@@ -285,3 +313,14 @@ class PairView:
             for name in ("counts", "transitions", "column_features", "node_values", "node_features")
         }
         return replace(self, pairs=self.pairs.select_part(chosen), neighbors=cut, **tables)
+
+
+class LabelledView(NamedTuple):
+    """Training queries: what a model sees of them, and the labels that it learns from."""
+
+    view: PairView
+    pairs: LabelledPairs
+
+    def select_part(self, chosen: Int64[Tensor, "r"], length: int | None = None) -> "LabelledView":
+        """Return the chosen pairs, sequences cut to `length` entries; all rows are kept."""
+        return LabelledView(self.view.select_part(chosen, length), self.pairs.select_part(chosen))

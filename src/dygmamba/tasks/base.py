@@ -11,7 +11,7 @@ from jaxtyping import Float, Float32, Int64
 from torch import Tensor
 
 from dygmamba.data.events.event_store import EventBatch
-from dygmamba.sampling.view import PairBatch
+from dygmamba.sampling.view import LabelledPairs, PairBatch
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class EvaluationSet:
     about: dict[str, str]
     events: Int64[Tensor, "k"]
     earlier: tuple[Int64[Tensor, "_"], ...]
-    pairs: PairBatch
+    pairs: LabelledPairs
     event_index: Int64[Tensor, "p"]
 
 
@@ -51,7 +51,7 @@ class Task(Protocol):
         """Draw a number for each training event that determines its negatives; the same on every device."""
         ...
 
-    def build_queries(self, events: EventBatch, others: Int64[Tensor, "b"]) -> PairBatch:
+    def build_queries(self, events: EventBatch, others: Int64[Tensor, "b"]) -> LabelledPairs:
         """Return the queries of a batch of training events, given what `draw_negatives` drew for them."""
         ...
 

@@ -23,7 +23,7 @@ from dygmamba.sampling.negatives import (
     load_or_sample_negatives,
     sample_negatives,
 )
-from dygmamba.sampling.view import PairBatch
+from dygmamba.sampling.view import LabelledPairs, PairBatch
 from dygmamba.tasks.base import EvaluationSet
 from dygmamba.tasks.candidates import SampledCandidates
 from dygmamba.tasks.losses import PAIRWISE_LOSS, Loss, RankingLoss
@@ -120,7 +120,7 @@ class LinkTask:
     def draw_negatives(self, seed: int, epoch: int) -> Int64[Tensor, "k"]:
         return self.negatives.draw_negatives(seed, epoch)
 
-    def build_queries(self, events: EventBatch, others: Int64[Tensor, "b"]) -> PairBatch:
+    def build_queries(self, events: EventBatch, others: Int64[Tensor, "b"]) -> LabelledPairs:
         """Return each event as a pair of label 1, then its negatives with label 0."""
         pairs = self.negatives.build_queries(events, others)
         # negatives carry the columns of their positive: the value alone tells nothing
@@ -171,9 +171,7 @@ def add_candidates(
         torch.cat([pairs.src, store.src[own]]),
         torch.cat([pairs.dst, node.flatten()]),
         torch.cat([pairs.time, store.time[own]]),
-        torch.cat([pairs.label, torch.zeros(len(own))]),
-        torch.cat([pairs.group, index]),
-    )
+    ).with_labels(torch.cat([pairs.label, torch.zeros(len(own))]), torch.cat([pairs.group, index]))
     if pairs.columns is not None:  # a candidate carries the columns of its event
         merged = merged.with_columns(replace(pairs.columns, row=events[merged.group]))
     event_index = torch.cat([evaluation_set.event_index, index])
@@ -195,7 +193,8 @@ def merge_evaluation_sets(evaluation_sets: Sequence[EvaluationSet]) -> Evaluatio
         return first
     parts = [first.pairs, *(evaluation_set.pairs.select_label(0.0) for evaluation_set in more)]
     columns = zip(*((part.src, part.dst, part.time, part.label, part.group) for part in parts), strict=True)
-    pairs = PairBatch.from_pairs(*(torch.cat(column) for column in columns))
+    src, dst, time, label, group = (torch.cat(column) for column in columns)
+    pairs = PairBatch.from_pairs(src, dst, time).with_labels(label, group)
     if first.pairs.columns is not None:
         pairs = pairs.with_columns(replace(first.pairs.columns, row=first.events[pairs.group]))
     kinds = "+".join(evaluation_set.about["negatives"] for evaluation_set in evaluation_sets)
@@ -258,13 +257,10 @@ def build_link_set(
         else load_or_sample_negatives(store, request, folder)
     )
     events, number = request.events, torch.arange(len(request.events)).repeat(2)
-    pairs = PairBatch.from_pairs(
-        torch.cat([store.src[events], drawn.src]),
-        torch.cat([store.dst[events], drawn.dst]),
-        store.time[events].repeat(2),
-        label=(torch.arange(2 * len(events)) < len(events)).float(),
-        group=number,
-    ).with_columns(QueryColumns.of_events(store.features, events.repeat(2)))
+    src, dst = torch.cat([store.src[events], drawn.src]), torch.cat([store.dst[events], drawn.dst])
+    pairs = PairBatch.from_pairs(src, dst, store.time[events].repeat(2))
+    pairs = pairs.with_columns(QueryColumns.of_events(store.features, events.repeat(2)))
+    pairs = pairs.with_labels((torch.arange(2 * len(events)) < len(events)).float(), number)
     earlier = (split.train,) if name == "val" else (split.train, split.val)
     drawn_from = EARLIER_EVENTS if request.earlier_only else PUBLISHED_POOLS[setting]
     about = {"split": name, "setting": setting, "negatives": strategy, "drawn_from": drawn_from}

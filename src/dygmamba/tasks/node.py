@@ -1,10 +1,10 @@
 """Node tasks: predict the label of an event's source (two states, classes or a number) from strictly earlier events.
 
-Legend: e events, k training events, b events of a batch, p pairs.
+Legend: e events, k training events, b events of a batch, p pairs, d width of an embedding.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -13,7 +13,8 @@ from torch import Tensor
 
 from dygmamba.data.events.event_store import EventBatch, EventStore
 from dygmamba.data.events.splits import PUBLISHED_SPLIT, Split, SplitRule
-from dygmamba.sampling.view import PairBatch
+from dygmamba.sampling.columns import QueryColumns
+from dygmamba.sampling.view import LabelledPairs, PairBatch
 from dygmamba.tasks.base import EvaluationSet
 from dygmamba.tasks.node_targets import NodeTarget, create_target
 
@@ -32,6 +33,7 @@ class NodeTask:
     weight: Float32[Tensor, "*w"]  # of a positive, or of each class, in the loss
     validation: EvaluationSet
     test: EvaluationSet
+    embedding: Float32[Tensor, "e d"] | None = None  # what queries carry, one row per event
 
     @staticmethod
     def create(
@@ -54,6 +56,14 @@ class NodeTask:
             test=build_node_set(store, split, "test", label),
         )
 
+    def with_embeddings(self, embedding: Float32[Tensor, "e d"]) -> "NodeTask":
+        """Return the task whose queries carry these embeddings of their events."""
+        validation, test = (
+            replace(one, pairs=one.pairs.with_columns(QueryColumns(one.events, embedding)))
+            for one in (self.validation, self.test)
+        )
+        return replace(self, embedding=embedding, validation=validation, test=test)
+
     def evaluation_set(self, name: str) -> EvaluationSet:
         return {"val": self.validation, "test": self.test}[name]
 
@@ -65,9 +75,12 @@ class NodeTask:
         """Return the events' own destinations: nothing is drawn."""
         return self.partner
 
-    def build_queries(self, events: EventBatch, others: Int64[Tensor, "b"]) -> PairBatch:
+    def build_queries(self, events: EventBatch, others: Int64[Tensor, "b"]) -> LabelledPairs:
         """Return each event as a query about its source; `group` is its row in the stream."""
-        return PairBatch.from_pairs(events.src, others, events.time, self.label[events.event], events.event)
+        pairs = PairBatch.from_pairs(events.src, others, events.time)
+        if self.embedding is not None:
+            pairs = pairs.with_columns(QueryColumns(events.event, self.embedding))
+        return pairs.with_labels(self.label[events.event], events.event)
 
     def offset(self, pairs: PairBatch) -> None:
         """Return None: no query is sampled, so nothing needs a correction."""
@@ -91,10 +104,9 @@ def build_node_set(store: EventStore, split: Split, name: str, label: Float32[Te
     """Build the evaluation set of the "val" or "test" period: one query about each event's source."""
     events = split.val if name == "val" else split.test
     earlier = (split.train,) if name == "val" else (split.train, split.val)
-    pairs = PairBatch.from_pairs(
-        store.src[events], store.dst[events], store.time[events], label[events], events
-    )
-    return EvaluationSet({"split": name}, events, earlier, pairs, torch.arange(len(events)))
+    pairs = PairBatch.from_pairs(store.src[events], store.dst[events], store.time[events])
+    labelled = pairs.with_labels(label[events], events)
+    return EvaluationSet({"split": name}, events, earlier, labelled, torch.arange(len(events)))
 
 
 def split_for_nodes(store: EventStore, by: SplitRule = PUBLISHED_SPLIT) -> Split:

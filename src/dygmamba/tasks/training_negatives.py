@@ -37,7 +37,7 @@ from dygmamba.sampling.decayed_counts import DecayedCountLists
 from dygmamba.sampling.destination_popularity import DestinationPopularity
 from dygmamba.sampling.draws import Draws
 from dygmamba.sampling.source_activity import SourceActivity
-from dygmamba.sampling.view import PairBatch
+from dygmamba.sampling.view import LabelledPairs, PairBatch
 from dygmamba.tasks.activity import fit_activity
 
 WINDOW_EVENTS = 200  # pairs of an event's window of this many events are not sampled for it, as in evaluation
@@ -159,7 +159,7 @@ class TrainingNegatives(Protocol):
         """Draw a number for each training event that determines its negatives; the same on every device."""
         ...
 
-    def build_queries(self, events: EventBatch, others: Int64[Tensor, "b"]) -> PairBatch:
+    def build_queries(self, events: EventBatch, others: Int64[Tensor, "b"]) -> LabelledPairs:
         """Return each event as a pair of label 1, then its negatives with label 0."""
         ...
 
@@ -194,11 +194,11 @@ class RandomDestinations(NoOffset):
         draw = torch.randint(len(self.destinations), (self.events,), generator=rng)
         return self.destinations[draw.to(self.destinations.device)]
 
-    def build_queries(self, events: EventBatch, others: Int64[Tensor, "b"]) -> PairBatch:
+    def build_queries(self, events: EventBatch, others: Int64[Tensor, "b"]) -> LabelledPairs:
         """Return the queries; both pairs of an event share the source's row."""
         b = others.shape[0]
         row = torch.arange(b, device=others.device)
-        return PairBatch(
+        return LabelledPairs(
             node=torch.cat([events.src, events.dst, others]),
             when=events.time.repeat(3),
             src_row=torch.cat([row, row]),
@@ -208,17 +208,13 @@ class RandomDestinations(NoOffset):
         )
 
 
-def build_pair_queries(events: EventBatch, others: Int64[Tensor, "b"], num_nodes: int) -> PairBatch:
+def build_pair_queries(events: EventBatch, others: Int64[Tensor, "b"], num_nodes: int) -> LabelledPairs:
     """Return the queries of negatives with any source; four rows per event: both nodes of it and of its negative."""
     row = torch.arange(others.shape[0], device=others.device)
     src, dst = others // num_nodes, others % num_nodes
-    return PairBatch.from_pairs(
-        torch.cat([events.src, src]),
-        torch.cat([events.dst, dst]),
-        events.time.repeat(2),
-        label=torch.cat([torch.ones_like(row), torch.zeros_like(row)]).float(),
-        group=torch.cat([row, row]),
-    )
+    both = torch.cat([events.src, src]), torch.cat([events.dst, dst]), events.time.repeat(2)
+    label = torch.cat([torch.ones_like(row), torch.zeros_like(row)]).float()
+    return PairBatch.from_pairs(*both).with_labels(label, torch.cat([row, row]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,7 +254,7 @@ class HistoricalPairs(NoOffset):
             missing &= ~fits
         return chosen.to(self.device)
 
-    def build_queries(self, events: EventBatch, others: Int64[Tensor, "b"]) -> PairBatch:
+    def build_queries(self, events: EventBatch, others: Int64[Tensor, "b"]) -> LabelledPairs:
         return build_pair_queries(events, others, self.num_nodes)
 
 
@@ -282,7 +278,7 @@ class MixedNegatives(NoOffset):
             self.paired.draw_negatives(seed, epoch),
         )
 
-    def build_queries(self, events: EventBatch, others: Int64[Tensor, "b"]) -> PairBatch:
+    def build_queries(self, events: EventBatch, others: Int64[Tensor, "b"]) -> LabelledPairs:
         return self.paired.build_queries(events, others)
 
 
@@ -325,7 +321,7 @@ class MixedOddsNegatives:
         chosen = torch.where(is_random, random, self.earlier.ordered[drawn.long()])
         return chosen.to(self.odds.earlier.pairs.device)
 
-    def build_queries(self, events: EventBatch, others: Int64[Tensor, "b"]) -> PairBatch:
+    def build_queries(self, events: EventBatch, others: Int64[Tensor, "b"]) -> LabelledPairs:
         return build_pair_queries(events, others, self.odds.num_nodes)
 
     def offset(self, pairs: PairBatch) -> Float32[Tensor, "p"]:
@@ -354,7 +350,7 @@ class CandidateDestinations(NoOffset):
     def draw_negatives(self, seed: int, epoch: int) -> Int64[Tensor, "k"]:
         return _draw_keys(self.events, seed, epoch).to(self.destinations.device)
 
-    def build_queries(self, events: EventBatch, others: Int64[Tensor, "b"]) -> PairBatch:
+    def build_queries(self, events: EventBatch, others: Int64[Tensor, "b"]) -> LabelledPairs:
         """Return the queries in the order of `RankingLoss`."""
         drawn = self.draws.uniform(others, events.time, 0, self.count).T * (len(self.destinations) - 1)
         index = drawn.long()  # [c b]
@@ -388,7 +384,7 @@ class PopularDestinations:
     def draw_negatives(self, seed: int, epoch: int) -> Int64[Tensor, "k"]:
         return _draw_keys(self.events, seed, epoch).to(self.popularity.destinations.device)
 
-    def build_queries(self, events: EventBatch, others: Int64[Tensor, "b"]) -> PairBatch:
+    def build_queries(self, events: EventBatch, others: Int64[Tensor, "b"]) -> LabelledPairs:
         """Return the queries in the order of `RankingLoss`."""
         chance = self.draws.uniform(others, events.time, 0, self.count).T  # [c b]
         node = self.popularity.sample(chance.flatten(), events.time.repeat(self.count))
@@ -399,11 +395,11 @@ class PopularDestinations:
         return -self.popularity.log_odds(pairs.dst, pairs.time).float()
 
 
-def build_candidate_queries(events: EventBatch, node: Int64[Tensor, "c b"]) -> PairBatch:
+def build_candidate_queries(events: EventBatch, node: Int64[Tensor, "c b"]) -> LabelledPairs:
     """Return all events, then the first candidate of each, and so on; the pairs of an event share the source's row."""
     c, b = node.shape
     row, every = torch.arange(b, device=node.device), torch.arange((1 + c) * b, device=node.device)
-    return PairBatch(
+    return LabelledPairs(
         node=torch.cat([events.src, events.dst, node.flatten()]),
         when=events.time.repeat(2 + c),
         src_row=row.repeat(1 + c),

@@ -35,14 +35,14 @@ def stream():
 
 
 def parts_of(variant, stream):
-    """A bucketed executor, and the view of the last twenty training events."""
+    """A bucketed executor, and the queries of the last twenty training events."""
     model, settings = VARIANTS[variant]
     torch.manual_seed(0)
     spec, task = MODELS[model], LinkTask.create(stream.store, stream.split, stream.device)
     facts = DatasetFacts.of(stream.store, stream.split.train)
     scorer = spec.build(build_config(spec.config, settings), facts)
     work = TrainingContext(task, scorer, stream, FitConfig(batch=20))
-    return BucketedExecutor(work, SINGLE_BUCKET), work.view(
+    return BucketedExecutor(work, SINGLE_BUCKET), work.look_up(
         stream.train[-20:], task.draw_negatives(0, 0)[-20:]
     )
 

@@ -25,7 +25,7 @@ from dygmamba.engine.stream import Stream
 from dygmamba.engine.visibility import MemorySchedule, VisibilityRule
 from dygmamba.models.base import InputFitter, Scorer
 from dygmamba.sampling.draws import Draws
-from dygmamba.sampling.view import NeighborRequest, PairBatch, PairView, Request
+from dygmamba.sampling.view import LabelledPairs, LabelledView, NeighborRequest, PairView, Request
 from dygmamba.tasks.base import Task
 
 SAMPLED_BATCHES = 100  # from whose queries the statistics of inputs are fitted
@@ -50,7 +50,7 @@ class QueryBuilder:
         table_time[train] = times
         return QueryBuilder(task, stream, table_time.to(stream.device))
 
-    def __call__(self, events: Int64[Tensor, "b"], others: Int64[Tensor, "b"]) -> PairBatch:
+    def __call__(self, events: Int64[Tensor, "b"], others: Int64[Tensor, "b"]) -> LabelledPairs:
         pairs = self.task.build_queries(self.stream.events.select(events), others)
         if self.table_time is None:
             return pairs
@@ -211,14 +211,16 @@ class TrainingContext:
         batch, own = self.rows(number), self.own_rows(number)
         return pairs * (batch.stop - batch.start) // (own.stop - own.start)
 
-    def view(self, events: Int64[Tensor, "b"], others: Int64[Tensor, "b"]) -> PairView:
+    def look_up(self, events: Int64[Tensor, "b"], others: Int64[Tensor, "b"]) -> LabelledView:
         """Return the queries of these events with what the model requested."""
-        return self.stream.training_view(self.build_queries(events, others), self.scorer.requests, self.draws)
+        pairs = self.build_queries(events, others)
+        return LabelledView(self.stream.training_view(pairs, self.scorer.requests, self.draws), pairs)
 
-    def loss(self, view: PairView) -> Tensor:
-        """Return the sum of the losses of a view's pairs."""
-        logits, offset = self.scorer(view).float(), self.task.offset(view.pairs)
-        return self.task.loss(logits if offset is None else logits + offset, view.pairs.label)
+    def loss(self, queries: LabelledView) -> Tensor:
+        """Return the sum of the losses of the queries."""
+        view, pairs = queries
+        logits, offset = self.scorer(view).float(), self.task.offset(pairs)
+        return self.task.loss(logits if offset is None else logits + offset, pairs.label)
 
     def precision(self) -> AbstractContextManager[Any]:
         """Return a context manager in which matrix products have the run's precision."""
@@ -277,7 +279,7 @@ class BatchExecutor:
         """Yield the queries of some batches, evenly spaced over the epoch; the same ones in every process."""
         for number in torch.linspace(0, self.steps - 1, min(self.steps, SAMPLED_BATCHES)).long().tolist():
             rows = self.context.rows(number)
-            yield self.context.view(epoch.events[rows], epoch.others[rows])
+            yield self.context.look_up(epoch.events[rows], epoch.others[rows]).view
 
     def update_memory(self, number: int) -> None:
         """Let the memory observe a training batch."""
@@ -297,9 +299,9 @@ class BatchExecutor:
         context.optimizer.zero_grad(set_to_none=self.new_gradients and context.bucket.allows_new_tensors)
         if not len(events):  # other processes compute this short batch
             return context.draws.key.new_zeros((), dtype=torch.float32)
-        view = context.view(events, others)
+        queries = context.look_up(events, others)
         with context.precision():
-            loss = context.loss(view) / context.count_pairs(len(view.pairs), number)
+            loss = context.loss(queries) / context.count_pairs(len(queries.pairs), number)
             loss.backward()
         return loss.detach()
 
@@ -329,24 +331,24 @@ class BucketedExecutor(BatchExecutor):
         if batch.number >= self.context.full_batches or self.plan is None:
             return super().run(batch)
         rows = self.context.own_rows(batch.number)
-        view = self.context.view(batch.epoch.events[rows], batch.epoch.others[rows])
+        queries = self.context.look_up(batch.epoch.events[rows], batch.epoch.others[rows])
         parts = zip(
             self.plan.order[batch.number].split(self.plan.sizes), self.plan.lengths[batch.number], strict=True
         )
         self.gradients.zero()
-        losses = [self.accumulate_part(view, chosen, length) for chosen, length in parts]
+        losses = [self.accumulate_part(queries, chosen, length) for chosen, length in parts]
         return self.update(torch.stack(losses).sum())
 
     def accumulate_part(
-        self, view: PairView, chosen: Int64[Tensor, "p"], length: int | None = None
+        self, queries: LabelledView, chosen: Int64[Tensor, "p"], length: int | None = None
     ) -> Tensor:
         """Add the gradients of some pairs of a step; return their part of the mean loss.
 
         No history of these pairs may be longer than `length`.
         """
         with self.context.precision():
-            total = self.context.count_pairs(len(view.pairs), 0)
-            loss = self.context.loss(view.select_part(chosen, length)) / total
+            total = self.context.count_pairs(len(queries.pairs), 0)
+            loss = self.context.loss(queries.select_part(chosen, length)) / total
             self.gradients.add(loss)
         return loss.detach()
 

@@ -12,7 +12,7 @@ from dygmamba.core.progress import Advance, no_advance
 from dygmamba.engine.executor.eager import Batch, Epoch, QueryBuilder
 from dygmamba.engine.stream import Stream
 from dygmamba.models.base import GroupLearner, RoundLearner
-from dygmamba.sampling.view import PairView
+from dygmamba.sampling.view import LabelledView
 
 EVENTS_PER_PASS = 4096  # training events looked up in one pass; does not change any result
 
@@ -47,16 +47,16 @@ class RoundExecutor:
     def build_table(self, advance: Advance) -> None:
         """Look up all training queries and let the learner build its table from them."""
 
-        def watched_views() -> Iterator[PairView]:
-            for view in self._views():
-                yield view
-                advance(len(view.pairs))
+        def watched_queries() -> Iterator[LabelledView]:
+            for queries in self._look_up():
+                yield queries
+                advance(len(queries.pairs))
 
         study = self.scorer.study
         if self.is_grouped:
             assert isinstance(self.scorer, GroupLearner)  # a run with another model is refused when it starts
             study = self.scorer.study_groups
-        self._table = study(watched_views(), self.build_queries.task.offset)
+        self._table = study(watched_queries(), self.build_queries.task.offset)
 
     def catch_up(self, batch: Batch) -> None:
         """Do nothing: there is no memory."""
@@ -68,8 +68,8 @@ class RoundExecutor:
         with torch.no_grad():
             return self.scorer.learn(self._table)
 
-    def _views(self) -> Iterator[PairView]:
-        """Iterate over views of the training events with their negatives; positives occur once, in the first epoch."""
+    def _look_up(self) -> Iterator[LabelledView]:
+        """Iterate over the training events with their negatives; positives occur once, in the first epoch."""
         stream, requests = self.stream, getattr(self.scorer, "requests")  # noqa: B009
         for number in range(1 if self.is_grouped else max(1, self.scorer.negatives)):
             epoch = self.epoch(number)
@@ -79,7 +79,7 @@ class RoundExecutor:
                 pairs = self.build_queries(events, others)
                 wanted = torch.ones_like(pairs.label) if number == 0 else 1 - pairs.label
                 chosen = pairs.select_shared(wanted.nonzero()[:, 0], stream.store.num_nodes)
-                yield stream.training_view(chosen, requests, epoch.draws)
+                yield LabelledView(stream.training_view(chosen, requests, epoch.draws), chosen)
 
 
 class NoOpExecutor:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from dygmamba.engine.executor.eager import Batch, BatchExecutor, BucketedExecutor, Epoch, TrainingContext
 from dygmamba.engine.length_buckets import BucketShares
-from dygmamba.sampling.view import PairView
+from dygmamba.sampling.view import LabelledView
 
 
 class GraphRecorder:
@@ -146,7 +146,7 @@ class GraphedBucketedExecutor(BucketedExecutor):
         super().__init__(context, shares)
         self.recorder, self.inputs = GraphRecorder(context), GraphInputs(context)
         self.order: Tensor | None = None
-        self.view: PairView | None = None  # of the current step; graphs read and write it in place
+        self.queries: LabelledView | None = None  # of the current step; graphs read and write it in place
 
     def prepare(self, epoch: Epoch) -> None:
         """Also copy the inputs of the epoch, and capture graphs of bucket shapes that are new."""
@@ -155,9 +155,9 @@ class GraphedBucketedExecutor(BucketedExecutor):
         self.inputs.copy_epoch(epoch)
         if not self.context.full_batches:
             return
-        if self.view is None:
+        if self.queries is None:
             first = self.context.own_rows(0)
-            self.view = self.context.view(epoch.events[first], epoch.others[first])
+            self.queries = self.context.look_up(epoch.events[first], epoch.others[first])
             self.order = torch.zeros_like(self.plan.order.flatten())
         assert self.order is not None
         self.order.copy_(self.plan.order.flatten())
@@ -190,20 +190,21 @@ class GraphedBucketedExecutor(BucketedExecutor):
         return loss.clone()
 
     def _begin(self) -> None:
-        assert self.view is not None
+        assert self.queries is not None
         rows = self.inputs.own_rows(self.inputs.step)
-        view = self.context.view(self.inputs.events[rows], self.inputs.others[rows])
-        for column, new in zip(self.view.columns, view.columns, strict=True):
+        new_queries = self.context.look_up(self.inputs.events[rows], self.inputs.others[rows])
+        # labels are the same in every step, and the pairs of the task are those of the view
+        for column, new in zip(self.queries.view.columns, new_queries.view.columns, strict=True):
             column.copy_(new)
         self.inputs.loss.zero_()
         self.gradients.zero()
 
     def _part(self, size: int, length: int) -> None:
-        assert self.view is not None
+        assert self.queries is not None
         assert self.order is not None
-        start = self.inputs.step * len(self.view.pairs) + self.inputs.first
+        start = self.inputs.step * len(self.queries.pairs) + self.inputs.first
         chosen = self.order[start + torch.arange(size, device=self.order.device)]
-        self.inputs.loss += self.accumulate_part(self.view, chosen, length)
+        self.inputs.loss += self.accumulate_part(self.queries, chosen, length)
 
 
 def record_memory_update(recorder: GraphRecorder, inputs: GraphInputs) -> None:

@@ -307,10 +307,10 @@ def get_training_context(trainer: Trainer) -> TrainingContext:
 def accumulate_gradients(trainer: Trainer, events: Ids, others: Ids, size: int) -> float:
     """Compute loss and gradients of a batch, `size` pairs at a time to save memory, and return the loss."""
     executor = BucketedExecutor(get_training_context(trainer), SINGLE_BUCKET)
-    view = executor.context.view(events, others)
+    queries = executor.context.look_up(events, others)
     executor.gradients.zero()
-    chunks = torch.arange(len(view.pairs), device=events.device).split(size)
-    return sum(float(executor.accumulate_part(view, rows)) for rows in chunks)
+    chunks = torch.arange(len(queries.pairs), device=events.device).split(size)
+    return sum(float(executor.accumulate_part(queries, rows)) for rows in chunks)
 
 
 def measure_step_parts(
@@ -330,9 +330,9 @@ def _time_step_parts(trainer: Trainer, events: Ids, others: Ids) -> list[float]:
 
     mark()
     with context.precision():
-        view = context.view(events, others)
+        queries = context.look_up(events, others)
         mark()
-        loss = context.loss(view) / len(view.pairs)
+        loss = context.loss(queries) / len(queries.pairs)
         mark()
         context.optimizer.zero_grad(set_to_none=True)
         loss.backward()

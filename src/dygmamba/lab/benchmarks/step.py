@@ -103,7 +103,7 @@ def measure_reference_parts(stream: Stream, few: int, repeats: int = 1) -> dict[
     events, others = select_last_batch(trainer)
 
     def look_up() -> None:
-        get_training_context(trainer).view(events, others)
+        get_training_context(trainer).look_up(events, others)
         synchronize(stream.device.type)
 
     with use_reference():
@@ -122,7 +122,7 @@ def measure_arithmetic(trainer: Trainer, seconds: float) -> dict[str, float]:
 
 def count_flops(trainer: Trainer) -> float:
     """Count the operations of a step: matrix products by torch, with padding, and scans of the real tokens."""
-    view = get_training_context(trainer).view(*select_last_batch(trainer))
+    view, _ = get_training_context(trainer).look_up(*select_last_batch(trainer))
     rows = torch.cat([view.pairs.src_row, view.pairs.dst_row])
     tokens = view.neighbors[0][0].length[rows] + 1  # the query node is a token too
     states = sum(part.log_A.numel() for part in trainer.scorer.modules() if isinstance(part, Direction))

@@ -1,6 +1,8 @@
 """From a frame to an answer, in one process and in the next."""
 
 import json
+import shutil
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -10,6 +12,7 @@ import torch
 import dygmamba as dm
 from door_cases import COLUMNS, PEOPLE, SMALL, letters, python
 from dygmamba.core.errors import ConfigError, FileError, NotFoundError
+from dygmamba.data.storage.dataset import Dataset, save_dataset
 from dygmamba.runs.calibration import load_calibration
 from raising import raises
 from torture_cases import SECONDS
@@ -123,9 +126,34 @@ def test_observe_gives_a_new_run_and_leaves_the_old_one(trained, tmp_path, caplo
     assert not caplog.records
     assert run.score(pairs, at).num_rows == 2
     assert "1 id has no event and is scored without a history: zoe" in caplog.text
-    dm.save(dm.read([("ann", "bob", 1)], name="other"), data_dir=tmp_path)
-    with raises("events-of-another-run"):
-        dm.open(run.path, observed=tmp_path / "other.safetensors")
+    earlier = run.observe([("ann", "bob", "2024-05-02", 7.0)])
+    again = dm.open(run.path, device="cpu", observed=earlier.save(tmp_path / "april.safetensors"))
+    assert again.score(pairs, at) == earlier.score(pairs, at)
+
+
+def test_events_of_another_run_are_not_observed(trained, tmp_path):
+    """Those of other nodes, and those of the same nodes and columns at other times, in other pairs or with others."""
+    run = trained[0]
+    data, store = run.data, run.data.store
+    turned = {"time": store.time + 60, "src": store.dst, "dst": store.src}
+    for change in (*({name: column} for name, column in turned.items()), turned):
+        other = Dataset.from_events("other", store.derive(**change, source=None), data.ids, data.origin)
+        with raises("events-of-another-run"):
+            dm.open(run.path, observed=save_dataset(other, tmp_path))
+    features = replace(store.features, edge=store.features.edge + 1)
+    other = Dataset.from_events("other", store.derive(features=features, source=None), data.ids, data.origin)
+    for found in (other, dm.read([("ann", "bob", 1)], name="other")):
+        with raises("events-of-another-run"):
+            dm.open(run.path, observed=save_dataset(found, tmp_path))
+
+
+def test_a_run_is_refitted_beside_itself_from_inside_of_it(trained, monkeypatch):
+    """A run that is given as "." has the same folders above it as any other path of it."""
+    monkeypatch.chdir(trained[0].path)
+    refitted = dm.refit(".", device="cpu")
+    assert refitted.path.parent == trained[0].path.parent
+    assert refitted.config["run"]["refit_of"] == str(trained[0].path)
+    shutil.rmtree(refitted.path)
 
 
 def test_a_memory_of_two_streams_is_two_memories(tmp_path):

@@ -4,6 +4,7 @@ Clocks are fake where time decides: a clock of these tests moves by one with eve
 """
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,7 +24,7 @@ from dygmamba.api.selection import train_within_budget
 from dygmamba.api.validation import parse_budget
 from dygmamba.config import SIZE_PRESETS
 from dygmamba.core.deadline import Deadline
-from dygmamba.core.errors import ConfigError, Interrupted
+from dygmamba.core.errors import ConfigError, FileError, Interrupted
 from dygmamba.data.events.splits import chronological_split
 from dygmamba.data.generate.stream import GeneratorConfig, generate_stream
 from dygmamba.data.storage.dataset import save_dataset
@@ -157,6 +158,22 @@ def test_a_stopped_choice_continues_where_it_was(data, chosen, tmp_path, monkeyp
         dm.resume(loser, device="cpu").path == loser
     )  # a complete choice is left alone: the run is evaluated
     assert RunDirectory(loser).finished
+
+
+@pytest.mark.parametrize("outside", ["../elsewhere", "letters/../../elsewhere", "/elsewhere", "", 3])
+def test_a_record_names_runs_of_its_folder_only(chosen, tmp_path, outside):
+    """For all paths that lead elsewhere: the record is refused before anything is written there."""
+    root = tmp_path / "runs"
+    shutil.copytree(chosen.path.parent.parent.parent, root)
+    run = root / chosen.path.relative_to(chosen.path.parent.parent.parent)
+    file = run / "selection.json"
+    content = json.loads(file.read_text())
+    content["candidates"][0]["run"] = str(tmp_path / "elsewhere") if outside == "/elsewhere" else outside
+    for change in (content, content | {"candidates": [], "run": "../elsewhere"}):
+        file.write_text(json.dumps(change))
+        with raises("path-outside-folder", FileError):
+            dm.resume(run, device="cpu")
+    assert not (tmp_path / "elsewhere").exists()
 
 
 @pytest.fixture

@@ -1,15 +1,20 @@
 """Scores are functions of the model and the query: several threads get the scores that each would get alone."""
 
+import multiprocessing
+import os
 import sys
+import warnings
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
 
+import dygmamba as dm
 from dygmamba.config import build_config
 from dygmamba.engine.scoring import Ranker
 from dygmamba.models import MODELS
 from dygmamba.models.base import DatasetFacts
+from dygmamba.runs.opening import build_link_stream
 from memory_cases import SETTINGS, ten_events
 from streams import unsplit
 
@@ -54,3 +59,40 @@ def test_threads_that_share_a_ranker_get_the_scores_of_one_thread(name):
 
     with ThreadPoolExecutor(THREADS) as pool:
         assert all(pool.map(work, range(0, 2 * THREADS, 2)))
+
+
+FORKED = {"trees": {"neighbors": 3}, "dyg-mamba": {"length": 8, "width": 16, "blocks": 1, "time_dim": 16}}
+PATIENCE = 60.0  # seconds; a child that waits for threads of its parent never ends
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="a system without fork")
+@pytest.mark.parametrize("name", FORKED)
+def test_a_forked_process_scores_as_its_parent_did_with_several_threads(name):
+    """A child ends, with the same bits, as servers fork their workers after a first score."""
+    data, spec = dm.generate(nodes=60, events=1500, communities=3), MODELS[name]
+    torch.manual_seed(0)
+    scorer = spec.build(build_config(spec.config, FORKED[name]), DatasetFacts.of(data.store))
+    ranker = Ranker(scorer, build_link_stream(data, torch.device("cpu")), 0)
+    src, dst = data.store.src.repeat(4), data.store.dst.repeat(4)
+    torch.set_num_threads(2)
+
+    def score():
+        return ranker.logits(src, dst, data.store.time[-1:].repeat(len(src)) + 60).numpy().tobytes()
+
+    def work(pipe):
+        pipe.send(score())
+
+    expected = score()
+    receiving, sending = multiprocessing.Pipe(duplex=False)
+    with warnings.catch_warnings():
+        warnings.simplefilter(
+            "ignore", DeprecationWarning
+        )  # a fork of a process with threads, which is the case
+        child = multiprocessing.get_context("fork").Process(target=work, args=(sending,))
+        child.start()
+    try:
+        assert receiving.poll(PATIENCE)
+        assert receiving.recv() == expected
+    finally:
+        child.kill()
+        child.join()

@@ -110,7 +110,7 @@ def test_a_hostile_backup_is_refused_before_it_is_unpacked(folder, tmp_path, how
     assert not (tmp_path / "copy").exists()
 
 
-@pytest.mark.parametrize("how", ["none", "damaged", "foreign", "ahead", "manifest"])
+@pytest.mark.parametrize("how", ["none", "damaged", "foreign", "ahead", "manifest", "outside"])
 def test_a_snapshot_saves_reading_the_log_or_is_left_out(folder, how, monkeypatch):
     """Scores are the same with a good snapshot, a damaged one, and one of another log; only the first is loaded."""
     (snapshot,) = list_snapshots(folder)
@@ -122,6 +122,8 @@ def test_a_snapshot_saves_reading_the_log_or_is_left_out(folder, how, monkeypatc
         file.write_bytes(content)
     elif how == "manifest":
         about.write_text("{")
+    elif how == "outside":  # a backup would copy the file, whoever may read it
+        about.write_text(json.dumps(snapshot.manifest | {"files": {"../../../secret": {"bytes": 0}}}))
     elif how in ("foreign", "ahead"):
         change = {"last": 1} if how == "foreign" else {"sequence": 9}
         about.write_text(json.dumps(snapshot.manifest | change))

@@ -1,6 +1,7 @@
 """A backtest: each period is evaluated by models that know earlier events only, and is continued where it stopped."""
 
 import json
+import shutil
 from itertools import pairwise
 
 import pytest
@@ -8,7 +9,7 @@ import torch
 
 import dygmamba as dm
 from commands import error_code, invoke
-from dygmamba.core.errors import Interrupted
+from dygmamba.core.errors import FileError, Interrupted
 from dygmamba.engine.fit import Trainer
 from dygmamba.runs import backtest, backtest_periods
 from dygmamba.runs.backtest_periods import Period, TrainingSpan, list_periods, slice_dataset
@@ -131,6 +132,61 @@ def test_a_stopped_backtest_continues_with_the_same_figures(data, start, whole, 
     assert not (tmp_path / "runs").exists()
     with raises("other-backtest"):
         dm.backtest(data, "trees", every="1d", start=start, out=tmp_path, **SETTINGS)
+
+
+@pytest.fixture(scope="module")
+def stopped(data, start, tmp_path_factory):
+    """The folder of a backtest that was stopped after its first period."""
+    folder = tmp_path_factory.mktemp("stopped")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(backtest, "open_warm_start", None)
+        with pytest.raises(TypeError):  # as if the process ended here
+            dm.backtest(data, "trees", every="12h", start=start, out=folder, variants=("warm",), **SETTINGS)
+    return folder
+
+
+def edit_rows(rows, **change):
+    return [row | change for row in rows]
+
+
+def drop_key(rows, key):
+    return [{name: value for name, value in row.items() if name != key} for row in rows]
+
+
+@pytest.mark.parametrize(
+    ("code", "edit"),
+    [
+        ("path-outside-folder", lambda content, place: {"runs": {"frozen 0": str(place)}}),
+        ("path-outside-folder", lambda content, place: {"runs": {"frozen 0": f"../{place.name}"}}),
+        ("path-outside-folder", lambda content, place: {"runs": {"frozen 0": 3}}),
+        ("damaged-backtest", lambda content, place: {"runs": {}}),
+        ("damaged-backtest", lambda content, place: {"rows": [3]}),
+        ("damaged-backtest", lambda content, place: {"rows": drop_key(content["rows"], "period")}),
+        ("damaged-backtest", lambda content, place: {"rows": drop_key(content["rows"], "ap_se")}),
+        ("damaged-backtest", lambda content, place: {"rows": edit_rows(content["rows"], period=4)}),
+        ("damaged-backtest", lambda content, place: {"rows": edit_rows(content["rows"], ap="high")}),
+    ],
+)
+def test_an_edited_backtest_is_refused(data, start, stopped, tmp_path, code, edit):
+    """With one sentence, whatever was edited; what a path outside of the folder leads to stays where it is."""
+    folder, place = tmp_path / "backtest", tmp_path / "place"
+    shutil.copytree(stopped, folder)
+    (place / "inner").mkdir(parents=True)
+    content = json.loads((folder / "backtest.json").read_text())
+    (folder / "backtest.json").write_text(json.dumps(content | edit(content, place)))
+    with raises(code, FileError):
+        dm.backtest(data, "trees", every="12h", start=start, out=folder, variants=("warm",), **SETTINGS)
+    assert (place / "inner").is_dir()
+
+
+def test_nothing_is_deleted_through_a_symbolic_link(tmp_path):
+    """A finished period removes runs of its own folder only."""
+    folder, place = tmp_path / "backtest", tmp_path / "place"
+    (place / "inner").mkdir(parents=True)
+    folder.mkdir()
+    (folder / "runs").symlink_to(place)
+    backtest.Journal(folder, {}, runs={"frozen 0": "runs/inner"}).add_rows([], {})
+    assert (place / "inner").is_dir()
 
 
 def test_a_window_limits_what_is_known(data, start, whole, tmp_path):

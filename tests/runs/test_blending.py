@@ -85,6 +85,9 @@ def test_a_refitted_blend_is_the_blend_of_refitted_parts(parts, tmp_path):
     assert made.config["model"]["weights"] == both.config["model"]["weights"]
     assert made.config["run"]["refit_of"] == str(both.path)
     assert (made.finished, made.results.num_rows) == (True, 0)
+    assert all(
+        run.path.is_relative_to(tmp_path) for run in refitted
+    )  # beside the blend, wherever the parts are
     total, *scores = (late_logits(run) for run in (made, *refitted))
     weights = both.config["model"]["weights"]
     assert torch.allclose(sum(weight * score for weight, score in zip(weights, scores, strict=True)), total)

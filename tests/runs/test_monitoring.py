@@ -8,7 +8,9 @@ import torch
 from sklearn.metrics import average_precision_score, log_loss, roc_auc_score
 
 import dygmamba as dm
-from commands import invoke
+from commands import error_code, invoke
+from dygmamba.api.monitoring import evaluate_events
+from dygmamba.api.validation import LOWER_LIMITS, UPPER_LIMITS
 from dygmamba.runs.monitoring import compute_figures
 from raising import raises
 
@@ -70,7 +72,7 @@ def test_the_command_fails_at_a_limit_and_shows_moved_columns(trained, monkeypat
     """Exit code 1 below a limit, 0 above it; the feature whose mean moved by three deviations is listed."""
     run, new = trained
     words = ("evaluate", str(run.path), "--events", str(new))
-    code, out, err = invoke(monkeypatch, capsys, *words, "--fail-below", "ap=0.2", "--json")
+    code, out, err = invoke(monkeypatch, capsys, *words, "--fail-below", "ap=20", "--json")
     found = json.loads(out)
     assert (code, found["crossed"]) == (0, [])
     assert found["columns"][0]["column"] == "weight"
@@ -80,6 +82,39 @@ def test_the_command_fails_at_a_limit_and_shows_moved_columns(trained, monkeypat
     assert "failed: ap is" in err
     assert "failed: ece is" in err
     assert "weight" in out
+
+
+def test_limits_have_the_units_of_the_table(trained):
+    """A limit just beside a printed figure is crossed on one side only, for every metric."""
+    run, new = trained
+    total = evaluate_events(run.path, new).monitoring.total
+    shares = total | {"lead": total["ap"] - total["rule_ap"]}
+    for option, names, sign in (("fail_below", LOWER_LIMITS, 1), ("fail_above", UPPER_LIMITS, -1)):
+        printed = {name: shares[name] * (1 if name == "log_loss" else 100) for name in names}
+        for gap, count in ((0.1, len(names)), (-0.1, 0)):
+            limits = [f"{name}={value + sign * gap}" for name, value in printed.items()]
+            assert len(evaluate_events(run.path, new, **{option: limits}).crossed) == count
+
+
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        (["--fail-below", "ap=90"], "option-without-events"),
+        (["--fail-above", "ece=1"], "option-without-events"),
+        (["--events", "new.csv", "--fail-below", "ap=90", "--fail-below", "ap=80"], "repeated-limit"),
+        (["--events", "new.csv", "--fail-below", "ap=0.9"], "limit-out-of-range"),
+        (["--events", "new.csv", "--fail-below", "auc=101"], "limit-out-of-range"),
+        (["--events", "new.csv", "--fail-below", "lead=-101"], "limit-out-of-range"),
+        (["--events", "new.csv", "--fail-above", "ece=-1"], "limit-out-of-range"),
+        (["--events", "new.csv", "--fail-above", "log_loss=inf"], "limit-out-of-range"),
+        (["--events", "new.csv", "--fail-above", "ap=90"], "malformed-limit"),
+        (["--events", "new.csv", "--fail-below", "ap=nan"], "malformed-limit"),
+    ],
+)
+def test_limits_that_could_not_be_checked_are_refused(trained, monkeypatch, capsys, words, code):
+    """With exit code 2, before anything is evaluated: an alarm that cannot go off is no alarm."""
+    exit_code, out, _ = invoke(monkeypatch, capsys, "evaluate", str(trained[0].path), *words, "--json")
+    assert (exit_code, error_code(out)) == (2, code)
 
 
 @pytest.mark.parametrize(

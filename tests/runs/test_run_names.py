@@ -1,6 +1,7 @@
 """Runs by name: the newest finished one of a dataset, of a folder, or of all; and the list of runs."""
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -47,6 +48,18 @@ def test_names_are_the_newest_finished_run(folder):
     for name in ("nothing", "a\0b", "runs/nothing"):
         assert str(find_run(name)) == name
     assert [path.name[:8] for path in find_comparable_runs("mail")] == ["20240201"]
+
+
+def test_a_run_has_one_path_wherever_it_is_named_from(folder, monkeypatch):
+    """By a name, a relative path, "." and "..", inside or outside of it: the same absolute path."""
+    run = find_run("mail")
+    assert run.is_absolute()
+    assert find_run(run.relative_to(folder.resolve())) == run
+    (run / "checkpoint").mkdir()
+    for place, name in ((run, "."), (run / "checkpoint", ".."), (run.parent, run.name)):
+        monkeypatch.chdir(place)
+        assert find_run(name) == run
+        assert find_comparable_runs(name) == [Path(name)]
 
 
 def test_runs_are_listed_with_the_best_of_each_split(folder, monkeypatch, capsys):

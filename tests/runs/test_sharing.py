@@ -238,6 +238,25 @@ def test_paths_of_other_runs_are_not_shared(place, tmp_path):
     shutil.rmtree(run.path)
 
 
+def test_a_run_that_was_named_by_a_point_is_shared_whole(place, tmp_path):
+    """A path is replaced where it is a whole value or word: settings that contain it stay as they are."""
+    chosen = {"epochs": "3: the best of the 9 that . had", "lr": "0.5: set. See ./mine.toml"}
+    run = forge_run(
+        place.run.path,
+        place.run.path.with_name("forged"),
+        run={"backbone": ".", "refit_of": ".."},
+        chosen=chosen,
+    )
+    pulled = dm.pull(dm.push(run.path, tmp_path / "shared"), out=tmp_path / "runs").config
+    assert pulled["chosen"] == run.config()["chosen"] | {"epochs": "3: the best of the 9 that run had"}
+    assert (pulled["model"], pulled["train"]) == (run.config()["model"], run.config()["train"])
+    assert (pulled["run"]["backbone"], pulled["run"]["refit_of"]) == ("run", "run")
+    for path in ("", ".", ".."):
+        with raises("shared-run-has-paths", FileError):
+            dm.pull(resealed(place, tmp_path, backbone=path), out=tmp_path / "runs")
+    shutil.rmtree(run.path)
+
+
 class Hub:
     """Stands in for huggingface_hub.HfApi: repositories are folders, each call as the real client documents it."""
 

@@ -6,6 +6,7 @@ import threading
 import time
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
+from email.utils import parsedate_to_datetime
 from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from dygmamba.core.argument_types import check_arguments
 from dygmamba.core.errors import ConfigError, DygError, first_line
 
 RETRIED = (429, 503)  # the server says when to try again; the request had no effect
-MAX_RETRY_SECONDS = 10.0
+MIN_RETRY_SECONDS, MAX_RETRY_SECONDS = 0.1, 10.0
 
 Pairs = Iterable[Sequence[Any] | Mapping[str, Any]]
 
@@ -162,8 +163,8 @@ class Client:
         while True:
             response, content = self._send(method, path, data, headers)
             if response.status == 200:
-                return json.loads(content)
-            pause = min(float(response.headers.get("Retry-After", "1")), MAX_RETRY_SECONDS)
+                return _decode(response, content)
+            pause = _parse_pause(response.headers.get("Retry-After", "1"))
             if not retry or response.status not in RETRIED or time.monotonic() + pause > deadline:
                 raise _read_problem(response, content)
             time.sleep(pause)
@@ -233,6 +234,25 @@ def _encode(body: Any) -> bytes:
         return json.dumps(body, default=convert, allow_nan=False).encode()
     except ValueError as error:
         raise ConfigError(f"JSON has no form for a value ({error}); leave it out", code="not-json") from error
+
+
+def _decode(response: HTTPResponse, content: bytes) -> dict[str, Any]:
+    try:
+        return json.loads(content)
+    except ValueError as error:  # the page of a proxy between, or of another server
+        raise _read_problem(response, content) from error
+
+
+def _parse_pause(text: str) -> float:
+    """Return the seconds to wait for a header Retry-After: a number or an HTTP date; one second if it is neither."""
+    try:
+        seconds = float(text)
+    except ValueError:
+        try:
+            seconds = parsedate_to_datetime(text).timestamp() - time.time()
+        except (ValueError, TypeError, OverflowError):
+            seconds = 1.0
+    return min(max(MIN_RETRY_SECONDS, seconds), MAX_RETRY_SECONDS)
 
 
 def _read_problem(response: HTTPResponse, content: bytes) -> ServerError:

@@ -40,8 +40,9 @@ def evaluate_events(
         run: The run directory.
         events: File or table of events after those of the run's dataset.
         period: "hour", "day", "week", "month", "all" or "auto".
-        fail_below: Lower limits "ap=0.8", "auc=0.8" or "lead=0" (AP above the best simple rule), for all new events.
-        fail_above: Upper limits of "log_loss", "ece" and "unknown_share".
+        fail_below: Lower limits "ap=80", "auc=80" or "lead=0" (points of AP above the best simple rule), in per cent
+            and for all new events.
+        fail_above: Upper limits of "log_loss", and in per cent of "ece" and "unknown_share".
         device: "auto", "cpu" or "cuda".
         data_dir: Where datasets are.
         progress: Observer.
@@ -59,9 +60,10 @@ def evaluate_events(
     warn_if_unfinished(folder)
     predictor = Predictor.open(folder, device, data_dir, ReadOptions(**reading))
     found = monitor_run(predictor, events, period, progress)
-    figures = found.total | {"lead": found.total["ap"] - found.total["rule_ap"]}
+    shares = found.total | {"lead": found.total["ap"] - found.total["rule_ap"]}
+    figures = {name: shares[name] * (1 if name == "log_loss" else 100) for name in lower | upper}
     crossed = [
-        f"{name} is {figures[name]:.4f}, {side} the limit of {limit:g}"
+        f"{name} is {figures[name]:.4g}, {side} the limit of {limit:g}"
         for side, limits, sign in (("below", lower, 1), ("above", upper, -1))
         for name, limit in limits.items()
         if sign * figures[name] < sign * limit

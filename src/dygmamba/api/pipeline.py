@@ -49,7 +49,7 @@ from dygmamba.runs.opening import (
     read_split,
 )
 from dygmamba.runs.provenance import PRESET_KEYS, StartOptions, extend_run, find_restarted_run
-from dygmamba.runs.selection import describe_selection
+from dygmamba.runs.selection import describe_selection, get_runs_folder
 from dygmamba.runs.test_predictions import make_prediction_saver
 from dygmamba.runs.trusted_code import require_known_models
 from dygmamba.runs.warm_start import WarmStart, open_warm_start
@@ -344,13 +344,15 @@ def refit_link_run(
     progress: Progress,
     data_dir: Path | None = None,
     *,
+    root: Path | None = None,
     is_evaluated: bool = True,
 ) -> Trainer:
     """Train a finished run's settings on every event, for as many epochs as its best weights had.
 
-    The new run directory lies beside the given one. Of a blend, every part is refitted, and blended with the same
-    weights. With `is_evaluated=False` the run needs to be trained only.
+    The new run directory lies beside the given one, or below `root`. Of a blend, every part is refitted beside the
+    blend, and blended with the same weights. With `is_evaluated=False` the run needs to be trained only.
     """
+    path = path.resolve()  # the folders above it are used, and it is stored
     folder = RunDirectory(path)
     dataset = open_link_dataset(folder, data_dir)
     if not read_split(folder).numbers:
@@ -378,7 +380,7 @@ def refit_link_run(
         reasons={"epochs": f"{epochs}: the best of the {trained} that {path} had"},
     )
     settings |= {"epochs": epochs, "patience": max(epochs, settings["patience"])}
-    root = path.parent.parent.parent
+    root = root or get_runs_folder(folder)
     fit = start_link_run(dataset, about["model"], int(about["seed"]), settings, device, root, options)
     progress.message(f"refit on every event: {fit.run.path}")
     return finish_link_run(fit, dataset, (), progress)
@@ -397,7 +399,8 @@ def _refit_blend(
             code="blend-parts-missing",
         )
     # a part may have been chosen from within a budget, and is then not evaluated itself
-    parts = [refit_link_run(path, device, progress, data_dir, is_evaluated=False).run.path for path in paths]
+    options: dict[str, Any] = {"root": get_runs_folder(folder), "is_evaluated": False}
+    parts = [refit_link_run(path, device, progress, data_dir, **options).run.path for path in paths]
     fit, dataset = rebuild_blend(parts, folder, device, data_dir)
     progress.message(f"refit on every event: {fit.run.path}")
     return finish_link_run(fit, dataset, (), progress)

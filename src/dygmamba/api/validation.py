@@ -1,7 +1,7 @@
 """Validation of arguments that needs no torch: names, tasks, metrics, conflicts; and the choice of a default model."""
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from importlib.util import find_spec
@@ -29,7 +29,10 @@ TASKS = ("link", "node")
 LOGGER_PACKAGES = {"tensorboard": "tensorboard", "mlflow": "mlflow-skinny"}  # logger: the package to install
 PAIRWISE_METRICS = ("ap", "auc")  # against one negative each; always computed together
 PERIODS = ("auto", "hour", "day", "week", "month", "all")
-LOWER_LIMITS, UPPER_LIMITS = ("ap", "auc", "lead"), ("log_loss", "ece", "unknown_share")
+# limits of an evaluation on new events, each with its range; in per cent, as they are printed, but for the log loss.
+# AP and AUC of at most 1 % are refused because a share was meant.
+LOWER_LIMITS = {"ap": (1.01, 100.0), "auc": (1.01, 100.0), "lead": (-100.0, 100.0)}
+UPPER_LIMITS = {"log_loss": (0.0, 1e6), "ece": (0.0, 100.0), "unknown_share": (0.0, 100.0)}
 DEFAULT_NETWORK, DEFAULT_CPU_MODEL = "dyg-mamba", "trees"
 DEFAULT_GPU_MODEL = "dyg-mamba-counts"  # for links
 
@@ -350,8 +353,10 @@ def check_period(period: str) -> None:
         raise ConfigError(f"`period` takes {', '.join(PERIODS)}; got '{period}'", code="unknown-period")
 
 
-def parse_limits(option: str, given: Iterable[str] | None, names: Sequence[str]) -> dict[str, float]:
-    """Parse limits such as "ap=0.8" or "ap=80"; numbers above 1 are per cent, except for the log loss."""
+def parse_limits(
+    option: str, given: Iterable[str] | None, ranges: Mapping[str, tuple[float, float]]
+) -> dict[str, float]:
+    """Parse limits such as "ap=80"; raise ConfigError for a value out of its range or a metric that is given twice."""
     limits = {}
     for text in given or ():
         name, _, number = text.partition("=")
@@ -359,10 +364,22 @@ def parse_limits(option: str, given: Iterable[str] | None, names: Sequence[str])
             value = float(number)
         except ValueError:
             value = float("nan")
-        if name not in names or not value >= 0:
+        if name not in ranges or value != value:
             raise ConfigError(
-                f"`{option}` takes METRIC=VALUE with one of {', '.join(names)}, such as {names[0]}=0.8; got '{text}'",
+                f"`{option}` takes METRIC=VALUE with one of {', '.join(ranges)}; got '{text}'",
                 code="malformed-limit",
             )
-        limits[name] = value / 100 if value > 1 and name != "log_loss" else value
+        low, high = ranges[name]
+        if not low <= value <= high:
+            unit = "" if name == "log_loss" else " per cent, such as ap=80"
+            raise ConfigError(
+                f"`{option}` takes a {name} from {low:g} to {high:g}{unit}; got '{text}'",
+                code="limit-out-of-range",
+            )
+        if name in limits:
+            raise ConfigError(
+                f"`{option}` has {name} twice, {limits[name]:g} and {value:g}; give one limit for it",
+                code="repeated-limit",
+            )
+        limits[name] = value
     return limits

@@ -26,6 +26,7 @@ from dygmamba.cli.progress import show_progress
 from dygmamba.cli.reading_options import with_reading_options
 from dygmamba.cli.tables import make_result_tables
 from dygmamba.core.choices import NEGATIVES
+from dygmamba.core.errors import ConfigError
 from dygmamba.core.process_settings import is_first_process
 
 if TYPE_CHECKING:
@@ -108,11 +109,15 @@ def evaluate(
     ] = "auto",
     fail_below: Annotated[
         list[str] | None,
-        typer.Option(help="Exit with code 1 if METRIC=VALUE is not reached on --events: ap, auc, lead."),
+        typer.Option(
+            help="Exit with code 1 below METRIC=PERCENT on --events: ap, auc, lead (points above the best rule)."
+        ),
     ] = None,
     fail_above: Annotated[
         list[str] | None,
-        typer.Option(help="Exit with code 1 above METRIC=VALUE on --events: log_loss, ece, unknown_share."),
+        typer.Option(
+            help="Exit with code 1 above METRIC=VALUE on --events: ece, unknown_share (per cent), log_loss."
+        ),
     ] = None,
     *,
     reading: dict[str, Any],
@@ -126,6 +131,9 @@ def evaluate(
         limits = {"period": period, "fail_below": fail_below, "fail_above": fail_above}
         _evaluate_events(parse_run(data), events, limits, reading, device, data_dir, trust_code, as_json)
         return
+    for option, value in (("fail_below", fail_below), ("fail_above", fail_above)):
+        if value:
+            raise ConfigError(f"`{option}` needs new events; give `events` too", code="option-without-events")
     settings, data = parse_overrides(overrides), _resolve_latest(data)
     model = import_model(model) or model
     precheck.check_evaluate(

@@ -57,7 +57,7 @@ def run_argument(help: str) -> Any:
 def parse_run(name: str, prefer_finished: bool = True) -> Path:
     """Return the run directory that a name stands for, and print which one it is."""
     path = precheck.find_run(name, prefer_finished=prefer_finished)
-    if path != Path(name):
+    if path != Path(name) and path != Path(name).resolve():
         print_note(f"note: {name} is the run {path}")
     return path
 

@@ -145,6 +145,16 @@ def set_thread_count(count: int) -> None:
     torch.set_num_threads(count)
 
 
+def use_one_thread_after_fork() -> None:
+    """Give torch one thread in every process that is forked from this one.
+
+    A child has none of the threads of its parent's OpenMP pool, but waits for them, for ever, as soon as it uses more
+    than one. It may set another number itself if its parent never used several.
+    """
+    if hasattr(os, "register_at_fork"):  # not on Windows
+        os.register_at_fork(after_in_child=lambda: set_thread_count(1))
+
+
 def escape_unencodable_output() -> None:
     """Write characters that the terminal's encoding lacks as escapes, on stdout as Python does on stderr."""
     for stream in (sys.stdout, sys.stderr):

@@ -25,6 +25,7 @@ from jaxtyping import Bool, Float, Float64, Int64
 from torch import Tensor, nn
 
 from dygmamba.core.errors import ScoreError
+from dygmamba.core.process_settings import use_one_thread_after_fork
 from dygmamba.core.progress import Advance, no_advance
 from dygmamba.data.events.event_store import EventStore
 from dygmamba.engine.length_buckets import max_pairs_per_pass, split_by_length
@@ -34,6 +35,8 @@ from dygmamba.models.base import MemorySaver, Scorer
 from dygmamba.sampling.columns import QueryColumns
 from dygmamba.sampling.draws import Draws
 from dygmamba.sampling.view import NeighborRequest, PairBatch, PairView, Request
+
+use_one_thread_after_fork()  # servers fork processes after a first score, or after loading a run
 
 
 class StreamScorer:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from dygmamba.core.errors import DygError, DygWarning, FileError, WriteError, first_line
-from dygmamba.core.files.untrusted import describe_file
+from dygmamba.core.files.untrusted import describe_file, locate_inside
 from dygmamba.core.files.writing import (
     create_temporary_folder,
     make_folder,
@@ -101,7 +101,7 @@ def _find_intact(parent: Path, record: RunRecord, log: LogReader, sequence: int)
     """Return the snapshot of a run with this many events, if it is there and undamaged."""
     path = _locate(parent, record, sequence)
     try:
-        snapshot = Snapshot(path, json.loads((path / MANIFEST).read_text("utf-8")))
+        snapshot = _read(path)
         expected = _identify(record, log, sequence)
         if {name: snapshot.manifest[name] for name in expected} != expected:
             return None
@@ -131,15 +131,22 @@ def _describe(file: Path) -> dict[str, Any]:
     return describe_file(file) if file.name == DESCRIPTION else {"bytes": file.stat().st_size}
 
 
+def _read(path: Path) -> Snapshot:
+    """Read a snapshot, whose manifest names files of its folder only; raise one of LOAD_ERRORS if it is damaged."""
+    manifest = json.loads((path / MANIFEST).read_text("utf-8"))
+    for name in dict(manifest["files"]):
+        locate_inside(path, name, path / MANIFEST)
+    return Snapshot(path, manifest)
+
+
 def list_snapshots(folder: Path) -> list[Snapshot]:
     """Return the snapshots with a readable manifest, the newest first."""
     found = []
     for path in (folder / SNAPSHOT_FOLDER).glob(f"*-*/{MANIFEST}"):
         try:
-            manifest = json.loads(path.read_text("utf-8"))
-            int(manifest["sequence"])
-            if manifest["format"] == FORMAT and isinstance(manifest["files"], dict):
-                found.append(Snapshot(path.parent, manifest))
+            snapshot = _read(path.parent)
+            if snapshot.sequence >= 0 and snapshot.manifest["format"] == FORMAT:
+                found.append(snapshot)
         except LOAD_ERRORS:
             continue
     return sorted(found, key=lambda snapshot: snapshot.sequence, reverse=True)

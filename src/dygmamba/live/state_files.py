@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from dygmamba.core.errors import FileError
+from dygmamba.core.files.untrusted import locate_inside
 from dygmamba.core.files.writing import (
     create_temporary_file,
     disk,
@@ -258,4 +259,5 @@ def read_description(folder: Path) -> dict[str, Any]:
         raise FileError(f"{path} cannot be read ({error}); delete it", code="damaged-state") from error
     if not isinstance(facts, dict) or (facts.get("format"), facts.get("version")) != (FORMAT, VERSION):
         raise FileError(f"{path} is no state of this version; delete it", code="unsupported-format-version")
+    locate_inside(folder, facts.get("file"), path)
     return facts

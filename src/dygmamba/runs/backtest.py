@@ -21,6 +21,7 @@ from dygmamba._version import __version__
 from dygmamba.config import find_preset
 from dygmamba.core.errors import ConfigError, FileError, Interrupted
 from dygmamba.core.files.locking import FileLock
+from dygmamba.core.files.untrusted import locate_inside
 from dygmamba.core.files.writing import make_folder, write_text
 from dygmamba.core.progress import SILENT, LabelledProgress, Progress
 from dygmamba.data.events.event_store import EventStore
@@ -40,7 +41,7 @@ from dygmamba.runs.backtest_periods import (
     list_periods,
     slice_dataset,
 )
-from dygmamba.runs.backtest_results import FROZEN, REFIT, TABLE_FILE, VARIANTS, WARM, Backtest
+from dygmamba.runs.backtest_results import FROZEN, REFIT, TABLE_FILE, VARIANTS, WARM, Backtest, check_rows
 from dygmamba.runs.calibration import fit_link_calibration
 from dygmamba.runs.evaluation import build_heuristic
 from dygmamba.runs.final_evaluation import HEURISTICS
@@ -114,6 +115,7 @@ class Journal:
 
         Raises:
             ConfigError: It is of a backtest with other arguments.
+            FileError: It is damaged, or names a run outside of the folder.
         """
         path = folder / RESULT_FILE
         if not path.exists():
@@ -121,15 +123,15 @@ class Journal:
         try:
             content = json.loads(path.read_bytes().decode("utf-8"))
             journal = Journal(folder, dict(content["about"]), list(content["rows"]), dict(content["runs"]))
+            for run in journal.runs.values():
+                locate_inside(folder, run, path)
+            check_rows(journal.rows, journal.about["variants"])
             about, journal.about = (
                 values | {"settings": rename_stored_settings(about["model"], values["settings"])}
                 for values in (about, journal.about)
             )
-        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
-            raise FileError(
-                f"{path} cannot be read ({type(error).__name__}); delete it to start the backtest again",
-                code="damaged-backtest",
-            ) from error
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            raise _make_damaged_error(path, type(error).__name__) from error
         for name in (name for name in about if journal.about.get(name) != about[name]):
             raise ConfigError(
                 f"{folder} holds a backtest with other arguments ({name} is {journal.about.get(name)!r:.60}, got "
@@ -146,8 +148,12 @@ class Journal:
         self.rows += rows
         obsolete, self.runs = set(self.runs.values()) - set(runs.values()), runs
         self.save()
+        inside = self.folder.resolve()
         for path in obsolete:
-            shutil.rmtree(self.folder / path, ignore_errors=True)
+            if (
+                (self.folder / path).resolve().is_relative_to(inside)
+            ):  # no symbolic link leads out of the folder
+                shutil.rmtree(self.folder / path, ignore_errors=True)
 
     def save(self) -> None:
         content = {"about": self.about, "rows": self.rows, "runs": self.runs}
@@ -263,6 +269,8 @@ class Backtester:
         period = self.periods[origin]
         span = TrainingSpan.before(self.store, period, self.request.window)
         dataset = slice_dataset(self.request.dataset, span.first, period.last)
+        if before not in self.journal.runs:
+            raise _make_damaged_error(self.journal.folder / RESULT_FILE, f"the run '{before}' is missing")
         return open_warm_start(self.journal.folder / self.journal.runs[before], dataset=dataset)
 
     def _evaluate_rules(self, period: Period, queries: PeriodQueries, progress: Progress) -> list[Row]:
@@ -289,6 +297,12 @@ class Backtester:
         best = max((row for row in rows if row["is_rule"]), key=lambda row: row["ap"], default=None)
         figures += [] if best is None else [f"best rule {100 * best['ap']:.2f} ({best['model']})"]
         return f"period {period.number + 1} of {len(self.periods)}, {len(period):,} events, AP: {', '.join(figures)}"
+
+
+def _make_damaged_error(path: Path, reason: str) -> FileError:
+    return FileError(
+        f"{path} cannot be read ({reason}); delete it to start the backtest again", code="damaged-backtest"
+    )
 
 
 def _get_run_name(variant: str, period: int) -> tuple[str, int]:

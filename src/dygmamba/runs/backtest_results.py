@@ -4,6 +4,7 @@ import csv
 from dataclasses import dataclass
 from io import StringIO
 from math import sqrt
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -182,6 +183,20 @@ class Backtest:
     def __repr__(self) -> str:
         periods = len({row["period"] for row in self.rows})
         return f"<Backtest of {self.model} on {self.data}: {periods} periods, {self.page}>"
+
+
+def check_rows(rows: list[Row], variants: list[str]) -> None:
+    """Raise KeyError, TypeError, ValueError or AttributeError unless these are the rows of the first periods."""
+    figures = [name for metric in METRICS for name in (metric, f"{metric}_se")]
+    for row in rows:
+        itemgetter("period", "begin", "end", "events", "model", "is_rule", "blocks", *figures)(row)
+    result = Backtest("", "", Path(), tuple(variants), rows)
+    done = result.table["period"].unique().to_pylist()
+    if done != list(range(len(done))) or any(
+        len(result.list_variant_rows(name)) != len(done) for name in variants
+    ):
+        raise ValueError("periods are missing")
+    _ = result.sentences
 
 
 def _format_gap(mean: float, error: float | None) -> str:

@@ -248,7 +248,7 @@ def _build_blend_fit(
                 "split": stream.split.digest,
                 "model": BLEND,
                 "seed": seed,
-                "blend_of": [str(run.folder.path) for run in runs],
+                "blend_of": [str(run.folder.path.resolve()) for run in runs],
             }
             | read_split(runs[0].folder).section
             | ({} if refit_of is None else {"refit_of": str(refit_of)}),

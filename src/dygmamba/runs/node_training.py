@@ -129,7 +129,7 @@ def start_node_run(
                 "split": split.digest,
                 "model": model,
                 "seed": seed,
-                "backbone": str(backbone),
+                "backbone": str(backbone.resolve()),
             }
             | rule.section
             | {key: value for key, value in trained.about.items() if key == "source"}

@@ -6,9 +6,12 @@ The file is a dataset of all known events, so that nodes keep their numbers and 
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
+import torch
 
 from dygmamba.core.errors import ConfigError, FileError
+from dygmamba.data.events.event_store import EventStore
 from dygmamba.data.storage.dataset import Dataset, load_dataset, save_dataset
 from dygmamba.data.storage.locations import DATASET_SUFFIX, check_dataset_name
 from dygmamba.runs.predictor import Predictor
@@ -36,7 +39,7 @@ def load_observed(predictor: Predictor, path: Path) -> Predictor:
 
 
 def _continues(known: Dataset, own: Dataset) -> bool:
-    """Return whether a dataset has the nodes and columns of another one, and at least as many events."""
+    """Return whether a dataset has the nodes, columns and events of another one, as `extend_dataset` merges them."""
     count = len(own.ids)
     new, old = known.store.features, own.store.features
     return (
@@ -45,6 +48,22 @@ def _continues(known: Dataset, own: Dataset) -> bool:
         and _as_text(known)[:count].equals(_as_text(own))
         and new.edge.shape[1] == old.edge.shape[1]
         and [category.name for category in new.categories] == [category.name for category in old.categories]
+        and _holds_events(known.store, own.store)
+    )
+
+
+def _holds_events(known: EventStore, own: EventStore) -> bool:
+    """Return whether the events of `own` are in `known`, before the others of the same time."""
+    before = torch.arange(len(own)) - torch.searchsorted(own.time, own.time)
+    rows = (torch.searchsorted(known.time, own.time) + before).clamp(max=len(known) - 1)
+    columns = (
+        [store.src, store.dst, store.time, store.features.edge, store.features.codes, store.label]
+        for store in (known, own)
+    )
+    return all(
+        (more is None) == (fewer is None)
+        and (more is None or fewer is None or np.array_equal(more[rows], fewer, equal_nan=True))
+        for more, fewer in zip(*columns, strict=True)
     )
 
 

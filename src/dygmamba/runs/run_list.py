@@ -7,7 +7,7 @@ from typing import Any
 
 from dygmamba.core.errors import DygError
 from dygmamba.engine.run_directory import RunDirectory
-from dygmamba.runs.run_names import LATEST, RUNS_FOLDER, STAMP_LENGTH, find_run, find_runs
+from dygmamba.runs.run_names import CONFIG_NAME, LATEST, RUNS_FOLDER, STAMP_LENGTH, find_runs
 from dygmamba.tasks.metric_names import ERROR_METRICS, NODE_METRICS
 
 
@@ -89,7 +89,7 @@ def _parse_stamp(name: str) -> str:
 
 def find_comparable_runs(name: str | Path) -> list[Path]:
     """Return a run directory as it is; of a dataset or folder, all tested runs on the same split as the newest one."""
-    if find_run(name) == Path(name):
+    if (Path(name) / CONFIG_NAME).is_file():
         return [Path(name)]
     tested = [one for one in list_runs(name) if one.test is not None]
     return [one.path for one in tested if one.comparable == tested[0].comparable] or [Path(name)]

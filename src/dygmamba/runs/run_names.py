@@ -18,15 +18,16 @@ def find_run(name: str | Path, runs: Path = RUNS_FOLDER, *, prefer_finished: boo
     """Return the run directory of this path or name.
 
     `latest` is the newest run below the folder of runs; the name of a dataset is the newest run on it, and a folder of
-    runs the newest run in it. Finished runs come first. A name that matches nothing is returned as a path.
+    runs the newest run in it. Finished runs come first. The path is absolute, as the folders above a run are used too;
+    a name that matches nothing is returned as a path.
     """
     path = Path(name)
     if (path / CONFIG_NAME).is_file():
-        return path
+        return path.resolve()
     found = find_runs(name, runs)
     if prefer_finished:
         found = [run for run in found if is_finished(run)] or found
-    return found[0] if found else path
+    return found[0].resolve() if found else path
 
 
 def get_run_path(run: Any) -> Path:

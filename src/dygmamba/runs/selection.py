@@ -18,6 +18,7 @@ from jaxtyping import Float64
 from torch import Tensor
 
 from dygmamba.core.errors import FileError
+from dygmamba.core.files.untrusted import locate_inside
 from dygmamba.core.files.writing import write_text
 from dygmamba.engine.run_directory import RunDirectory
 from dygmamba.models.aliases import rename_stored_settings
@@ -100,11 +101,15 @@ class SelectionRecord:
     def add(self, candidate: CandidateRecord) -> "SelectionRecord":
         return replace(self, candidates=(*self.candidates, candidate))
 
+    @property
+    def runs(self) -> list[str]:
+        """Directories of all runs in it, relative to the folder of all runs."""
+        named = (*(candidate.run for candidate in self.candidates), self.run)
+        return list(dict.fromkeys(run for run in named if run is not None))
+
     def save(self, root: Path) -> None:
         """Write the record into the directory of every run in it; the first one is read when it is continued."""
-        runs = [candidate.run for candidate in self.candidates if candidate.run is not None]
-        chosen = [] if self.run is None else [self.run]
-        for run in dict.fromkeys(runs + chosen):
+        for run in self.runs:
             write_text(root / run / SELECTION_FILE, json.dumps(asdict(self), indent=1) + "\n")
 
 
@@ -141,7 +146,10 @@ def _read_record(path: Path) -> SelectionRecord | None:
         )
         # `settings` are for whichever model is tried
         content |= {"settings": rename_stored_settings(None, content.get("settings", {}))}
-        return SelectionRecord(candidates=candidates, **content)
+        record = SelectionRecord(candidates=candidates, **content)
+        for run in record.runs:
+            locate_inside(get_runs_folder(RunDirectory(path.parent)), run, path)
+        return record
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:

@@ -226,19 +226,19 @@ def _list_references(about: dict[str, Any]) -> dict[str, list[str]]:
 
 
 def _replace_paths(content: dict[str, Any], paths: set[str]) -> dict[str, Any]:
-    """Replace paths of runs by their names, anywhere in the content."""
+    """Replace paths of runs by their names: whole values, and whole words of sentences such as reasons."""
+    # a run was stored as it was given, once even as ".", which has no name and is part of other values
+    names = {path: Path(path).name if is_valid_folder_name(Path(path).name) else "run" for path in paths}
+    found = re.compile(rf"(?<!\S)(?:{'|'.join(map(re.escape, names))})(?![^\s,;:])")
 
     def replace_in(value: Any) -> Any:
         if isinstance(value, dict):
             return {key: replace_in(item) for key, item in value.items()}
         if isinstance(value, list):
             return [replace_in(item) for item in value]
-        # the longest first: one path may be the beginning of another
-        for path in sorted(paths, key=len, reverse=True) if isinstance(value, str) else ():
-            value = value.replace(path, Path(path).name)
-        return value
+        return found.sub(lambda match: names[match[0]], value) if isinstance(value, str) else value
 
-    return replace_in(content)
+    return replace_in(content) if names else content
 
 
 def _build_manifest(copy: RunDirectory, files: dict[str, dict[str, Any]]) -> dict[str, Any]:
@@ -265,7 +265,7 @@ def _check_shared_run(copy: RunDirectory, manifest: Manifest) -> None:
             code="shared-run-inconsistent",
         )
     paths = [path for paths in _list_references(about).values() for path in paths]
-    if "file" in about or any(Path(path).name != path for path in paths):
+    if "file" in about or not all(map(is_valid_folder_name, paths)):
         raise FileError(
             "config.toml of the shared run has paths of another machine; ask for it to be pushed again",
             code="shared-run-has-paths",

@@ -87,7 +87,7 @@ def open_warm_start(path: Path, data_dir: Path | None = None, dataset: Dataset |
     Raises:
         ConfigError: It is a blend or a node classifier, or has no best weights yet.
     """
-    folder = RunDirectory(path)
+    folder = RunDirectory(path.resolve())
     sections = folder.config()
     about = sections.get("run", {})
     dataset = open_link_dataset(folder, data_dir, dataset)

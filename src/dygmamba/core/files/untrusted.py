@@ -1,8 +1,8 @@
 """Files, names and text from untrusted sources.
 
 Files are read only if they are regular, of bounded size, not a symbolic link, and match their checksum. Names are used
-only if they stay a single path component. Text is written to spreadsheets, Markdown and LaTeX only after escaping what
-these would not show as text.
+only if they stay a single path component, and paths in stored files only if they stay below their folder. Text is
+written to spreadsheets, Markdown and LaTeX only after escaping what these would not show as text.
 """
 
 import hashlib
@@ -88,6 +88,20 @@ def is_valid_folder_name(name: str) -> bool:
     is_plain = name == name.strip() and name == name.rstrip(".") and name.isprintable()
     is_short = len(name.encode("utf-8", "surrogatepass")) <= MAX_NAME_BYTES
     return bool(name) and is_plain and not RESERVED_CHARACTERS & set(name) and is_short
+
+
+def locate_inside(folder: Path, name: object, source: Path) -> Path:
+    """Return the path below `folder` that a stored file, `source`, names with "/" between components.
+
+    Raises:
+        FileError: The name is not text, is absolute, or could lead out of the folder.
+    """
+    if not isinstance(name, str) or not all(map(is_valid_folder_name, name.split("/"))):
+        raise FileError(
+            f"{source} names {name!r:.80}, which is no path inside {folder}; restore it, or delete it",
+            code="path-outside-folder",
+        )
+    return folder / name
 
 
 def escape_formula(text: str) -> str:

@@ -15,6 +15,7 @@ from pathlib import Path, PurePosixPath
 from typing import IO
 
 from dygmamba.core.errors import DownloadError, FileError, NotFoundError, WriteError, first_line
+from dygmamba.core.files.untrusted import locate_inside
 from dygmamba.core.files.writing import publish_path, sync_file, write_text
 
 RECEIPT = "source.json"  # sizes and CRCs of the unpacked files
@@ -87,10 +88,13 @@ def is_intact(folder: Path) -> bool | None:
     """Return whether the files of a folder match their receipt; None if there is no receipt."""
     try:
         files = json.loads((folder / RECEIPT).read_text(encoding="utf-8"))["files"]
-        return all(_compute_size_and_crc(folder / name) == list(expected) for name, expected in files.items())
+        return all(
+            _compute_size_and_crc(locate_inside(folder, name, folder / RECEIPT)) == list(expected)
+            for name, expected in files.items()
+        )
     except FileNotFoundError:
         return None if not (folder / RECEIPT).exists() else False
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+    except (OSError, FileError, ValueError, KeyError, TypeError, AttributeError):
         return False
 
 

@@ -1,6 +1,6 @@
 """Bodies of requests and responses, with examples; they are the schemas of /openapi.json."""
 
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictFloat, StrictInt, StrictStr
 
@@ -19,6 +19,8 @@ MinSequence = Annotated[
         strict=True, ge=0, le=MAX_SEQUENCE, description="Wait until events up to this sequence are visible."
     ),
 ]
+Item = TypeVar("Item")
+Rows = Annotated[list[Item], Field(fail_fast=True)]  # of many wrong rows the first is enough
 AT_TEXT = "Time of all queries without one of their own; by default just after the last event."
 
 
@@ -40,7 +42,7 @@ class Pair(BaseModel):
 
 
 class ScoreRequest(Body):
-    pairs: list[Pair] = Field(min_length=1)
+    pairs: Rows[Pair] = Field(min_length=1)
     at: Time | None = Field(None, description=AT_TEXT)
     min_sequence: MinSequence = None
 
@@ -70,10 +72,10 @@ class ScoreResponse(BaseModel):
 
 
 class RankRequest(Body):
-    sources: list[Id] = Field(min_length=1)
+    sources: Rows[Id] = Field(min_length=1)
     k: int = Field(10, strict=True, ge=1, le=10_000)
     at: Time | None = Field(None, description=AT_TEXT)
-    candidates: list[Id] | None = Field(None, min_length=1, description="By default all known destinations.")
+    candidates: Rows[Id] | None = Field(None, min_length=1, description="By default all known destinations.")
     only_new: bool = Field(
         False, strict=True, description="Leave out destinations that the source met before."
     )
@@ -91,7 +93,7 @@ class RankResponse(BaseModel):
 
 
 class ClassifyRequest(Body):
-    nodes: list[Id] | None = Field(
+    nodes: Rows[Id] | None = Field(
         None, min_length=1, description="By default all nodes that were a source before."
     )
     k: int | None = Field(None, strict=True, ge=1, le=10_000)
@@ -131,45 +133,6 @@ class EventsResponse(BaseModel):
     sequence: int = Field(description="Sequence of the last event on disk.")
     accepted: int
     verdicts: list[Verdict] = Field(description="Of the events that were not accepted, or of all.")
-
-
-class Tensor(BaseModel):
-    """A tensor of the Open Inference Protocol, of one dimension."""
-
-    name: str
-    shape: list[int]
-    datatype: str
-    data: list[Any]
-    parameters: dict[str, Any] | None = None
-
-
-class InferRequest(BaseModel):
-    """A request of the Open Inference Protocol: tensors src and dst, optionally time and columns."""
-
-    id: str | None = None
-    parameters: dict[str, Any] | None = None
-    inputs: list[Tensor] = Field(min_length=1, max_length=100)
-    outputs: list[dict[str, Any]] | None = None
-
-    model_config = ConfigDict(
-        json_schema_extra={
-            "examples": [
-                {
-                    "inputs": [
-                        {"name": "src", "shape": [1], "datatype": "BYTES", "data": ["alice"]},
-                        {"name": "dst", "shape": [1], "datatype": "BYTES", "data": ["bob"]},
-                    ]
-                }
-            ]
-        }
-    )
-
-
-class InferResponse(BaseModel):
-    model_name: str
-    model_version: str
-    id: str | None = None
-    outputs: list[Tensor]
 
 
 class ProblemDocument(BaseModel):

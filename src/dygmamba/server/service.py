@@ -19,7 +19,7 @@ from dygmamba.data.readers.values import BadValueError
 from dygmamba.live.event_sources import EventSource, follow_source
 from dygmamba.runs.queries import Predictions
 from dygmamba.server.batching import MicroBatcher, WorkerPool
-from dygmamba.server.formats import Event
+from dygmamba.server.formats import Event, require_few_rows, require_few_values
 from dygmamba.server.monitoring import Metrics
 from dygmamba.server.pair_groups import PairQuery, build_table, find_table_key, group_rows
 from dygmamba.server.problems import RETRY_SECONDS, Problem
@@ -36,6 +36,7 @@ log = logging.getLogger("dygmamba.server")
 
 APPENDING_THREADS = 8  # appends of several threads share a commit
 QUERY_THREADS = 2  # for rankings, classifications and explanations
+PARSING_THREADS = 2
 LOST = ("invalid", "late", "ahead", "unreadable")
 POLL_SECONDS = 0.002  # between looks at the sequence that a query waits for
 
@@ -61,6 +62,7 @@ class LiveService:
         self._live: LiveRun | None = None
         self._stopping, self._followers = threading.Event(), list[threading.Thread]()
         self._arriving = 0  # requests that will ask for scores
+        self._parsers = WorkerPool("parser", PARSING_THREADS, settings.max_waiting)
         self._appends = WorkerPool("log", APPENDING_THREADS, settings.max_waiting)
         self._queries = WorkerPool("model", QUERY_THREADS, settings.max_waiting)
         self._scores: MicroBatcher[Sequence[PairQuery], ScoredPairs] = MicroBatcher(
@@ -123,8 +125,8 @@ class LiveService:
         for thread in self._followers:
             await asyncio.to_thread(thread.join)
         await self._scores.stop()
-        await asyncio.to_thread(self._appends.stop)
-        await asyncio.to_thread(self._queries.stop)
+        for pool in (self._parsers, self._appends, self._queries):
+            await asyncio.to_thread(pool.stop)
         await asyncio.to_thread(self.status.stop)
 
     @property
@@ -143,10 +145,18 @@ class LiveService:
             raise Problem(503, "not-ready", f"the server {what}; try again", retry_after=RETRY_SECONDS)
         return self._live
 
+    async def parse(self, read: Callable[[bytes], Result], body: bytes) -> Result:
+        """Return a body as `read` reads it, in a thread, unless it holds too many values."""
+
+        def parse() -> Result:
+            require_few_values(body, self.settings.max_values)
+            return read(body)
+
+        return await self._parsers.run(parse, self.settings.timeout)
+
     async def append(self, events: Sequence[Event]) -> "Acknowledgement":
         """Append events to the log; when this returns, accepted ones are on disk."""
         live = self.live
-        self._check_count(len(events), "events")
         try:
             answer = await self._appends.run(
                 lambda: live.append(list(events), wait=False), self.settings.timeout
@@ -175,7 +185,7 @@ class LiveService:
     async def score(self, queries: Sequence[PairQuery], min_sequence: int | None = None) -> ScoredPairs:
         """Score pairs, together with those of other requests."""
         _ = self.live
-        self._check_count(len(queries), "pairs")
+        require_few_rows(len(queries), "pairs", self.settings.max_rows)
         self._arriving += 1
         try:
             await self.wait_for(min_sequence)
@@ -230,14 +240,6 @@ class LiveService:
                 is_dated = bool(view.predictor.dataset.origin.time_origin)
             self.metrics.lag.set(SYSTEM_CLOCK.now() - self._live.latest if is_dated else math.nan)
 
-    def _check_count(self, count: int, what: str) -> None:
-        if count > self.settings.max_rows:
-            raise Problem(
-                413,
-                "too-many-rows",
-                f"a request may have {self.settings.max_rows:,} {what}, this one has {count:,}; send several requests",
-            )
-
     def _score_batch(self, requests: Sequence[Sequence[PairQuery]]) -> Sequence[ScoredPairs | Exception]:
         """Score the pairs of several requests; if one of them is wrong, each on its own."""
         try:
@@ -262,6 +264,8 @@ class LiveService:
         times: list[Any] = [None] * len(queries)
         scores: list[float] = [0.0] * len(queries)
         with live.read() as view:
+            given = dict.fromkeys(name for query in queries for name, _ in query.columns)
+            view.predictor.query_parser.require_read_columns(given)
             for rows in group_rows(map(find_table_key, queries)).values():
                 try:
                     found = view.predictor.score(build_table([queries[row] for row in rows]))

@@ -19,7 +19,8 @@ class ServerSettings:
     tls_cert: Path | None = None
     tls_key: Path | None = None
     max_body_bytes: int = 16 * 2**20
-    max_rows: int = 10_000  # events or pairs of one request
+    max_rows: int = 10_000  # events, pairs, sources or nodes of one request
+    max_values: int = 500_000  # in the JSON of one request, before it is parsed
     max_waiting: int = 256  # requests that wait for the model or the log; more are answered with 429
     batch_pairs: int = 1_024  # pairs that are scored in one call
     batch_window: float = 0.002  # seconds that a batch waits for requests that are being read

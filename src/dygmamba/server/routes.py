@@ -7,8 +7,17 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Depends, Query, Request
 from starlette.responses import JSONResponse, Response
 
+from dygmamba.core.progress import Progress
+from dygmamba.live.live_view import LiveView
 from dygmamba.server import schemas
-from dygmamba.server.formats import EVENTS_BODY_SCHEMA, JSON_TYPE, parse_content_type, parse_json, read_events
+from dygmamba.server.formats import (
+    EVENTS_BODY_SCHEMA,
+    JSON_TYPE,
+    parse_content_type,
+    parse_json,
+    read_events,
+    require_few_rows,
+)
 from dygmamba.server.pair_groups import PairQuery
 from dygmamba.server.problems import PROBLEM_TYPE, Problem
 from dygmamba.server.service import LiveService, describe_missing_history, list_rows
@@ -125,14 +134,23 @@ async def rank_destinations(
     body: Annotated[schemas.RankRequest, read_body(schemas.RankRequest)], service: Service
 ) -> Response:
     """Rows are sorted by source and rank; `probability` is that of being the true destination."""
-    sources = list(map(str, body.sources))
+    sources = list(dict.fromkeys(map(str, body.sources)))
     candidates = None if body.candidates is None else list(map(str, body.candidates))
-    found, sequence = await service.query(
-        lambda view: view.find_top(sources, body.k, body.at, candidates, body.only_new), body.min_sequence
+
+    def count_candidates(view: LiveView, _: Progress) -> int:
+        return len(view.predictor.dataset.store.destinations) if candidates is None else len(candidates)
+
+    count = (await service.query(count_candidates)).result
+    service.require_affordable(len(sources), count, body.k)
+    found, sequence = await service.query_parts(
+        sources,
+        lambda view, part, progress: view.find_top(
+            part, body.k, body.at, candidates, body.only_new, progress
+        ),
+        body.min_sequence,
     )
-    return JSONResponse(
-        {"ranking": list_rows(found.table), "sequence": sequence, "notes": describe_missing_history(found)}
-    )
+    rows = list_rows([part.table for part in found])
+    return JSONResponse({"ranking": rows, "sequence": sequence, "notes": describe_missing_history(found)})
 
 
 @router.post(
@@ -147,10 +165,20 @@ async def classify_nodes(
 ) -> Response:
     """A score is the probability that the state of the node is 1."""
     nodes = None if body.nodes is None else list(map(str, body.nodes))
-    table, sequence = await service.query(
-        lambda view: view.classify(nodes, body.at, body.k), body.min_sequence
-    )
-    return JSONResponse({"nodes": list_rows(table), "sequence": sequence})
+    require_few_rows(len(nodes or ()), "nodes", service.settings.max_rows)
+    if nodes is None or body.k is not None:  # ranked, hence in one go
+        answer = await service.query(
+            lambda view, progress: view.classify(nodes, body.at, body.k, progress), body.min_sequence
+        )
+        tables, sequence = [answer.result], answer.sequence
+    else:
+        tables, sequence = await service.query_parts(
+            nodes,
+            lambda view, part, progress: view.classify(part, body.at, None, progress),
+            body.min_sequence,
+        )
+    require_few_rows(sum(map(len, tables)), "nodes in its answer (see `k`)", service.settings.max_answer_rows)
+    return JSONResponse({"nodes": list_rows(tables), "sequence": sequence})
 
 
 @router.post(
@@ -165,10 +193,11 @@ async def explain_score(
 ) -> Response:
     """The contributions of past events and the base add up to the logit."""
     pair = str(body.src) if body.dst is None else (str(body.src), str(body.dst))
-    found, sequence = await service.query(
-        lambda view: view.explain(pair, body.at, orders=body.orders, columns=body.columns), body.min_sequence
+    found = await service.query(
+        lambda view, _: view.explain(pair, body.at, orders=body.orders, columns=body.columns),
+        body.min_sequence,
     )
-    return JSONResponse({"explanation": found.to_json(body.top), "sequence": sequence})
+    return JSONResponse({"explanation": found.result.to_json(body.top), "sequence": found.sequence})
 
 
 @router.get("/status", summary="Describe the run, the rate of events, and the quality of scores over time.")

@@ -207,7 +207,8 @@ def test_other_websites_cannot_use_the_browser_of_a_user(client):
     problem(client.get("/ping", headers={"origin": "http://evil.example"}), 403, "foreign-origin")
     problem(client.get("/ping", headers={"host": "evil.example"}), 403, "unknown-host")
     assert client.get("/ping", headers={"origin": "http://localhost"}).status_code == 200
-    assert client.get("/ping", headers={"host": "[::1]:8000"}).status_code == 200
+    for host in ("[::1]:8000", "127.0.0.2:8000", "127.1.2.3"):
+        assert client.get("/ping", headers={"host": host}).status_code == 200
 
 
 @pytest.mark.parametrize(

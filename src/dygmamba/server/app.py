@@ -98,7 +98,8 @@ async def _open(
         on_failure(error)
         return None
     service.follow(sources)
-    log.info("ready", extra={"fields": {"sequence": live.sequence, "log": live.recovery.describe()}})
+    level = logging.INFO if live.recovery.is_writable else logging.WARNING
+    log.log(level, "ready", extra={"fields": {"sequence": live.sequence, "log": live.recovery.describe()}})
     return live
 
 

@@ -68,7 +68,7 @@ async def check_live() -> Response:
 
 @router.get("/v2/health/ready", summary="Tell whether the server answers queries.")
 async def check_ready(service: Service) -> Response:
-    _ = service.live
+    service.require_ready()
     return JSONResponse({"ready": True})
 
 
@@ -87,7 +87,7 @@ async def show_metrics(service: Service) -> Response:
 
 @router.get("/v2/models/{name}/ready", summary="Tell whether the model answers queries.")
 async def check_model_ready(name: str, service: Service) -> Response:
-    _ = service.live
+    service.require_ready()
     known = service.model["name"]
     if name != known:
         raise Problem(404, "unknown-model", f"this server has one model, '{known}'")

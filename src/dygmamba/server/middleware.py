@@ -17,12 +17,11 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from dygmamba.server.monitoring import Metrics
 from dygmamba.server.problems import Problem
-from dygmamba.server.settings import ServerSettings
+from dygmamba.server.settings import ServerSettings, is_loopback
 
 log = logging.getLogger("dygmamba.server")
 
 REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
-LOOPBACK_NAMES = {"localhost", "127.0.0.1", "::1"}
 SECURITY_HEADERS = {
     "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
     "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
@@ -108,7 +107,7 @@ class AccessControl:
 
     def _find_problem(self, headers: Headers) -> Problem | None:
         host = headers.get("host", "")
-        if self.token is None and _strip_port(host) not in LOOPBACK_NAMES:
+        if self.token is None and not is_loopback(_strip_port(host)):
             # a website whose name resolves to this machine (DNS rebinding)
             return Problem(
                 403, "unknown-host", "the server answers to localhost only; set a token to use other names"

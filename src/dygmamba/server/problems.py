@@ -71,6 +71,13 @@ class Problem(HTTPException):
         )
 
     @staticmethod
+    def state_failed() -> "Problem":
+        detail = (
+            "the state takes no more events, and all acknowledged ones are in the log; restart the server"
+        )
+        return Problem(503, "live-state-failed", detail)
+
+    @staticmethod
     def timed_out(seconds: float) -> "Problem":
         detail = f"the request was not finished within {seconds:g} seconds; try again, or ask for less"
         return Problem(503, "timeout", detail, retry_after=RETRY_SECONDS)

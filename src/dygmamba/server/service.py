@@ -154,6 +154,11 @@ class LiveService:
     def is_ready(self) -> bool:
         return self._live is not None and not self.is_draining
 
+    def require_ready(self) -> None:
+        """Raise Problem unless queries are answered and events taken (503)."""
+        if self.live.failure:
+            raise Problem.state_failed()
+
     @property
     def live(self) -> "LiveRun":
         """The live run.
@@ -184,12 +189,6 @@ class LiveService:
             )
         except WriteError:
             self.status.last_failure = "the disk cannot be written to."
-            raise
-        except DygError as error:
-            if error.code == "live-state-failed":
-                self.status.last_failure = (
-                    "the state failed; restart the server, no acknowledged event is lost."
-                )
             raise
         self.status.last_failure = ""
         self.count_verdicts(events, answer)
@@ -284,6 +283,8 @@ class LiveService:
         deadline = time.monotonic() + self.settings.timeout
         live = self.live
         while (applied := live.applied) < sequence:
+            if live.failure:
+                raise Problem.state_failed()
             if time.monotonic() > deadline or sequence > live.sequence:
                 raise Problem(
                     503,

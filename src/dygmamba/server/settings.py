@@ -40,7 +40,7 @@ class ServerSettings:
                 f"a token needs at least {MIN_TOKEN} visible ASCII characters; make one with: openssl rand -hex 32",
                 code="weak-token",
             )
-        if self.token is None and not self.is_loopback:
+        if self.token is None and not is_loopback(self.host):
             raise ConfigError(
                 f"other machines can reach '{self.host}'; set a token with DYGMAMBA_TOKEN or `token`, or listen on "
                 "127.0.0.1",
@@ -53,20 +53,20 @@ class ServerSettings:
                 raise NotFoundError(f"{path} does not exist; give a PEM file", code="tls-file-missing")
 
     @property
-    def is_loopback(self) -> bool:
-        """Whether only this machine can reach the server."""
-        if self.host == "localhost":
-            return True
-        try:
-            return ipaddress.ip_address(self.host).is_loopback
-        except ValueError:  # a name, or nothing: all addresses
-            return False
-
-    @property
     def url(self) -> str:
         """Address of the server, for messages and browsers."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{'https' if self.tls_cert else 'http'}://{host}:{self.port}"
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether only this machine can reach an address."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:  # a name, or nothing: all addresses
+        return False
 
 
 def _is_visible_ascii(text: str) -> bool:

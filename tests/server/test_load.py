@@ -1,9 +1,12 @@
 """A real server under requests that are too large, too many or never finished: others are answered all the while."""
 
+import asyncio
 import http.client
 import json
+import socket
 import threading
 import time
+from contextlib import ExitStack, contextmanager, suppress
 from urllib.parse import urlsplit
 
 import pytest
@@ -11,6 +14,7 @@ import pytest
 import dygmamba as dm
 from dygmamba.api.client import Client
 from dygmamba.live.live_view import LiveView
+from dygmamba.server import connections
 from live_server import running, running_server
 from raising import raises
 
@@ -127,3 +131,59 @@ def test_a_query_that_nobody_waits_for_ends(mail, tmp_path, monkeypatch, how):
             assert connection.getresponse().status == 503
         connection.close()
         assert ended.wait(5)
+
+
+@contextmanager
+def unfinished_requests(url: str, count: int):
+    """Connections with the beginning of a request."""
+    host, _, port = urlsplit(url).netloc.partition(":")
+    with ExitStack() as stack:
+        opened = []
+        for _ in range(count):
+            opened.append(stack.enter_context(socket.create_connection((host, int(port)), timeout=10)))
+            opened[-1].sendall(b"GET /ping HTTP/1.1\r\nHost: local")
+        yield opened
+
+
+def is_closed(connection: socket.socket) -> bool:
+    """Whether the server closes a connection, in ten seconds at most."""
+    try:
+        return connection.recv(1) == b""
+    except ConnectionError:
+        return True
+
+
+def test_unfinished_requests_keep_nobody_out(mail, tmp_path):
+    """Beyond the limit the oldest of them is closed; a connection that sends its request is answered."""
+    with running_server(lambda: dm.live(mail, tmp_path / "state")) as (url, server), Client(url) as old:
+        server.server_state.most = 20
+        assert old.health()
+        with unfinished_requests(url, 60) as opened, Client(url) as client:
+            assert client.health()
+            assert client.status()["facts"]["dataset"] == "mail"
+            assert len(server.server_state.connections) <= 21
+            assert old.status()["facts"]["dataset"] == "mail"  # over a new connection
+            assert is_closed(opened[0])
+
+
+def test_headers_that_do_not_come_are_given_up(mail, tmp_path, monkeypatch):
+    """Also those of a second request, and byte by byte."""
+    monkeypatch.setattr(connections, "HEADER_SECONDS", 0.5)
+    with running(lambda: dm.live(mail, tmp_path / "state")) as url, unfinished_requests(url, 2) as (one, two):
+        two.sendall(b"host\r\n\r\nGET /p")
+        assert two.recv(10_000).startswith(b"HTTP/1.1 200")
+        began = time.monotonic()
+        with suppress(ConnectionError):
+            while time.monotonic() - began < 5:
+                two.sendall(b"i")
+                time.sleep(0.05)
+        assert time.monotonic() - began < 2
+        assert is_closed(one)
+
+
+def test_refused_connections_are_logged_once_in_a_while(caplog):
+    handle, loop = connections.AcceptErrors(), asyncio.new_event_loop()
+    for _ in range(1000):
+        handle(loop, {"message": "socket.accept() out of system resource", "exception": OSError()})
+    loop.close()
+    assert len(caplog.records) == 1

@@ -45,17 +45,18 @@ def post(url: str, path: str, body: bytes, kind: str = "application/json") -> tu
         ("/v1/events", b'{"events": [{' + b'"a":1,' * (MANY // 2) + b'"b":1}]}', "too-many-values"),
         ("/v1/score", b'{"pairs": [' + b"{}," * MANY + b"{}]}", "too-many-values"),
         ("/v1/rank", b'{"sources": [' + b"1," * MANY + b"1]}", "too-many-values"),
-        ("/v1/rank", b'{"sources": [' + b"1," * 400_000 + b"1]}", None),  # each source counts once
+        ("/v1/rank", b'{"sources": [' + b"1," * 150_000 + b"1]}", "too-many-rows"),
+        ("/v1/score", b'{"pairs": [' + b'{"src":1,"dst":2},' * 60_000 + b"{}]}", "too-many-rows"),
         ("/invocations", b'{"instances": [' + b"{}," * MANY + b"{}]}", "too-many-values"),
-        ("/v1/score", b'{"pairs": [' + b"{}," * 200_000 + b"{}]}", "invalid-request"),
-        ("/v1/events", b"[" * 400_000, "malformed-json"),
+        ("/v1/score", b'{"pairs": [' + b"{}," * 90_000 + b"{}]}", "invalid-request"),
+        ("/v1/events", b"[" * 150_000, "malformed-json"),
     ],
 )
 def test_a_body_of_many_values_holds_up_nobody(server, path, body, code):
     """For all bodies below 16 MiB, and whatever they would become in memory: an answer at once."""
     began = time.monotonic()
     assert post(server[0], path, body)[1] == code
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 3
 
 
 def test_a_long_ranking_gives_way_to_others(server, monkeypatch):

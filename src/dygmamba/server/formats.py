@@ -89,7 +89,7 @@ def read_events(body: bytes, content_type: str, most: int) -> list[Event]:
 
 def require_few_rows(count: int, what: str, most: int) -> None:
     if count > most:
-        raise Problem(413, "too-many-rows", f"a request may have {most:,} {what}; send several requests")
+        raise Problem.too_many_rows(most, what)
 
 
 def list_errors(error: ValidationError) -> list[Any]:

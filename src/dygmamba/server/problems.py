@@ -71,6 +71,10 @@ class Problem(HTTPException):
         )
 
     @staticmethod
+    def too_many_rows(most: int, what: str) -> "Problem":
+        return Problem(413, "too-many-rows", f"a request may have {most:,} {what}; send several requests")
+
+    @staticmethod
     def state_failed() -> "Problem":
         detail = (
             "the state takes no more events, and all acknowledged ones are in the log; restart the server"
@@ -130,6 +134,9 @@ def describe_invalid_body(found: Sequence[Any], line: int | None = None) -> Prob
         if line is not None:
             detail = detail.replace("at line 1 column", "at column")
         return Problem(400, "malformed-json", detail, errors=[{"pointer": "#/", "detail": detail}])
+    for item in found:
+        if item["type"] == "too_long" and item["ctx"]["field_type"] == "List":
+            return Problem.too_many_rows(item["ctx"]["max_length"], "rows")
     errors = [{"pointer": _to_pointer(item["loc"]), "detail": item["msg"]} for item in found]
     first = f" ({errors[0]['pointer']}: {errors[0]['detail']})" if errors else ""
     what = "the request" if line is None else where

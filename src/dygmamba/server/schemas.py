@@ -6,6 +6,7 @@ from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictFloat, Stri
 
 MAX_SEQUENCE = 2**53 - 1  # the largest integer that every reader of JSON keeps
 BIGGEST_INTEGER = 2**63
+MAX_ROWS = 10_000  # of one request
 
 Integer = Annotated[StrictInt, Field(ge=-BIGGEST_INTEGER, lt=BIGGEST_INTEGER)]
 Number = Annotated[StrictFloat, Field(allow_inf_nan=False)]
@@ -20,7 +21,8 @@ MinSequence = Annotated[
     ),
 ]
 Item = TypeVar("Item")
-Rows = Annotated[list[Item], Field(fail_fast=True)]  # of many wrong rows the first is enough
+# parsing ends with the first wrong row, and with the first one too many
+Rows = Annotated[list[Item], Field(fail_fast=True, max_length=MAX_ROWS)]
 AT_TEXT = "Time of all queries without one of their own; by default just after the last event."
 
 

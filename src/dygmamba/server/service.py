@@ -37,7 +37,7 @@ log = logging.getLogger("dygmamba.server")
 
 APPENDING_THREADS = 8  # appends of several threads share a commit
 QUERY_THREADS = 2  # for rankings, classifications and explanations
-PARSING_THREADS = 2
+PARSING_THREADS = 1  # parsing holds the interpreter, and a parsed body takes memory
 PART_PAIRS = 1_024  # pairs of one request that are scored in a row
 PART_SECONDS = 0.25  # that a part of a ranking or a classification should take, and
 PART_GROWTH = 8  # how many times larger than the part before it may be

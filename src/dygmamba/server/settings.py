@@ -19,10 +19,10 @@ class ServerSettings:
     tls_cert: Path | None = None
     tls_key: Path | None = None
     max_body_bytes: int = 16 * 2**20
-    max_rows: int = 10_000  # events, pairs, sources or nodes of one request
+    max_rows: int = 10_000  # at most `schemas.MAX_ROWS`: events, pairs, sources or nodes of one request
     max_ranked_pairs: int = 20_000_000  # sources times candidates of one request
     max_answer_rows: int = 100_000  # of a ranking or a classification
-    max_values: int = 500_000  # in the JSON of one request, before it is parsed
+    max_values: int = 200_000  # in the JSON of one request, before it is parsed
     max_buffered_bytes: int = 2**28  # of the bodies of all requests in progress
     max_waiting: int = 256  # requests that wait for the model or the log; more are answered with 429
     batch_pairs: int = 1_024  # pairs that are scored in one call

@@ -224,14 +224,17 @@ class LiveService:
         )
 
     async def query(
-        self,
-        ask: Callable[["LiveView", Progress], Result],
-        min_sequence: int | None = None,
-        timeout: float | None = None,
+        self, ask: Callable[["LiveView", Progress], Result], min_sequence: int | None = None
     ) -> "Answer[Result]":
         """Return the result of queries on one state; `ask` ends early when nobody waits for it any more."""
-        live, progress = self.live, Cancellation()
+        live = self.live
         await self.wait_for(min_sequence)
+        return await self._read(live, ask, self.settings.timeout)
+
+    async def _read(
+        self, live: "LiveRun", ask: Callable[["LiveView", Progress], Result], timeout: float
+    ) -> "Answer[Result]":
+        progress = Cancellation()
 
         def run() -> Answer[Result]:
             progress.advance()
@@ -240,7 +243,7 @@ class LiveService:
                 return Answer(ask(view, progress), view.sequence, time.monotonic() - began)
 
         try:
-            return await self._queries.run(run, self.settings.timeout if timeout is None else timeout)
+            return await self._queries.run(run, timeout)
         finally:
             progress.is_cancelled = True
 
@@ -254,13 +257,13 @@ class LiveService:
 
         Between parts other requests have their turn, and the writer gets the state that was read.
         """
+        live = self.live  # asked for once: while the server is being stopped, what has begun goes on
+        await self.wait_for(min_sequence)
         deadline, found, first, size = time.monotonic() + self.settings.timeout, [], 0, 1
         while first < len(ids):
             part = ids[first : first + size]
             left = deadline - time.monotonic()
-            found.append(
-                await self.query(lambda view, stage, part=part: ask(view, part, stage), min_sequence, left)
-            )
+            found.append(await self._read(live, lambda view, stage, part=part: ask(view, part, stage), left))
             first, share = first + len(part), PART_SECONDS / max(found[-1].seconds, 1e-9)
             size = max(1, int(len(part) * min(share, PART_GROWTH)))
         return [answer.result for answer in found], min(answer.sequence for answer in found)

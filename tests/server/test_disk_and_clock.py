@@ -1,9 +1,12 @@
 """A full disk, a clock that goes back and a torn log, through a running server: nothing acknowledged is lost."""
 
+import json
 import os
 import resource
 import shutil
+import signal
 import subprocess
+import sys
 import time
 from contextlib import contextmanager, suppress
 
@@ -13,6 +16,7 @@ import dygmamba as dm
 from dygmamba.api.client import Client
 from dygmamba.core.clock import Clock
 from dygmamba.live.event_log import LOG_FILE, LogReader
+from dygmamba.live.state import LiveState
 from live_server import running
 from raising import raises
 
@@ -82,6 +86,30 @@ def check_full_disk(mail, state, fill) -> None:
         assert live.score(PAIRS)["score"].to_pylist() == expected_scores(mail, acknowledged)
 
 
+@pytest.fixture
+def small_disk(tmp_path):
+    """A small file system of its own."""
+    place = tmp_path / "small"
+    place.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "none", str(place)]
+    if os.geteuid() or not shutil.which("mount") or subprocess.run(mount, capture_output=True).returncode:
+        pytest.skip("no file system can be mounted here")
+    yield place
+    subprocess.run(["umount", str(place)], check=True)
+
+
+@contextmanager
+def filled(place, free: int):
+    """Fill a file system up to this many bytes."""
+    filler = place / "filler"
+    with filler.open("wb", buffering=0) as file, suppress(OSError):
+        while file.write(bytes(4096)):
+            pass
+    os.truncate(filler, filler.stat().st_size - free)
+    yield
+    filler.unlink(missing_ok=True)
+
+
 def test_a_file_that_may_not_grow_stops_acknowledgements_and_not_scores(mail, tmp_path):
     """507 without a loss; when the limit is lifted, the same server goes on."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
@@ -101,28 +129,95 @@ def test_a_file_that_may_not_grow_stops_acknowledgements_and_not_scores(mail, tm
     check_full_disk(mail, tmp_path / "state", fill)
 
 
-def test_a_disk_without_space_stops_acknowledgements_and_not_scores(mail, tmp_path):
+def test_a_disk_without_space_stops_acknowledgements_and_not_scores(mail, small_disk):
     """The same on a small file system of its own, filled by another program."""
-    place = tmp_path / "small"
-    place.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "none", str(place)]
-    if os.geteuid() or not shutil.which("mount") or subprocess.run(mount, capture_output=True).returncode:
-        pytest.skip("no file system can be mounted here")
-    filler = place / "filler"
 
     @contextmanager
     def fill(client, acknowledged):
-        with filler.open("wb", buffering=0) as file, suppress(OSError):
-            while file.write(bytes(4096)):
-                pass
-        os.truncate(filler, filler.stat().st_size - 60_000)
-        yield
-        filler.unlink()
+        with filled(small_disk, 60_000):
+            yield
 
-    try:
-        check_full_disk(mail, place / "state", fill)
-    finally:
-        subprocess.run(["umount", str(place)], check=True)
+    check_full_disk(mail, small_disk / "state", fill)
+
+
+@pytest.mark.parametrize("how", ["closed", "killed"])
+def test_a_server_starts_on_a_full_disk_to_score(mail, small_disk, how):
+    """The log is only read: scores know all its events, appends are refused with 507, and go on when there is room."""
+    state, known = small_disk / "state", make_events(20)
+    with running(lambda: dm.live(mail, state)) as url, Client(url) as client:
+        client.append(known)
+        copy = shutil.copytree(state, small_disk / "copy")  # as the disk is under a running server
+    if how == "killed":
+        shutil.rmtree(state)
+        copy.rename(state)
+    with filled(small_disk, 0), running(lambda: dm.live(mail, state)) as url, Client(url) as client:
+        assert find_scores(client, 20) == expected_scores(mail, known)
+        assert client.health()
+        while (code := append_once(client, make_events(50, len(known)))) == "":  # room in the old journal
+            known += make_events(50, len(known))
+        assert code in ("log-full", "log-not-writable")
+        assert "append-failed" in [alert["code"] for alert in client.status()["alerts"]]
+        assert find_scores(client, len(known)) == expected_scores(mail, known)
+        (small_disk / "filler").unlink()
+        assert append_once(client, more := make_events(50, len(known))) == ""
+        assert find_scores(client, len(known) + 50) == expected_scores(mail, known + more)
+    assert list_ids(state) == [event["id"] for event in known + more]
+
+
+def test_a_state_that_failed_is_not_ready_and_answers_at_once(mail, tmp_path, monkeypatch, caplog):
+    """Queries go on with the events before; nothing waits for those that the state lacks, and a restart has them."""
+    events = make_events(3)
+    with running(lambda: dm.live(mail, tmp_path / "state")) as url, Client(url) as client:
+        client.append(events[:1])
+        find_scores(client, 1)
+        with monkeypatch.context() as patch:
+            patch.setattr(LiveState, "append", lambda state, added: 1 / 0)
+            assert append_once(client, events[1:2]) == ""
+            while client.health():
+                time.sleep(0.005)
+        began = time.monotonic()
+        ask = {"pairs": [{"src": "alice", "dst": "bob"}], "min_sequence": 2}
+        for method, path, body in (
+            ("GET", "/v2/health/ready", None),
+            ("GET", "/ping", None),
+            ("POST", "/v1/score", ask),
+            ("POST", "/v1/events", {"events": events[2:]}),
+        ):
+            with raises("live-state-failed"):
+                client._request(method, path, body, retry=False)
+        assert time.monotonic() - began < 2
+        assert [alert["code"] for alert in client.status()["alerts"]] == ["state-failed"]
+        assert find_scores(client, 1) == expected_scores(mail, events[:1])
+    assert [one.fields for one in caplog.records if one.levelname == "ERROR"] == [
+        {"error": "ZeroDivisionError"}
+    ]
+    with running(lambda: dm.live(mail, tmp_path / "state")) as url, Client(url) as client:
+        assert find_scores(client, 2) == expected_scores(mail, events[:2])
+
+
+def test_a_server_that_was_killed_says_so_when_it_starts_again(mail, tmp_path):
+    """Also through the command, which looks at the log before it opens its port; and on any loopback address."""
+    command = [sys.executable, "-m", "dygmamba", "serve", str(mail.path), "--state", str(tmp_path / "state")]
+    logged, events = [], make_events(2)
+    for host, stop in (
+        ("127.0.0.1", signal.SIGKILL),
+        ("127.0.0.2", signal.SIGTERM),
+        ("127.0.0.1", signal.SIGTERM),
+    ):
+        words = [*command, "--port", "0", "--host", host]
+        with subprocess.Popen(words, stderr=subprocess.PIPE, text=True) as process:
+            assert process.stderr is not None
+            lines = iter(process.stderr)
+            url = next(line for line in lines if line.startswith("listening")).split()[2].rstrip(";")
+            ready = json.loads(next(line for line in lines if '"ready"' in line))
+            logged.append(ready["fields"]["log"])
+            with Client(url) as client:
+                client.append(events)
+            process.send_signal(stop)
+            lines = None
+            process.stderr.read()
+    assert logged[0] == logged[2] == "closed properly"
+    assert logged[1].startswith("not closed by its last process")
 
 
 def test_a_clock_that_goes_back_changes_no_verdict_and_no_score(mail, tmp_path, monkeypatch):

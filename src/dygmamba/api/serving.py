@@ -10,10 +10,11 @@ from dygmamba.core.errors import ConfigError, NotFoundError
 from dygmamba.data.readers import ReadOptions, read_more_events
 from dygmamba.data.storage.dataset import Dataset
 from dygmamba.engine.run_directory import RunDirectory
+from dygmamba.live.backup import lock_folder
 from dygmamba.live.event_log import LOG_FILE, LogReader
 from dygmamba.live.event_sources import EventSource, GrowingFile, RecordedStream
 from dygmamba.live.kafka_source import KafkaTopic
-from dygmamba.live.live_run import LiveRun, lock_folder
+from dygmamba.live.live_run import LiveRun
 from dygmamba.live.verdicts import Lateness, parse_lateness, parse_lead
 from dygmamba.runs.opening import open_run_dataset
 from dygmamba.server.runner import run_server

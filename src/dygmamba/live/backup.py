@@ -1,4 +1,4 @@
-"""Backup of a state folder as one file, restoring it, and the check of a folder.
+"""Backup of a state folder as one file, restoring it, and the check and the lock of a folder.
 
 A backup is a zip file without compression: the log as of one moment, copied with SQLite's backup while another process
 may write, the newest snapshot, and a manifest with the checksums of both. The run itself is not in it.
@@ -16,7 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dygmamba.core.errors import DygError, FileError, WriteError, first_line
+from dygmamba.core.errors import ConfigError, DygError, FileError, WriteError, first_line
+from dygmamba.core.files.locking import FileLock
 from dygmamba.core.files.untrusted import describe_file
 from dygmamba.core.files.writing import (
     create_temporary_file,
@@ -31,6 +32,7 @@ from dygmamba.core.files.writing import (
 from dygmamba.live.event_log import LOG_FILE, LogReader
 from dygmamba.live.snapshots import MANIFEST, SNAPSHOT_FOLDER, list_snapshots
 
+LOCK_FILE = ".lock"
 BACKUP_MANIFEST = "backup.json"
 FORMAT = "dygmamba-backup-1"
 MAX_MANIFEST_BYTES = 1 << 24
@@ -228,3 +230,18 @@ def _read_entry(archive: zipfile.ZipFile, name: str, entry: dict[str, Any], back
 
 def _damaged_error(backup: Path, what: str) -> FileError:
     return FileError(f"{backup} is damaged or not a backup ({what}); {RETRY}", code="backup-damaged")
+
+
+def lock_folder(path: Path) -> FileLock:
+    """Make a state folder if there is none, and lock it for this process.
+
+    Raises:
+        LockedError: Another process has it open.
+        ConfigError: It is a run directory.
+    """
+    if os.path.exists(path / "config.toml") and not os.path.exists(path / LOG_FILE):
+        raise ConfigError(
+            f"{path} is a run directory; give another folder for the events", code="state-is-a-run"
+        )
+    make_folder(path)
+    return FileLock(path / LOCK_FILE)

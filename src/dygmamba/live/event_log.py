@@ -95,8 +95,11 @@ class Recovery:
     was_closed: bool
     recovered_frames: int = 0
     dropped_frames: int = 0  # pages of a transaction that was not complete, hence not acknowledged
+    is_writable: bool = True  # else the disk is full or failing, and an append tries again
 
     def describe(self) -> str:
+        if not self.is_writable:
+            return "cannot be written, so that no event is accepted until it can be"
         if self.was_closed:
             return "closed properly"
         text = f"not closed by its last process; {self.recovered_frames} pages recovered from the journal"
@@ -106,16 +109,29 @@ class Recovery:
 
 
 class EventLog:
-    """The writing connection of a log; for one thread at a time, whose owner holds the lock of the folder."""
+    """The writing connection of a log; for one thread at a time, whose owner holds the lock of the folder.
+
+    A log that exists is also opened if the disk is full: its events can be read, and each transaction tries again.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / LOG_FILE
         make_folder(folder)
         found = _read_journal_frames(self.path)
         self._connection: sqlite3.Connection | None = None
-        with translate_sqlite_errors(self.path):
-            connection = self._connect()
-            frames = connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()[1]
+        try:
+            with translate_sqlite_errors(self.path):
+                connection = self._connect()
+                frames = connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()[1]
+        except WriteError as error:
+            self._discard()
+            try:
+                with LogReader(folder) as reader:
+                    self.sequence = reader.read_sequence()
+            except FileError:
+                raise error from None
+            self.recovery = Recovery(found is None, is_writable=False)
+            return
         self.recovery = Recovery(
             found is None, max(frames, 0) if found is not None else 0, max(0, (found or 0) - max(frames, 0))
         )
@@ -261,19 +277,24 @@ class LogReader:
                 f"{folder} holds no log of events; give the state folder of a live run", code="not-a-log"
             )
         with translate_sqlite_errors(self.path):
-            self.connection = sqlite3.connect(
-                _describe_access(self.path),
-                uri=True,
-                isolation_level=None,
-                check_same_thread=False,
-                timeout=10,
-            )
             try:
-                self.connection.execute("PRAGMA query_only = ON")
-                _require_log(self.connection, self.path)
-            except BaseException:
-                self.connection.close()
-                raise
+                self.connection = self._open(_describe_access(self.path))
+            except sqlite3.OperationalError:  # a full disk has no room for the index of the journal
+                if _has_journal(self.path):
+                    raise
+                self.connection = self._open(f"{self.path.absolute().as_uri()}?mode=ro&immutable=1")
+
+    def _open(self, address: str) -> sqlite3.Connection:
+        connection = sqlite3.connect(
+            address, uri=True, isolation_level=None, check_same_thread=False, timeout=10
+        )
+        try:
+            connection.execute("PRAGMA query_only = ON")
+            _require_log(connection, self.path)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
 
     def __enter__(self) -> "LogReader":
         return self
@@ -397,12 +418,20 @@ def _describe_access(path: Path) -> str:
     """Return the address under which a log can be read, also in a folder that may not be written to.
 
     SQLite would make its index of the journal there. It needs none if there is no journal, nor if a writer made it.
+    A journal is opened for reading only: otherwise closing folds it away, and the next writer could not tell that the
+    last one was killed.
     """
     address = path.absolute().as_uri()
-    if os.access(path.parent, os.W_OK):
-        return address
-    is_closed = not os.path.exists(f"{path}-wal")
-    return f"{address}?mode=ro" + ("&immutable=1" if is_closed else "")
+    if _has_journal(path):
+        return f"{address}?mode=ro"
+    return address if os.access(path.parent, os.W_OK) else f"{address}?mode=ro&immutable=1"
+
+
+def _has_journal(path: Path) -> bool:
+    try:
+        return os.path.getsize(f"{path}-wal") > 0
+    except OSError:
+        return False
 
 
 def _damaged_error(path: Path, what: str) -> FileError:

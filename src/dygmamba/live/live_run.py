@@ -5,7 +5,6 @@ appends. Opening the folder again gives the same scores to the bit, as does `obs
 """
 
 import json
-import os
 import sqlite3
 import threading
 import uuid
@@ -19,14 +18,12 @@ import pyarrow as pa
 
 from dygmamba.core.argument_types import check_arguments
 from dygmamba.core.clock import SYSTEM_CLOCK, Clock
-from dygmamba.core.errors import ConfigError, DygError, FileError
-from dygmamba.core.files.locking import FileLock
-from dygmamba.core.files.writing import make_folder
+from dygmamba.core.errors import ConfigError, DygError, FileError, WriteError
 from dygmamba.data.storage.dataset import Dataset
 from dygmamba.explain.explanation import Explanation
 from dygmamba.explain.pairs import DEFAULT_ORDERS
-from dygmamba.live.backup import write_backup
-from dygmamba.live.event_log import LOG_FILE, EventLog, LogEvent, LogReader, RunRecord
+from dygmamba.live.backup import lock_folder, write_backup
+from dygmamba.live.event_log import EventLog, LogEvent, LogReader, RunRecord
 from dygmamba.live.event_parsing import EventLayout, EventParser
 from dygmamba.live.live_view import LiveView
 from dygmamba.live.log_writer import LogWriter, Request, Retry
@@ -45,7 +42,6 @@ from dygmamba.runs.predictor import Predictor
 from dygmamba.runs.queries import TimeLike
 from dygmamba.runs.run_names import get_run_path
 
-LOCK_FILE = ".lock"
 SNAPSHOT_EVENTS = 100_000  # events after which a snapshot is written by itself, and
 SNAPSHOT_SHARE = 0.25  # at least this share of all events, so that large states are not written all the time
 CLOSING_EVENTS = 1_000  # events after which closing writes one: reading fewer of the log takes no time, and
@@ -85,17 +81,24 @@ class LiveRun:
             log = EventLog(path)
             self.recovery = log.recovery
             with LogReader(path) as reader:
-                facts, runs = reader.read_meta(), reader.read_runs()
-                record = self._find_run(predictor, log, facts, runs)
+                stored, runs = reader.read_meta(), reader.read_runs()
+                record = self._find_run(predictor, log, stored, runs)
                 parser = EventParser(predictor, fill)
-                kept = {"late": facts.get("late", 0.0), "on_late": facts.get("on_late", "refuse")}
-                facts |= kept | {key: value for key, value in given.items() if value is not None}
+                layout = parser.layout
+                kept = {"late": stored.get("late", 0.0), "on_late": stored.get("on_late", "refuse")}
+                facts = stored | kept | {key: value for key, value in given.items() if value is not None}
                 is_dated = bool(predictor.dataset.origin.time_origin)
                 self.rules = TimeRules(
                     Lateness(facts["late"], facts["on_late"], is_dated),
                     FutureLimit.choose(facts.get("max_ahead"), is_dated),
                 )
-                self._record(log, parser.layout, record, facts, runs)
+                facts |= {
+                    "features": [*layout.features],
+                    "types": [*layout.types],
+                    "bipartite": layout.bipartite,
+                }
+                if facts != stored or not runs or runs[-1][:6] != record[:6]:
+                    self._record(log, record, facts, runs)
                 state = load_newest(path, record, predictor, reader) or self._build(record, predictor, reader)
                 served = ServedRun(record, predictor, parser, state)
                 served.replay(reader, log.sequence)
@@ -119,7 +122,10 @@ class LiveRun:
             LiveState.build(predictor, folder)
             return 0
 
-        snapshot = write_snapshot(self.path, record, log, save)
+        try:
+            snapshot = write_snapshot(self.path, record, log, save)
+        except WriteError:  # a full disk: the state is built for this process only
+            return LiveState.open(predictor)
         return LiveState.load(predictor, snapshot.path / STATE_FOLDER)
 
     def _find_run(
@@ -147,19 +153,10 @@ class LiveRun:
             base = known[-1]
         return describe_run(predictor, base, log.sequence)
 
-    def _record(
-        self,
-        log: EventLog,
-        layout: EventLayout,
-        record: RunRecord,
-        facts: dict[str, Any],
-        runs: list[RunRecord],
-    ) -> None:
-        """Write what the log says about itself, if something is new."""
-        facts = {"log": uuid.uuid4().hex, **facts}
-        facts |= {"features": layout.features, "types": layout.types, "bipartite": layout.bipartite}
+    def _record(self, log: EventLog, record: RunRecord, facts: dict[str, Any], runs: list[RunRecord]) -> None:
+        """Write what the log says about itself."""
         with log.transaction() as connection:
-            EventLog.write_meta(connection, facts)
+            EventLog.write_meta(connection, {"log": uuid.uuid4().hex, **facts})
             if not runs or runs[-1][:6] != record[:6]:
                 EventLog.write_run(connection, record, self._clock.now())
 
@@ -327,6 +324,11 @@ class LiveRun:
             return view.explain(pair, at, orders=orders, columns=columns)
 
     @property
+    def failure(self) -> str:
+        """Why the state takes no more events; empty if it does."""
+        return self._applier.failure
+
+    @property
     def sequence(self) -> int:
         """Number of the last event that is on the disk; the first has number 1."""
         return self._writer.sequence
@@ -472,21 +474,6 @@ class LiveRun:
     def __repr__(self) -> str:
         served = self._applier.served
         return f"<LiveRun {served.record.model} on {served.record.dataset!r}: {self.sequence:,} events since training>"
-
-
-def lock_folder(path: Path) -> FileLock:
-    """Make a state folder if there is none, and lock it for this process.
-
-    Raises:
-        LockedError: Another process has it open.
-        ConfigError: It is a run directory.
-    """
-    if os.path.exists(path / "config.toml") and not os.path.exists(path / LOG_FILE):
-        raise ConfigError(
-            f"{path} is a run directory; give another folder for the events", code="state-is-a-run"
-        )
-    make_folder(path)
-    return FileLock(path / LOCK_FILE)
 
 
 def _encode_offset(offset: Any) -> str:

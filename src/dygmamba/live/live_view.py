@@ -7,6 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from dygmamba.core.progress import SILENT, Progress
 from dygmamba.explain.explanation import Explanation
 from dygmamba.explain.pairs import DEFAULT_ORDERS, explain_pair
 from dygmamba.runs.predictor import Predictor
@@ -43,6 +44,7 @@ class LiveView:
         at: TimeLike | None = None,
         candidates: Iterable[str | int] | Path | None = None,
         only_new: bool = False,
+        progress: Progress = SILENT,
     ) -> Predictions:
         """Rank destinations; return what a user should know about the ranking too."""
         require_positive(k)
@@ -50,14 +52,20 @@ class LiveView:
         if among is not None and not isinstance(among, Path):
             among = as_id_column("candidates", among)
         queries = as_sources("sources", as_pairs(sources))
-        return self.predictor.top(queries, k, at, candidates=among, only_new=only_new)
+        return self.predictor.top(queries, k, at, progress, among, only_new)
 
-    def classify(self, nodes: Any = None, at: TimeLike | None = None, k: int | None = None) -> pa.Table:
+    def classify(
+        self,
+        nodes: Any = None,
+        at: TimeLike | None = None,
+        k: int | None = None,
+        progress: Progress = SILENT,
+    ) -> pa.Table:
         """Classify nodes as `Run.classify` does."""
         if k is not None:
             require_positive(k)
         queries = None if nodes is None else as_sources("nodes", as_pairs(nodes))
-        return self.predictor.classify(queries, at, k).table
+        return self.predictor.classify(queries, at, k, progress).table
 
     def embed(self, nodes: Any, at: TimeLike | None = None) -> pa.Table:
         """Embed nodes as `Run.embed` does."""

@@ -1,6 +1,7 @@
 """A run in use: its predictor, the state that follows the log, and the thread that applies events to it."""
 
 import hashlib
+import logging
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -17,6 +18,7 @@ from dygmamba.live.event_parsing import EventLayout, EventParser, build_events, 
 from dygmamba.live.state import LiveState
 from dygmamba.runs.predictor import Predictor
 
+log = logging.getLogger("dygmamba.live")
 REPLAY_SIZE = 1 << 16  # events appended at a time while the log is read again
 MAX_PENDING = 100_000  # events on the disk and not yet applied, before appends wait
 
@@ -179,6 +181,9 @@ class Applier:
                     if isinstance(error, DygError)
                     else f"{type(error).__name__}: {first_line(error)}"
                 )
+                # the message of the error may hold ids, so only its kind is logged
+                kind = error.code if isinstance(error, DygError) else type(error).__name__
+                log.error("the state takes no more events; restart", extra={"fields": {"error": kind}})
                 with self._changed:
                     self.failure = (
                         f"the state could not take an event of the log ({why}); queries go on without it, and all "

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
+from pydantic import BaseModel
+from pydantic.json_schema import JsonSchemaMode, models_json_schema
 from starlette.exceptions import HTTPException
 
 from dygmamba._version import __version__
@@ -77,7 +79,7 @@ def create_app(
     app.add_middleware(RequestLog, metrics=metrics)
     for part in (routes, inference, page):
         app.include_router(part.router)
-    _describe_problems(app)
+    _describe_schemas(app)
     return app
 
 
@@ -96,18 +98,22 @@ async def _open(
         on_failure(error)
         return None
     service.follow(sources)
-    log.info("ready", extra={"fields": {"sequence": live.sequence, "log": live.recovery.describe()}})
+    level = logging.INFO if live.recovery.is_writable else logging.WARNING
+    log.log(level, "ready", extra={"fields": {"sequence": live.sequence, "log": live.recovery.describe()}})
     return live
 
 
-def _describe_problems(app: FastAPI) -> None:
-    """Add the schema of problem documents, which no route returns as its result, to /openapi.json."""
+def _describe_schemas(app: FastAPI) -> None:
+    """Add the schemas of bodies, which FastAPI does not parse, and of problem documents to /openapi.json."""
     describe = app.openapi
 
     def openapi() -> dict[str, Any]:
         document = describe()
-        schemas = document.setdefault("components", {}).setdefault("schemas", {})
-        schemas.setdefault("ProblemDocument", ProblemDocument.model_json_schema())
+        models: list[tuple[type[BaseModel], JsonSchemaMode]] = [
+            (model, "validation") for model in (*routes.BODIES, ProblemDocument)
+        ]
+        _, found = models_json_schema(models, ref_template=routes.SCHEMA_PATH)
+        document.setdefault("components", {}).setdefault("schemas", {}).update(found["$defs"])
         return document
 
     app.openapi = openapi

@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
+from dygmamba.core.progress import Progress
 from dygmamba.server.problems import Problem
 
 Item = TypeVar("Item")
@@ -133,6 +134,17 @@ def _answer(future: "asyncio.Future[Any]", result: Any) -> None:
         future.set_result(result)
 
 
+class Cancellation(Progress):
+    """Progress of a query that ends it, at the end of a pass of the model, once nobody waits for its result."""
+
+    def __init__(self) -> None:
+        self.is_cancelled = False
+
+    def advance(self, count: int = 1) -> None:
+        if self.is_cancelled:
+            raise Problem(503, "cancelled", "nobody waits for this result")
+
+
 class WorkerPool:
     """Threads for single calls, with a bound on the calls that wait."""
 
@@ -161,4 +173,4 @@ class WorkerPool:
         self._count -= 1
 
     def stop(self) -> None:
-        self._executor.shutdown(wait=True)
+        self._executor.shutdown(wait=True, cancel_futures=True)

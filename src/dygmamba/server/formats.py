@@ -1,118 +1,98 @@
-"""Events in the body of a request: JSON, JSON lines, an Arrow stream, or CloudEvents."""
+"""Bodies of requests: JSON and JSON lines, refused before they are parsed if they hold too many values."""
 
 from collections.abc import Callable
-from typing import Annotated, Any
+from io import BytesIO
+from typing import Annotated, Any, TypeVar
 
-import pyarrow as pa
-from pydantic import BaseModel, ConfigDict, Field, StrictStr, TypeAdapter, ValidationError
+from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 
 from dygmamba.server.problems import Problem, describe_invalid_body
-from dygmamba.server.schemas import Scalar
+from dygmamba.server.schemas import Body, Rows, Scalar
 
 Event = dict[str, Any]  # id, src, dst, time and columns by name
+Parsed = TypeVar("Parsed", bound=BaseModel)
 
 JSON_TYPE = "application/json"
 NDJSON_TYPE = "application/x-ndjson"
-ARROW_TYPE = "application/vnd.apache.arrow.stream"
-CLOUDEVENTS_TYPE = "application/cloudevents-batch+json"
+MAX_FIELDS = 1_000  # of one event
 
-Row = dict[Annotated[str, Field(min_length=1, max_length=200)], Scalar]
-Name = Annotated[StrictStr, Field(min_length=1, max_length=1_000)]
+Row = Annotated[
+    dict[Annotated[str, Field(min_length=1, max_length=200)], Scalar], Field(max_length=MAX_FIELDS)
+]
 
 
-class EventsBody(BaseModel):
+class EventsBody(Body):
     """Events, each with src, dst, time, optionally an id, and columns by name."""
 
-    model_config = ConfigDict(extra="forbid")
-    events: list[Row]
-
-
-class CloudEvent(BaseModel):
-    """An event in the envelope of CloudEvents 1.0; other attributes of the envelope are ignored."""
-
-    specversion: Annotated[str, Field(pattern=r"^1\.")]
-    id: Name
-    source: Name
-    type: Name
-    time: Name | None = None
-    data: Row
+    events: Rows[Row]
 
 
 _ROW = TypeAdapter(Row)
-_CLOUD_EVENTS = TypeAdapter(list[CloudEvent])
 
 
-def read_json(body: bytes) -> list[Event]:
-    return EventsBody.model_validate_json(body).events
+def require_few_values(body: bytes, most: int) -> None:
+    """Raise Problem if a body may hold more values than that; what stands in a string counts too.
+
+    A parsed value takes up to a hundred times the memory of its text, so that the size of a body does not bound it.
+    """
+    count = sum(body.count(mark) for mark in (b",", b"[", b"{"))
+    if count > most:
+        detail = f"the body has {count:,} commas and brackets, and may have {most:,}; send several requests"
+        raise Problem(413, "too-many-values", detail)
 
 
-def read_json_lines(body: bytes) -> list[Event]:
-    events = []
-    for number, line in enumerate(body.splitlines(), 1):
+def parse_json(schema: type[Parsed], body: bytes) -> Parsed:
+    """Return a body of JSON; raise Problem if it is none (400) or does not fit its schema (422)."""
+    try:
+        return schema.model_validate_json(body)
+    except ValidationError as error:
+        raise describe_invalid_body(list_errors(error)) from None
+
+
+def _read_json(body: bytes, most: int) -> list[Event]:
+    return parse_json(EventsBody, body).events
+
+
+def _read_json_lines(body: bytes, most: int) -> list[Event]:
+    """Return the events of the first lines, one more than allowed at most."""
+    events: list[Event] = []
+    for number, line in enumerate(BytesIO(body), 1):
         try:
             if line.strip():
                 events.append(_ROW.validate_json(line))
         except ValidationError as error:
-            raise describe_invalid_body(_list_errors(error), number) from None
+            raise describe_invalid_body(list_errors(error), number) from None
+        if len(events) > most:
+            break
     return events
 
 
-def read_cloud_events(body: bytes) -> list[Event]:
-    """Return the data of CloudEvents. An event is identified by the source and the id of its envelope."""
-    return [
-        {"time": event.time, **event.data, "id": f"{event.source} {event.id}"}
-        for event in _CLOUD_EVENTS.validate_json(body)
-    ]
-
-
-def read_arrow(body: bytes) -> list[Event]:
-    """Return the rows of an Arrow stream; dates become ISO dates, which keep every digit."""
-    try:
-        with pa.ipc.open_stream(body) as reader:
-            table = reader.read_all()
-        table.validate(full=True)
-        columns = {name: _to_plain(table.column(name)) for name in table.column_names}
-    except (pa.ArrowException, ValueError, TypeError, KeyError, OSError, UnicodeDecodeError) as error:
-        raise Problem(
-            400, "malformed-arrow", "the body is not a valid Arrow stream with plain columns"
-        ) from error
-    rows = [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
-    return TypeAdapter(list[Row]).validate_python(rows)
-
-
-def _to_plain(column: pa.ChunkedArray) -> list[Any]:
-    kind = column.type
-    if pa.types.is_dictionary(kind):
-        column, kind = column.cast(kind.value_type), kind.value_type
-    if pa.types.is_temporal(kind) or pa.types.is_decimal(kind):
-        column = column.cast(pa.string())
-    return column.to_pylist()
-
-
-READERS: dict[str, Callable[[bytes], list[Event]]] = {
-    JSON_TYPE: read_json,
-    NDJSON_TYPE: read_json_lines,
-    ARROW_TYPE: read_arrow,
-    CLOUDEVENTS_TYPE: read_cloud_events,
+READERS: dict[str, Callable[[bytes, int], list[Event]]] = {
+    JSON_TYPE: _read_json,
+    NDJSON_TYPE: _read_json_lines,
 }
 
 
-def read_events(body: bytes, content_type: str) -> list[Event]:
-    """Return the events of a body.
+def read_events(body: bytes, content_type: str, most: int) -> list[Event]:
+    """Return the events of a body, of which `most` are allowed.
 
     Raises:
-        Problem: The type is not one of `READERS` (415), or the body is not of its type (400, 422).
+        Problem: The type is not one of `READERS` (415), the body is not of its type (400, 422), or too long (413).
     """
     kind = parse_content_type(content_type)
     if kind not in READERS:
         raise Problem(415, "unsupported-media-type", f"give events as one of {', '.join(READERS)}")
-    try:
-        return READERS[kind](body)
-    except ValidationError as error:
-        raise describe_invalid_body(_list_errors(error)) from None
+    events = READERS[kind](body, most)
+    require_few_rows(len(events), "events", most)
+    return events
 
 
-def _list_errors(error: ValidationError) -> list[Any]:
+def require_few_rows(count: int, what: str, most: int) -> None:
+    if count > most:
+        raise Problem.too_many_rows(most, what)
+
+
+def list_errors(error: ValidationError) -> list[Any]:
     return [*error.errors(include_url=False, include_input=False)]
 
 
@@ -151,26 +131,6 @@ EVENTS_BODY_SCHEMA: dict[str, Any] = {
         NDJSON_TYPE: {
             "schema": {"type": "string"},
             "example": '{"src": "alice", "dst": "bob", "time": 1709287200}\n',
-        },
-        ARROW_TYPE: {"schema": {"type": "string", "format": "binary"}},
-        CLOUDEVENTS_TYPE: {
-            "schema": {
-                "type": "array",
-                "items": {
-                    "type": "object",
-                    "properties": {
-                        "specversion": {"const": "1.0"},
-                        "id": {"type": "string", "minLength": 1},
-                        "source": {"type": "string", "minLength": 1},
-                        "type": {"type": "string", "minLength": 1},
-                        "data": _ROW_SCHEMA,
-                    },
-                    "required": ["specversion", "id", "source", "type", "data"],
-                },
-            },
-            "example": [
-                {"specversion": "1.0", "id": "1", "source": "/mail", "type": "sent", "data": _EXAMPLE}
-            ],
         },
     },
 }

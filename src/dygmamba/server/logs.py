@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 from dygmamba.server.middleware import as_log_fields
 
-LOGGERS = ("dygmamba.server", "uvicorn.error")
+LOGGERS = ("dygmamba.server", "dygmamba.live", "uvicorn.error")
 
 
 class JsonFormatter(logging.Formatter):

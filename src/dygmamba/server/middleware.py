@@ -17,12 +17,11 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from dygmamba.server.monitoring import Metrics
 from dygmamba.server.problems import Problem
-from dygmamba.server.settings import ServerSettings
+from dygmamba.server.settings import ServerSettings, is_loopback
 
 log = logging.getLogger("dygmamba.server")
 
 REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
-LOOPBACK_NAMES = {"localhost", "127.0.0.1", "::1"}
 SECURITY_HEADERS = {
     "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
     "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
@@ -108,7 +107,7 @@ class AccessControl:
 
     def _find_problem(self, headers: Headers) -> Problem | None:
         host = headers.get("host", "")
-        if self.token is None and _strip_port(host) not in LOOPBACK_NAMES:
+        if self.token is None and not is_loopback(_strip_port(host)):
             # a website whose name resolves to this machine (DNS rebinding)
             return Problem(
                 403, "unknown-host", "the server answers to localhost only; set a token to use other names"
@@ -147,48 +146,79 @@ def _read_tokens(headers: Headers) -> Iterable[bytes]:
 
 
 class BodyLimit:
-    """Refuse bodies that are too long or arrive too slowly, before they are in memory."""
+    """Refuse bodies that are too long or arrive too slowly, before they are in memory; stop if the client leaves."""
 
     def __init__(self, app: ASGIApp, settings: ServerSettings) -> None:
-        self.app, self.most, self.seconds = app, settings.max_body_bytes, settings.timeout
+        self.app, self.settings = app, settings
+        self.buffered = 0  # bytes of the bodies of all requests in progress
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return await self.app(scope, receive, send)
-        headers = Headers(scope=scope)
-        problem = None
-        if (
-            headers.get("content-length", "0").isdigit()
-            and int(headers.get("content-length", "0")) > self.most
-        ):
-            problem = self._too_large()
-        elif headers.get("content-encoding", "identity").lower() != "identity":
-            problem = Problem(415, "unsupported-encoding", "send the body without compression")
+        problem = self._find_problem(Headers(scope=scope))
         if problem is not None:
             return await problem.to_response(scope.get("dygmamba.request_id", ""))(scope, receive, send)
-        size, deadline, is_complete = 0, time.monotonic() + self.seconds, False
+        body = _LimitedBody(self, receive)
+        try:
+            await self.app(scope, body.receive, send)
+        except asyncio.CancelledError:
+            if not body.is_client_gone:
+                raise
+        finally:
+            body.release()
 
-        async def limited() -> Message:
-            nonlocal size, is_complete
-            if is_complete:  # only the end of the connection can follow
-                return await receive()
-            try:
-                message = await asyncio.wait_for(receive(), max(0.0, deadline - time.monotonic()))
-            except TimeoutError:
-                raise Problem(
-                    408, "body-too-slow", f"the body did not arrive in {self.seconds:g} s"
-                ) from None
-            size += len(message.get("body", b""))
-            is_complete = not message.get("more_body", False)
-            if size > self.most:
-                raise self._too_large()
-            return message
+    def _find_problem(self, headers: Headers) -> Problem | None:
+        length = headers.get("content-length", "0")
+        if length.isdigit() and int(length) > self.settings.max_body_bytes:
+            return self.too_large()
+        if headers.get("content-encoding", "identity").lower() != "identity":
+            return Problem(415, "unsupported-encoding", "send the body without compression")
+        return None
 
-        return await self.app(scope, limited, send)
-
-    def _too_large(self) -> Problem:
-        detail = f"the body is larger than {self.most:,} bytes; send it in several requests"
+    def too_large(self) -> Problem:
+        detail = (
+            f"the body is larger than {self.settings.max_body_bytes:,} bytes; send it in several requests"
+        )
         return Problem(413, "body-too-large", detail)
+
+
+class _LimitedBody:
+    """The body of one request as it arrives; after it, the task of the request is cancelled if the client leaves."""
+
+    def __init__(self, limit: BodyLimit, receive: Receive) -> None:
+        self._limit, self._receive, self._request = limit, receive, asyncio.current_task()
+        self._size, self._deadline = 0, time.monotonic() + limit.settings.timeout
+        self._leaving: asyncio.Task[None] | None = None
+        self.is_client_gone = False
+
+    async def receive(self) -> Message:
+        if self._leaving is not None:  # only the end of the connection can follow
+            return {"type": "http.disconnect"}
+        limit, seconds = self._limit, self._limit.settings.timeout
+        try:
+            message = await asyncio.wait_for(self._receive(), max(0.0, self._deadline - time.monotonic()))
+        except TimeoutError:
+            raise Problem(408, "body-too-slow", f"the body did not arrive in {seconds:g} s") from None
+        added = len(message.get("body", b""))
+        self._size, limit.buffered = self._size + added, limit.buffered + added
+        if self._size > limit.settings.max_body_bytes:
+            raise limit.too_large()
+        if limit.buffered > limit.settings.max_buffered_bytes:
+            raise Problem.busy("memory")
+        if not message.get("more_body", False):
+            self._leaving = asyncio.create_task(self._cancel_when_gone())
+        return message
+
+    async def _cancel_when_gone(self) -> None:
+        await self._receive()
+        self.is_client_gone = True
+        if self._request is not None:
+            self._request.cancel()
+
+    def release(self) -> None:
+        self._limit.buffered -= self._size
+        if self._leaving is not None:
+            self._leaving.cancel()
 
 
 def as_log_fields(record: logging.LogRecord) -> dict[str, Any]:

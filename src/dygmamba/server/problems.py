@@ -71,6 +71,17 @@ class Problem(HTTPException):
         )
 
     @staticmethod
+    def too_many_rows(most: int, what: str) -> "Problem":
+        return Problem(413, "too-many-rows", f"a request may have {most:,} {what}; send several requests")
+
+    @staticmethod
+    def state_failed() -> "Problem":
+        detail = (
+            "the state takes no more events, and all acknowledged ones are in the log; restart the server"
+        )
+        return Problem(503, "live-state-failed", detail)
+
+    @staticmethod
     def timed_out(seconds: float) -> "Problem":
         detail = f"the request was not finished within {seconds:g} seconds; try again, or ask for less"
         return Problem(503, "timeout", detail, retry_after=RETRY_SECONDS)
@@ -119,22 +130,18 @@ def describe_invalid_body(found: Sequence[Any], line: int | None = None) -> Prob
     """Return the problem for errors as pydantic lists them; `line` is where they are in a body of JSON lines."""
     where = "the body" if line is None else f"line {line} of the body"
     if any(item["type"] == "json_invalid" for item in found):
-        detail = f"{where} is not valid JSON ({_describe_syntax(found[0])})"
+        detail = f"{where} is not valid JSON ({found[0].get('ctx', {}).get('error', found[0]['msg'])})"
         if line is not None:
             detail = detail.replace("at line 1 column", "at column")
         return Problem(400, "malformed-json", detail, errors=[{"pointer": "#/", "detail": detail}])
+    for item in found:
+        if item["type"] == "too_long" and item["ctx"]["field_type"] == "List":
+            return Problem.too_many_rows(item["ctx"]["max_length"], "rows")
     errors = [{"pointer": _to_pointer(item["loc"]), "detail": item["msg"]} for item in found]
     first = f" ({errors[0]['pointer']}: {errors[0]['detail']})" if errors else ""
     what = "the request" if line is None else where
     detail = f"{what} does not fit the schema of this route, see /openapi.json{first}"
     return Problem(422, "invalid-request", detail, errors=errors)
-
-
-def _describe_syntax(item: Any) -> str:
-    """Say why a text is not JSON, and where; FastAPI gives the position as a location, pydantic in its message."""
-    position = [part for part in item["loc"] if isinstance(part, int)]
-    reason = str(item.get("ctx", {}).get("error", item["msg"]))
-    return f"{reason} at character {position[0]}" if position else reason
 
 
 def _to_pointer(location: Sequence[Any]) -> str:

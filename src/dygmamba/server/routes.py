@@ -1,13 +1,23 @@
 """The routes under /v1: events in, scores, rankings, classifications and explanations out."""
 
 import asyncio
+from functools import partial
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Depends, Query, Request
 from starlette.responses import JSONResponse, Response
 
+from dygmamba.core.progress import Progress
+from dygmamba.live.live_view import LiveView
 from dygmamba.server import schemas
-from dygmamba.server.formats import EVENTS_BODY_SCHEMA, JSON_TYPE, parse_content_type, read_events
+from dygmamba.server.formats import (
+    EVENTS_BODY_SCHEMA,
+    JSON_TYPE,
+    parse_content_type,
+    parse_json,
+    read_events,
+    require_few_rows,
+)
 from dygmamba.server.pair_groups import PairQuery
 from dygmamba.server.problems import PROBLEM_TYPE, Problem
 from dygmamba.server.service import LiveService, describe_missing_history, list_rows
@@ -32,6 +42,37 @@ def require_json(request: Request) -> None:
 
 Service = Annotated[LiveService, Depends(get_service)]
 IS_JSON = [Depends(require_json)]
+BODIES = (schemas.ScoreRequest, schemas.RankRequest, schemas.ClassifyRequest, schemas.ExplainRequest)
+SCHEMA_PATH = "#/components/schemas/{model}"
+
+
+def read_body(schema: type[schemas.Body]) -> Any:
+    """Return the dependency that parses a body; FastAPI would parse it on the event loop, whatever its size."""
+
+    async def read(request: Request, service: Service) -> schemas.Body:
+        return await service.parse(partial(parse_json, schema), await request.body())
+
+    return Depends(read)
+
+
+def describe_body(schema: type[schemas.Body]) -> dict[str, Any]:
+    """Return what /openapi.json says of a body."""
+    reference = {"$ref": SCHEMA_PATH.format(model=schema.__name__)}
+    return {"requestBody": {"required": True, "content": {JSON_TYPE: {"schema": reference}}}}
+
+
+def list_queries(body: schemas.ScoreRequest) -> list[PairQuery]:
+    return [
+        PairQuery(
+            str(pair.src),
+            str(pair.dst),
+            body.at if pair.time is None else pair.time,
+            tuple(sorted((pair.__pydantic_extra__ or {}).items())),
+        )
+        for pair in body.pairs
+    ]
+
+
 router = APIRouter(prefix="/v1", responses=PROBLEM_RESPONSES)
 
 
@@ -50,7 +91,8 @@ async def append_events(
 ) -> Response:
     """Accepted events are on disk when the answer comes. An event that is refused does not spoil the others."""
     _ = service.live  # answers 503 before the body is read
-    events = read_events(await request.body(), request.headers.get("content-type", ""))
+    kind, most = request.headers.get("content-type", ""), service.settings.max_rows
+    events = await service.parse(lambda body: read_events(body, kind, most), await request.body())
     acknowledgement = await service.append(events)
     listed = [
         {"index": one.index, "status": one.status, "sequence": one.sequence, "message": one.message or ""}
@@ -63,20 +105,17 @@ async def append_events(
 
 
 @router.post(
-    "/score", summary="Score pairs.", dependencies=IS_JSON, responses={200: {"model": schemas.ScoreResponse}}
+    "/score",
+    summary="Score pairs.",
+    dependencies=IS_JSON,
+    openapi_extra=describe_body(schemas.ScoreRequest),
+    responses={200: {"model": schemas.ScoreResponse}},
 )
-async def score_pairs(body: schemas.ScoreRequest, service: Service) -> Response:
+async def score_pairs(
+    body: Annotated[schemas.ScoreRequest, read_body(schemas.ScoreRequest)], service: Service
+) -> Response:
     """A score is the probability that the pair is a real event and not a random one."""
-    queries = [
-        PairQuery(
-            str(pair.src),
-            str(pair.dst),
-            body.at if pair.time is None else pair.time,
-            tuple(sorted((pair.__pydantic_extra__ or {}).items())),
-        )
-        for pair in body.pairs
-    ]
-    found = await service.score(queries, body.min_sequence)
+    found = await service.score(list_queries(body), body.min_sequence)
     rows = [
         {"src": pair.src, "dst": pair.dst, "time": time, found.name: score}
         for pair, time, score in zip(body.pairs, found.times, found.scores, strict=True)
@@ -88,48 +127,77 @@ async def score_pairs(body: schemas.ScoreRequest, service: Service) -> Response:
     "/rank",
     summary="Rank the likeliest destinations of sources.",
     dependencies=IS_JSON,
+    openapi_extra=describe_body(schemas.RankRequest),
     responses={200: {"model": schemas.RankResponse}},
 )
-async def rank_destinations(body: schemas.RankRequest, service: Service) -> Response:
+async def rank_destinations(
+    body: Annotated[schemas.RankRequest, read_body(schemas.RankRequest)], service: Service
+) -> Response:
     """Rows are sorted by source and rank; `probability` is that of being the true destination."""
-    sources = list(map(str, body.sources))
+    sources = list(dict.fromkeys(map(str, body.sources)))
     candidates = None if body.candidates is None else list(map(str, body.candidates))
-    found, sequence = await service.query(
-        lambda view: view.find_top(sources, body.k, body.at, candidates, body.only_new), body.min_sequence
+
+    def count_candidates(view: LiveView, _: Progress) -> int:
+        return len(view.predictor.dataset.store.destinations) if candidates is None else len(candidates)
+
+    count = (await service.query(count_candidates)).result
+    service.require_affordable(len(sources), count, body.k)
+    found, sequence = await service.query_parts(
+        sources,
+        lambda view, part, progress: view.find_top(
+            part, body.k, body.at, candidates, body.only_new, progress
+        ),
+        body.min_sequence,
     )
-    return JSONResponse(
-        {"ranking": list_rows(found.table), "sequence": sequence, "notes": describe_missing_history(found)}
-    )
+    rows = list_rows([part.table for part in found])
+    return JSONResponse({"ranking": rows, "sequence": sequence, "notes": describe_missing_history(found)})
 
 
 @router.post(
     "/classify",
     summary="Classify nodes, with a run of the node task.",
     dependencies=IS_JSON,
+    openapi_extra=describe_body(schemas.ClassifyRequest),
     responses={200: {"model": schemas.ClassifyResponse}},
 )
-async def classify_nodes(body: schemas.ClassifyRequest, service: Service) -> Response:
+async def classify_nodes(
+    body: Annotated[schemas.ClassifyRequest, read_body(schemas.ClassifyRequest)], service: Service
+) -> Response:
     """A score is the probability that the state of the node is 1."""
     nodes = None if body.nodes is None else list(map(str, body.nodes))
-    table, sequence = await service.query(
-        lambda view: view.classify(nodes, body.at, body.k), body.min_sequence
-    )
-    return JSONResponse({"nodes": list_rows(table), "sequence": sequence})
+    require_few_rows(len(nodes or ()), "nodes", service.settings.max_rows)
+    if nodes is None or body.k is not None:  # ranked, hence in one go
+        answer = await service.query(
+            lambda view, progress: view.classify(nodes, body.at, body.k, progress), body.min_sequence
+        )
+        tables, sequence = [answer.result], answer.sequence
+    else:
+        tables, sequence = await service.query_parts(
+            nodes,
+            lambda view, part, progress: view.classify(part, body.at, None, progress),
+            body.min_sequence,
+        )
+    require_few_rows(sum(map(len, tables)), "nodes in its answer (see `k`)", service.settings.max_answer_rows)
+    return JSONResponse({"nodes": list_rows(tables), "sequence": sequence})
 
 
 @router.post(
     "/explain",
     summary="Explain the score of a pair or a node.",
     dependencies=IS_JSON,
+    openapi_extra=describe_body(schemas.ExplainRequest),
     responses={200: {"description": "The explanation, as `dygmamba explain` prints it as JSON."}},
 )
-async def explain_score(body: schemas.ExplainRequest, service: Service) -> Response:
+async def explain_score(
+    body: Annotated[schemas.ExplainRequest, read_body(schemas.ExplainRequest)], service: Service
+) -> Response:
     """The contributions of past events and the base add up to the logit."""
     pair = str(body.src) if body.dst is None else (str(body.src), str(body.dst))
-    found, sequence = await service.query(
-        lambda view: view.explain(pair, body.at, orders=body.orders, columns=body.columns), body.min_sequence
+    found = await service.query(
+        lambda view, _: view.explain(pair, body.at, orders=body.orders, columns=body.columns),
+        body.min_sequence,
     )
-    return JSONResponse({"explanation": found.to_json(body.top), "sequence": sequence})
+    return JSONResponse({"explanation": found.result.to_json(body.top), "sequence": found.sequence})
 
 
 @router.get("/status", summary="Describe the run, the rate of events, and the quality of scores over time.")

@@ -13,6 +13,7 @@ import uvicorn
 from dygmamba.core.errors import ConfigError, DygError, first_line
 from dygmamba.live.event_sources import EventSource
 from dygmamba.server.app import create_app
+from dygmamba.server.connections import HEADER_SECONDS, AcceptErrors, ConnectionState, LimitedProtocol
 from dygmamba.server.logs import configure_logs
 from dygmamba.server.middleware import describe_place
 from dygmamba.server.settings import ServerSettings
@@ -37,6 +38,7 @@ class LiveServer(uvicorn.Server):
         self.service, self.on_start, self.failure = app.state.service, on_start, None
         self.reload: Callable[[LiveRun], None] | None = None  # called at SIGHUP
         self._reloading: set[asyncio.Task[None]] = set()
+        state = ConnectionState()
         super().__init__(
             uvicorn.Config(
                 app,
@@ -48,17 +50,20 @@ class LiveServer(uvicorn.Server):
                 access_log=False,
                 server_header=False,
                 proxy_headers=False,
-                timeout_keep_alive=30,
+                http=LimitedProtocol,
+                backlog=state.most // 4,  # as many are accepted at once, before any is closed
+                timeout_keep_alive=round(HEADER_SECONDS),
                 timeout_graceful_shutdown=round(settings.drain_seconds),
             )
         )
-        self.settings = settings
+        self.settings, self.server_state = settings, state
 
     async def startup(self, sockets: list | None = None) -> None:
         await super().startup(sockets)
         if not self.started:
             return
         self.loop = asyncio.get_running_loop()
+        self.loop.set_exception_handler(AcceptErrors())
         port = self.servers[0].sockets[0].getsockname()[1]
         self.on_start(self.settings.url.rpartition(":")[0] + f":{port}")
         hangup = getattr(signal, "SIGHUP", None)  # Windows has none

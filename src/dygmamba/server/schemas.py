@@ -1,11 +1,12 @@
 """Bodies of requests and responses, with examples; they are the schemas of /openapi.json."""
 
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictFloat, StrictInt, StrictStr
 
 MAX_SEQUENCE = 2**53 - 1  # the largest integer that every reader of JSON keeps
 BIGGEST_INTEGER = 2**63
+MAX_ROWS = 10_000  # of one request
 
 Integer = Annotated[StrictInt, Field(ge=-BIGGEST_INTEGER, lt=BIGGEST_INTEGER)]
 Number = Annotated[StrictFloat, Field(allow_inf_nan=False)]
@@ -19,6 +20,9 @@ MinSequence = Annotated[
         strict=True, ge=0, le=MAX_SEQUENCE, description="Wait until events up to this sequence are visible."
     ),
 ]
+Item = TypeVar("Item")
+# parsing ends with the first wrong row, and with the first one too many
+Rows = Annotated[list[Item], Field(fail_fast=True, max_length=MAX_ROWS)]
 AT_TEXT = "Time of all queries without one of their own; by default just after the last event."
 
 
@@ -40,7 +44,7 @@ class Pair(BaseModel):
 
 
 class ScoreRequest(Body):
-    pairs: list[Pair] = Field(min_length=1)
+    pairs: Rows[Pair] = Field(min_length=1)
     at: Time | None = Field(None, description=AT_TEXT)
     min_sequence: MinSequence = None
 
@@ -70,10 +74,10 @@ class ScoreResponse(BaseModel):
 
 
 class RankRequest(Body):
-    sources: list[Id] = Field(min_length=1)
+    sources: Rows[Id] = Field(min_length=1)
     k: int = Field(10, strict=True, ge=1, le=10_000)
     at: Time | None = Field(None, description=AT_TEXT)
-    candidates: list[Id] | None = Field(None, min_length=1, description="By default all known destinations.")
+    candidates: Rows[Id] | None = Field(None, min_length=1, description="By default all known destinations.")
     only_new: bool = Field(
         False, strict=True, description="Leave out destinations that the source met before."
     )
@@ -91,7 +95,7 @@ class RankResponse(BaseModel):
 
 
 class ClassifyRequest(Body):
-    nodes: list[Id] | None = Field(
+    nodes: Rows[Id] | None = Field(
         None, min_length=1, description="By default all nodes that were a source before."
     )
     k: int | None = Field(None, strict=True, ge=1, le=10_000)
@@ -131,45 +135,6 @@ class EventsResponse(BaseModel):
     sequence: int = Field(description="Sequence of the last event on disk.")
     accepted: int
     verdicts: list[Verdict] = Field(description="Of the events that were not accepted, or of all.")
-
-
-class Tensor(BaseModel):
-    """A tensor of the Open Inference Protocol, of one dimension."""
-
-    name: str
-    shape: list[int]
-    datatype: str
-    data: list[Any]
-    parameters: dict[str, Any] | None = None
-
-
-class InferRequest(BaseModel):
-    """A request of the Open Inference Protocol: tensors src and dst, optionally time and columns."""
-
-    id: str | None = None
-    parameters: dict[str, Any] | None = None
-    inputs: list[Tensor] = Field(min_length=1, max_length=100)
-    outputs: list[dict[str, Any]] | None = None
-
-    model_config = ConfigDict(
-        json_schema_extra={
-            "examples": [
-                {
-                    "inputs": [
-                        {"name": "src", "shape": [1], "datatype": "BYTES", "data": ["alice"]},
-                        {"name": "dst", "shape": [1], "datatype": "BYTES", "data": ["bob"]},
-                    ]
-                }
-            ]
-        }
-    )
-
-
-class InferResponse(BaseModel):
-    model_name: str
-    model_version: str
-    id: str | None = None
-    outputs: list[Tensor]
 
 
 class ProblemDocument(BaseModel):

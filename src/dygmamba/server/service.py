@@ -9,17 +9,18 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import pyarrow as pa
 
 from dygmamba.core.clock import SYSTEM_CLOCK
 from dygmamba.core.errors import DygError, FileError, WriteError
+from dygmamba.core.progress import Progress
 from dygmamba.data.readers.values import BadValueError
 from dygmamba.live.event_sources import EventSource, follow_source
-from dygmamba.runs.queries import Predictions
-from dygmamba.server.batching import MicroBatcher, WorkerPool
-from dygmamba.server.formats import Event
+from dygmamba.runs.queries import Predictions, WrongSides
+from dygmamba.server.batching import Cancellation, MicroBatcher, WorkerPool
+from dygmamba.server.formats import Event, require_few_rows, require_few_values
 from dygmamba.server.monitoring import Metrics
 from dygmamba.server.pair_groups import PairQuery, build_table, find_table_key, group_rows
 from dygmamba.server.problems import RETRY_SECONDS, Problem
@@ -36,6 +37,10 @@ log = logging.getLogger("dygmamba.server")
 
 APPENDING_THREADS = 8  # appends of several threads share a commit
 QUERY_THREADS = 2  # for rankings, classifications and explanations
+PARSING_THREADS = 1  # parsing holds the interpreter, and a parsed body takes memory
+PART_PAIRS = 1_024  # pairs of one request that are scored in a row
+PART_SECONDS = 0.25  # that a part of a ranking or a classification should take, and
+PART_GROWTH = 8  # how many times larger than the part before it may be
 LOST = ("invalid", "late", "ahead", "unreadable")
 POLL_SECONDS = 0.002  # between looks at the sequence that a query waits for
 
@@ -50,6 +55,23 @@ class ScoredPairs:
     sequence: int  # events up to this one were visible
 
 
+@dataclass(frozen=True, slots=True)
+class PairsPart:
+    """Pairs of one request that are scored in a row; `first` is the position of the first one in the request."""
+
+    first: int
+    queries: Sequence[PairQuery]
+
+
+@dataclass(frozen=True, slots=True)
+class Answer(Generic[Result]):
+    """Result of a query, the last event that it saw, and how long it took."""
+
+    result: Result
+    sequence: int
+    seconds: float
+
+
 class LiveService:
     """A live run that many requests use at once; until `attach` it is not ready."""
 
@@ -61,9 +83,10 @@ class LiveService:
         self._live: LiveRun | None = None
         self._stopping, self._followers = threading.Event(), list[threading.Thread]()
         self._arriving = 0  # requests that will ask for scores
+        self._parsers = WorkerPool("parser", PARSING_THREADS, settings.max_waiting)
         self._appends = WorkerPool("log", APPENDING_THREADS, settings.max_waiting)
         self._queries = WorkerPool("model", QUERY_THREADS, settings.max_waiting)
-        self._scores: MicroBatcher[Sequence[PairQuery], ScoredPairs] = MicroBatcher(
+        self._scores: MicroBatcher[PairsPart, ScoredPairs] = MicroBatcher(
             self._score_batch,
             size=settings.batch_pairs,
             window=settings.batch_window,
@@ -123,13 +146,18 @@ class LiveService:
         for thread in self._followers:
             await asyncio.to_thread(thread.join)
         await self._scores.stop()
-        await asyncio.to_thread(self._appends.stop)
-        await asyncio.to_thread(self._queries.stop)
+        for pool in (self._parsers, self._appends, self._queries):
+            await asyncio.to_thread(pool.stop)
         await asyncio.to_thread(self.status.stop)
 
     @property
     def is_ready(self) -> bool:
         return self._live is not None and not self.is_draining
+
+    def require_ready(self) -> None:
+        """Raise Problem unless queries are answered and events taken (503)."""
+        if self.live.failure:
+            raise Problem.state_failed()
 
     @property
     def live(self) -> "LiveRun":
@@ -143,22 +171,24 @@ class LiveService:
             raise Problem(503, "not-ready", f"the server {what}; try again", retry_after=RETRY_SECONDS)
         return self._live
 
+    async def parse(self, read: Callable[[bytes], Result], body: bytes) -> Result:
+        """Return a body as `read` reads it, in a thread, unless it holds too many values."""
+
+        def parse() -> Result:
+            require_few_values(body, self.settings.max_values)
+            return read(body)
+
+        return await self._parsers.run(parse, self.settings.timeout)
+
     async def append(self, events: Sequence[Event]) -> "Acknowledgement":
         """Append events to the log; when this returns, accepted ones are on disk."""
         live = self.live
-        self._check_count(len(events), "events")
         try:
             answer = await self._appends.run(
                 lambda: live.append(list(events), wait=False), self.settings.timeout
             )
         except WriteError:
             self.status.last_failure = "the disk cannot be written to."
-            raise
-        except DygError as error:
-            if error.code == "live-state-failed":
-                self.status.last_failure = (
-                    "the state failed; restart the server, no acknowledged event is lost."
-                )
             raise
         self.status.last_failure = ""
         self.count_verdicts(events, answer)
@@ -175,26 +205,75 @@ class LiveService:
     async def score(self, queries: Sequence[PairQuery], min_sequence: int | None = None) -> ScoredPairs:
         """Score pairs, together with those of other requests."""
         _ = self.live
-        self._check_count(len(queries), "pairs")
+        require_few_rows(len(queries), "pairs", self.settings.max_rows)
+        deadline, found = time.monotonic() + self.settings.timeout, list[ScoredPairs]()
         self._arriving += 1
         try:
             await self.wait_for(min_sequence)
-            return await self._scores.submit(queries, len(queries), self.settings.timeout)
+            for first in range(0, len(queries), PART_PAIRS):
+                part = PairsPart(first, queries[first : first + PART_PAIRS])
+                left = deadline - time.monotonic()
+                found.append(await self._scores.submit(part, len(part.queries), left))
         finally:
             self._arriving -= 1
+        return ScoredPairs(
+            found[0].name,
+            [time for part in found for time in part.times],
+            [score for part in found for score in part.scores],
+            min(part.sequence for part in found),
+        )
 
     async def query(
-        self, ask: Callable[["LiveView"], Result], min_sequence: int | None = None
-    ) -> tuple[Result, int]:
-        """Return the result of queries on one state, and the sequence of its last event."""
+        self, ask: Callable[["LiveView", Progress], Result], min_sequence: int | None = None
+    ) -> "Answer[Result]":
+        """Return the result of queries on one state; `ask` ends early when nobody waits for it any more."""
         live = self.live
         await self.wait_for(min_sequence)
+        return await self._read(live, ask, self.settings.timeout)
 
-        def run() -> tuple[Result, int]:
+    async def _read(
+        self, live: "LiveRun", ask: Callable[["LiveView", Progress], Result], timeout: float
+    ) -> "Answer[Result]":
+        progress = Cancellation()
+
+        def run() -> Answer[Result]:
+            progress.advance()
+            began = time.monotonic()
             with live.read() as view:
-                return ask(view), view.sequence
+                return Answer(ask(view, progress), view.sequence, time.monotonic() - began)
 
-        return await self._queries.run(run, self.settings.timeout)
+        try:
+            return await self._queries.run(run, timeout)
+        finally:
+            progress.is_cancelled = True
+
+    async def query_parts(
+        self,
+        ids: Sequence[str],
+        ask: Callable[["LiveView", Sequence[str], Progress], Result],
+        min_sequence: int | None = None,
+    ) -> tuple[list[Result], int]:
+        """Return the results of queries about some of the ids at a time, and the last event that all of them saw.
+
+        Between parts other requests have their turn, and the writer gets the state that was read.
+        """
+        live = self.live  # asked for once: while the server is being stopped, what has begun goes on
+        await self.wait_for(min_sequence)
+        deadline, found, first, size = time.monotonic() + self.settings.timeout, [], 0, 1
+        while first < len(ids):
+            part = ids[first : first + size]
+            left = deadline - time.monotonic()
+            found.append(await self._read(live, lambda view, stage, part=part: ask(view, part, stage), left))
+            first, share = first + len(part), PART_SECONDS / max(found[-1].seconds, 1e-9)
+            size = max(1, int(len(part) * min(share, PART_GROWTH)))
+        return [answer.result for answer in found], min(answer.sequence for answer in found)
+
+    def require_affordable(self, sources: int, candidates: int, k: int) -> None:
+        """Raise Problem if a ranking has too many sources, pairs or rows."""
+        limits = self.settings
+        require_few_rows(sources, "sources", limits.max_rows)
+        require_few_rows(sources * candidates, "pairs of source and candidate", limits.max_ranked_pairs)
+        require_few_rows(sources * min(k, candidates), "rows in its answer", limits.max_answer_rows)
 
     async def wait_for(self, sequence: int | None) -> None:
         """Wait until events up to a sequence are visible.
@@ -207,6 +286,8 @@ class LiveService:
         deadline = time.monotonic() + self.settings.timeout
         live = self.live
         while (applied := live.applied) < sequence:
+            if live.failure:
+                raise Problem.state_failed()
             if time.monotonic() > deadline or sequence > live.sequence:
                 raise Problem(
                     503,
@@ -230,30 +311,23 @@ class LiveService:
                 is_dated = bool(view.predictor.dataset.origin.time_origin)
             self.metrics.lag.set(SYSTEM_CLOCK.now() - self._live.latest if is_dated else math.nan)
 
-    def _check_count(self, count: int, what: str) -> None:
-        if count > self.settings.max_rows:
-            raise Problem(
-                413,
-                "too-many-rows",
-                f"a request may have {self.settings.max_rows:,} {what}, this one has {count:,}; send several requests",
-            )
-
-    def _score_batch(self, requests: Sequence[Sequence[PairQuery]]) -> Sequence[ScoredPairs | Exception]:
+    def _score_batch(self, requests: Sequence[PairsPart]) -> Sequence[ScoredPairs | Exception]:
         """Score the pairs of several requests; if one of them is wrong, each on its own."""
         try:
-            merged = self._score_pairs([query for request in requests for query in request])
+            queries = [query for request in requests for query in request.queries]
+            merged = self._score_pairs(queries, requests[0].first)
         except DygError as error:
             if len(requests) == 1:
                 return [error]
             return [self._score_batch([request])[0] for request in requests]
         parts, start = [], 0
         for request in requests:
-            rows = slice(start, start + len(request))
+            rows = slice(start, start + len(request.queries))
             parts.append(ScoredPairs(merged.name, merged.times[rows], merged.scores[rows], merged.sequence))
-            start += len(request)
+            start += len(request.queries)
         return parts
 
-    def _score_pairs(self, queries: Sequence[PairQuery]) -> ScoredPairs:
+    def _score_pairs(self, queries: Sequence[PairQuery], first: int) -> ScoredPairs:
         live = self._live
         assert (
             live is not None
@@ -262,13 +336,15 @@ class LiveService:
         times: list[Any] = [None] * len(queries)
         scores: list[float] = [0.0] * len(queries)
         with live.read() as view:
+            given = dict.fromkeys(name for query in queries for name, _ in query.columns)
+            view.predictor.query_parser.require_read_columns(given)
             for rows in group_rows(map(find_table_key, queries)).values():
                 try:
                     found = view.predictor.score(build_table([queries[row] for row in rows]))
                 except BadValueError as error:
                     # its row is that of the group, and its advice may be an option of files
                     advice = error.advice.partition(", or give `")[0]
-                    text = f"pair {rows[error.row]}: {error.problem}; {advice}"
+                    text = f"pair {first + rows[error.row]}: {error.problem}; {advice}"
                     raise FileError(text, code=error.code) from error
                 table, unknown = found.table, unknown + len(found.unknown_ids) + len(found.wrong_sides)
                 name = table.column_names[-1]
@@ -287,12 +363,18 @@ class LiveService:
         self.status.unknown.add(len(ids), unknown)
 
 
-def list_rows(table: pa.Table) -> list[dict[str, Any]]:
-    """Return the rows of a table of predictions as plain values."""
-    return table.to_pylist()
+def list_rows(tables: Sequence[pa.Table]) -> list[dict[str, Any]]:
+    """Return the rows of tables of predictions as plain values; ids are integers if they are so in all tables."""
+    rows = [row for table in tables for row in table.to_pylist()]
+    for name in {"src", "dst", "node"} & {*tables[0].column_names}:
+        if len({table[name].type for table in tables}) > 1:
+            rows = [row | {name: str(row[name])} for row in rows]
+    return rows
 
 
-def describe_missing_history(found: Predictions) -> list[str]:
+def describe_missing_history(found: Sequence[Predictions]) -> list[str]:
     """Say which ids have no history where they were given; their rows are those of a node without events."""
-    unknown = [f"{name} has no event, so it has no history" for name in found.unknown_ids]
-    return [*unknown, *found.wrong_sides.describe()]
+    unknown = [f"{name} has no event, so it has no history" for part in found for name in part.unknown_ids]
+    destinations = tuple(name for part in found for name in part.wrong_sides.only_destinations)
+    sources = tuple(name for part in found for name in part.wrong_sides.only_sources)
+    return [*unknown, *WrongSides(destinations, sources).describe()]

@@ -19,7 +19,11 @@ class ServerSettings:
     tls_cert: Path | None = None
     tls_key: Path | None = None
     max_body_bytes: int = 16 * 2**20
-    max_rows: int = 10_000  # events or pairs of one request
+    max_rows: int = 10_000  # at most `schemas.MAX_ROWS`: events, pairs, sources or nodes of one request
+    max_ranked_pairs: int = 20_000_000  # sources times candidates of one request
+    max_answer_rows: int = 100_000  # of a ranking or a classification
+    max_values: int = 200_000  # in the JSON of one request, before it is parsed
+    max_buffered_bytes: int = 2**28  # of the bodies of all requests in progress
     max_waiting: int = 256  # requests that wait for the model or the log; more are answered with 429
     batch_pairs: int = 1_024  # pairs that are scored in one call
     batch_window: float = 0.002  # seconds that a batch waits for requests that are being read
@@ -36,7 +40,7 @@ class ServerSettings:
                 f"a token needs at least {MIN_TOKEN} visible ASCII characters; make one with: openssl rand -hex 32",
                 code="weak-token",
             )
-        if self.token is None and not self.is_loopback:
+        if self.token is None and not is_loopback(self.host):
             raise ConfigError(
                 f"other machines can reach '{self.host}'; set a token with DYGMAMBA_TOKEN or `token`, or listen on "
                 "127.0.0.1",
@@ -49,20 +53,20 @@ class ServerSettings:
                 raise NotFoundError(f"{path} does not exist; give a PEM file", code="tls-file-missing")
 
     @property
-    def is_loopback(self) -> bool:
-        """Whether only this machine can reach the server."""
-        if self.host == "localhost":
-            return True
-        try:
-            return ipaddress.ip_address(self.host).is_loopback
-        except ValueError:  # a name, or nothing: all addresses
-            return False
-
-    @property
     def url(self) -> str:
         """Address of the server, for messages and browsers."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{'https' if self.tls_cert else 'http'}://{host}:{self.port}"
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether only this machine can reach an address."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:  # a name, or nothing: all addresses
+        return False
 
 
 def _is_visible_ascii(text: str) -> bool:

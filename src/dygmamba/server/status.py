@@ -110,6 +110,9 @@ class LiveStatus:
         quality, found = self.quality, []
         if self.last_failure:
             found.append(Alert("append-failed", f"The last events were not accepted: {self.last_failure}"))
+        if live.failure:
+            text = "The state takes no more events; restart the server, no acknowledged event is lost."
+            found.append(Alert("state-failed", text))
         waiting = live.sequence - live.applied
         if waiting > UNAPPLIED_LIMIT:
             found.append(

@@ -60,6 +60,8 @@ class LiveStatus:
         self.unknown, self.refused = RecentShare(RECENT_IDS), RecentShare(RECENT_EVENTS)
         self.ahead = RecentShare(RECENT_EVENTS)
         self.last_failure = ""  # of the last append, if it failed
+        self.failed_sources: dict[str, str] = {}  # code of the error by name
+        self.source_gaps = 0  # how often events of a source may have been lost
         self._counts: deque[tuple[int, int]] = deque(maxlen=RATE_SECONDS)  # second, events
         self._history: deque[dict[str, Any]] = deque(maxlen=HISTORY_POINTS)
         self._noted = float("-inf")
@@ -110,6 +112,10 @@ class LiveStatus:
         quality, found = self.quality, []
         if self.last_failure:
             found.append(Alert("append-failed", f"The last events were not accepted: {self.last_failure}"))
+        for code in self.failed_sources.copy().values():
+            found.append(Alert("source-failed", f"A source of events cannot be read ({code}); see the log."))
+        if self.source_gaps:
+            found.append(Alert("source-gap", "Events of a source may have been lost; see the log."))
         waiting = live.sequence - live.applied
         if waiting > UNAPPLIED_LIMIT:
             found.append(
@@ -131,7 +137,7 @@ class LiveStatus:
             found.append(Alert("events-ahead", f"Events dated too far ahead were set aside: {text}."))
         if self.refused.count >= RECENT_EVENTS and self.refused.share > REFUSED_LIMIT:
             text = f"{100 * self.refused.share:.0f} % of the latest events were refused"
-            found.append(Alert("events-refused", f"{text} (duplicate, late, ahead or invalid)."))
+            found.append(Alert("events-refused", f"{text} (duplicate, late, ahead, invalid or unreadable)."))
         return found
 
     def describe(self, live: "LiveRun") -> dict[str, Any]:

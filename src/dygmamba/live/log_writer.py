@@ -5,14 +5,16 @@ is shared. Each request is judged in its order of arrival: duplicates by id, lat
 ahead by the clock.
 """
 
+import json
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from sqlite3 import Connection
+from typing import Any
 
 from dygmamba.core.clock import Clock
-from dygmamba.core.errors import ConfigError, DygError
+from dygmamba.core.errors import ConfigError, DygError, FileError
 from dygmamba.live.event_log import EventLog, LogEvent
 from dygmamba.live.event_parsing import ParsedEvents
 from dygmamba.live.verdicts import Acknowledgement, TimeRules, Verdict
@@ -86,6 +88,28 @@ class LogWriter:
             self._waiting.append(request)
             self._changed.notify()
         return request
+
+    def write(self, request: Request, timeout: float | None = None) -> Acknowledgement:
+        """Submit a request and return its answer.
+
+        Raises:
+            FileError: It was not on the disk after `timeout` seconds: withdrawn (`timeout`), or being written
+                (`append-unconfirmed`).
+        """
+        if timeout is not None and timeout <= 0:
+            raise _timed_out()
+        if not self.submit(request).done.wait(timeout):
+            with self._changed:  # the thread takes requests under the same lock
+                if request in self._waiting:
+                    self._waiting.remove(request)
+                    raise _timed_out()
+            if not request.done.is_set():
+                raise FileError(
+                    "the events were being written when the time limit ended, so they may be in the log; if each has "
+                    "an id, send them again, which is harmless, else look at the log first",
+                    code="append-unconfirmed",
+                )
+        return request.get()
 
     def close(self) -> None:
         """Write what is waiting, then end the thread and close the log."""
@@ -212,3 +236,18 @@ class LogWriter:
             EventLog.write_offset(connection, request.source, request.offset)
         last = max((verdict.sequence for verdict in verdicts if verdict.sequence), default=self._log.sequence)
         return Acknowledgement(last, len(fresh), verdicts)
+
+
+def encode_offset(offset: Any) -> str:
+    """Return an offset as JSON; raise ConfigError if it has no such form."""
+    try:
+        return json.dumps(offset, allow_nan=False)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ConfigError(
+            f"`offset` takes a number, a string, or a list or dict of these; got a {type(offset).__name__}",
+            code="offset-not-json",
+        ) from error
+
+
+def _timed_out() -> FileError:
+    return FileError("the time limit ended before any event was written; send them again", code="timeout")

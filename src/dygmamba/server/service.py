@@ -159,9 +159,11 @@ class LiveService:
         """Append events to the log; when this returns, accepted ones are on disk."""
         live = self.live
         self._check_count(len(events), "events")
+        end = time.monotonic() + self.settings.timeout
         try:
+            # the call itself keeps the time limit, because only it knows whether the events were written
             answer = await self._appends.run(
-                lambda: live.append(list(events), wait=False), self.settings.timeout
+                lambda: live.append(list(events), wait=False, timeout=end - time.monotonic()), None
             )
         except WriteError:
             self.status.last_failure = "the disk cannot be written to."

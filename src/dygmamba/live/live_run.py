@@ -99,10 +99,13 @@ class LiveRun:
                 served = ServedRun(record, predictor, parser, state)
                 served.replay(reader, log.sequence)
             with served.read() as (known, _):
-                latest = float(known.dataset.store.time[-1])
+                times = known.dataset.store.time.numpy()
+                latest, watermark = float(times[-1]), facts.get("watermark")
+            if watermark is None:
+                watermark = self.rules.future.find_watermark(times, clock.now())
             self._snapshot_sequence = max((found.sequence for found in list_snapshots(path)), default=0)
             self._applier = Applier(served, clock)
-            self._writer = LogWriter(log, latest, self.rules, self._publish, clock)
+            self._writer = LogWriter(log, latest, self.rules, self._publish, clock, watermark)
         except BaseException:
             if log is not None:
                 log.close()
@@ -345,7 +348,7 @@ class LiveRun:
 
     @property
     def latest(self) -> float:
-        """The latest time of any event, by which lateness is judged."""
+        """The latest time of any event."""
         return self._writer.latest
 
     @property

@@ -1,9 +1,7 @@
 """A followed file that is rotated or emptied: each line is taken once, and lines that may be lost are told."""
 
 import json
-import os
 import random
-import shutil
 import threading
 import time
 from collections.abc import Callable
@@ -17,6 +15,7 @@ from dygmamba.live import event_sources
 from dygmamba.live.event_sources import follow_source
 from dygmamba.live.growing_file import GrowingFile
 from dygmamba.live.verdicts import Acknowledgement
+from rotations import rotate_by_copying, rotate_by_renaming
 
 DEADLINE = 20.0
 
@@ -51,25 +50,6 @@ class Log:
         finally:
             stop.set()
             thread.join()
-
-
-def shift(path: Path) -> Path:
-    """Make room for the newest rotated file, as logrotate does, and return its path."""
-    for number in range(60, 0, -1):
-        old = Path(f"{path}.{number}")
-        if old.exists():
-            old.rename(f"{path}.{number + 1}")
-    return Path(f"{path}.1")
-
-
-def rotate_by_renaming(path: Path) -> None:
-    path.rename(shift(path))
-    path.touch()
-
-
-def rotate_by_copying(path: Path) -> None:
-    shutil.copyfile(path, shift(path))
-    os.truncate(path, 0)
 
 
 def write(path: Path, numbers, end: str = "\n") -> None:

@@ -115,9 +115,8 @@ class GrowingFile:
         """
         reading = None if offset is None else self._find_again(offset)
         is_lost, names = offset is not None and reading is None, (offset or {}).get("names", [])
-        previous = (
-            None if reading else self._open_newest()
-        )  # kept open, so that no other file gets its number
+        # kept open, so that no other file gets its inode number
+        previous = None if reading is not None and reading.position else self._open_newest()
         try:
             while not stop.is_set():
                 if (reading := reading or self._open_next(previous, names)) is None:  # not written yet
@@ -147,13 +146,14 @@ class GrowingFile:
     ) -> Generator[SourceBatch, None, bool]:
         """Yield the lines of a file until it was rotated and is read (returns True), or until it was emptied."""
         while not stop.is_set():
-            is_finished = self._is_finished(reading)  # asked first: what is added later is in the lines below
+            is_finished = self._is_finished(
+                reading
+            )  # asked first: a line that was added meanwhile is read below
             lines, rest = reading.read_lines()
             if not lines and rest and (is_finished or self._is_complete(reading, rest)):
                 lines = [rest]
-            if not self._is_intact(
-                reading, previous
-            ):  # asked last: the lines may be those of another content
+            # asked last: the lines may be those of another content
+            if not self._is_intact(reading, previous):
                 return False
             if lines:
                 data = b"".join(lines)
@@ -265,14 +265,18 @@ class GrowingFile:
 
     def _scan(self) -> dict[tuple[str, int], ListedFile]:
         found: dict[tuple[str, int], ListedFile] = {}
-        for name in os.listdir(self.path.parent) if self.path.parent.is_dir() else ():
+        try:
+            names = os.listdir(self.path.parent)
+        except OSError:  # files in a folder that may not be listed can be opened by name
+            names = [self.path.name]
+        for name in names:
             match = self._rotated.fullmatch(name)
             if match is None and name != self.path.name:
                 continue
             path, digits = self.path.with_name(name), match[1] if match else ""
             try:
                 stat = path.stat()
-            except FileNotFoundError:  # renamed meanwhile
+            except OSError:  # not written yet, or renamed meanwhile
                 continue
             # numbers grow with age, dates do not
             order = -int(digits) if digits.isdigit() and len(digits) < 5 else 0

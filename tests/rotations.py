@@ -4,8 +4,6 @@ import os
 import shutil
 from pathlib import Path
 
-KEPT = 60  # rotated files
-
 
 def rotate_by_renaming(path: Path) -> None:
     path.rename(shift(path))
@@ -18,9 +16,7 @@ def rotate_by_copying(path: Path) -> None:
 
 
 def shift(path: Path) -> Path:
-    """Make room for the newest rotated file, and return its path."""
-    for number in range(KEPT, 0, -1):
-        old = Path(f"{path}.{number}")
-        if old.exists():
-            old.rename(f"{path}.{number + 1}")
+    """Make room for the newest rotated file, and return its path; none is deleted."""
+    for number in range(sum(1 for _ in path.parent.glob(f"{path.name}.*")), 0, -1):
+        Path(f"{path}.{number}").rename(f"{path}.{number + 1}")
     return Path(f"{path}.1")

@@ -1,6 +1,7 @@
 """kill -9 of a server with four writers, two of them to files that are rotated, and switches of the run."""
 
 import json
+import logging
 import multiprocessing
 import os
 import random
@@ -19,6 +20,7 @@ from dygmamba.live.event_log import LogReader
 from dygmamba.live.growing_file import GrowingFile
 from dygmamba.live.live_run import LiveRun
 from dygmamba.runs.predictor import Predictor
+from dygmamba.server.logs import JsonFormatter
 from dygmamba.server.runner import LiveServer
 from dygmamba.server.settings import ServerSettings
 from live_run_cases import last_time, live_scores, observed_scores, open_live, other_run, tiny_run
@@ -37,7 +39,7 @@ class Place:
     def __init__(self, folder: Path) -> None:
         self.folder, self.state, self.link = folder, folder / "state", folder / "current"
         self.files = {name: folder / f"{name}.jsonl" for name in ROTATIONS}
-        self.start = time.time()
+        self.log, self.start = folder / "warnings.log", time.time()
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             self.port = free.getsockname()[1]
@@ -73,7 +75,7 @@ def write_to_file(place: Place, writer: str, stop, seed: int) -> None:
                 file.write(json.dumps(event) + "\n")
             place.note(writer, event)
             k += 1
-        if place.may_rotate.is_set() and draw.random() < 0.1:
+        if place.may_rotate.is_set() and draw.random() < 0.04:
             ROTATIONS[writer](path)
             with place.rotations.get_lock():
                 place.rotations.value += 1
@@ -105,6 +107,10 @@ def serve(place: Place) -> None:
     def open_run() -> LiveRun:
         return LiveRun(Predictor.open(place.link.resolve(), "cpu"), place.state, late=LATE)
 
+    handler = logging.FileHandler(place.log)
+    handler.setFormatter(JsonFormatter())
+    handler.setLevel(logging.WARNING)
+    logging.getLogger("dygmamba.server").addHandler(handler)
     settings = ServerSettings(port=place.port)
     server = LiveServer(open_run, settings, [GrowingFile(path) for path in place.files.values()])
     server.reload = lambda live: live.switch(place.link.resolve())
@@ -202,9 +208,11 @@ def test_a_killed_server_loses_nothing_of_requests_and_rotated_files(tmp_path):
     finally:
         server.kill()
         server.join()
+        sys.stdout.write(place.log.read_text())
     for writer in WRITERS:
         assert [(event.time, event.dst) for event in events if event.src == writer] == expected[writer]
     assert len(events) == total
+    assert not place.log.read_text()
     sys.stdout.write(
         f"{kills} kills of a server, {switches} switches, {place.rotations.value} rotations, {total:,} events of "
         f"{len(WRITERS)} writers\n"

@@ -1,6 +1,7 @@
 """A followed file that is rotated or emptied: each line is taken once, and lines that may be lost are told."""
 
 import json
+import os
 import random
 import threading
 import time
@@ -122,6 +123,30 @@ def test_lines_that_may_be_lost_are_told(is_read, tmp_path):
             log.wait_for(30)
     assert log.numbers == list(range(30))
     assert len(log.warnings) == 1
+
+
+def test_a_file_that_is_renamed_while_it_is_searched_is_found(tmp_path, monkeypatch):
+    """Its new name is not in the list that was made before: the writer was about to use the number that is free."""
+    path, log = tmp_path / "events.jsonl", Log()
+    write(path, [0])
+    with log.following(path):
+        log.wait_for(1)
+    write(path, [1])
+    path.rename(f"{path}.1")
+    write(path, [2])
+    Path(f"{path}.3").write_text('{"n": -1}\n')
+    open_file = GrowingFile._open
+
+    def rename_and_open(source, opened, *names):
+        if Path(f"{path}.1").exists():
+            Path(f"{path}.1").rename(f"{path}.2")
+        return open_file(source, opened, *names)
+
+    monkeypatch.setattr(GrowingFile, "_open", rename_and_open)
+    os.utime(f"{path}.3", (1, 1))
+    with log.following(path):
+        log.wait_for(3)
+    assert (log.numbers, log.warnings) == ([0, 1, 2], [])
 
 
 def test_a_last_line_is_taken_when_it_is_complete(tmp_path, monkeypatch):

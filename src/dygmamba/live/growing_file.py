@@ -146,10 +146,9 @@ class GrowingFile:
     ) -> Generator[SourceBatch, None, bool]:
         """Yield the lines of a file until it was rotated and is read (returns True), or until it was emptied."""
         while not stop.is_set():
-            is_finished = self._is_finished(
-                reading
-            )  # asked first: a line that was added meanwhile is read below
             lines, rest = reading.read_lines()
+            if is_finished := not lines and self._is_finished(reading):
+                lines, rest = reading.read_lines()  # some may have been added before its writer turned
             if not lines and rest and (is_finished or self._is_complete(reading, rest)):
                 lines = [rest]
             # asked last: the lines may be those of another content
@@ -220,7 +219,8 @@ class GrowingFile:
 
     def _find_again(self, offset: Any) -> OpenFile | None:
         """Return the file that an offset is about: the present one, one that it was renamed to, or a copy."""
-        for listed in reversed(self._list_files()):
+        files = self._list_files()
+        for listed in reversed(files):
             if (found := self._open(listed.path)) is None:
                 continue
             found.move_to(offset["position"])
@@ -231,6 +231,11 @@ class GrowingFile:
                 )
                 return found
             _close(found)
+        # it may have got a name meanwhile that was not in the list
+        if [(one.path, one.stat.st_ino) for one in files] != [
+            (one.path, one.stat.st_ino) for one in self._list_files()
+        ]:
+            return self._find_again(offset)
         return None
 
     def _open_next(self, previous: OpenFile | None, names: list[str]) -> OpenFile | None:

@@ -44,6 +44,8 @@ class Place:
             free.bind(("127.0.0.1", 0))
             self.port = free.getsockname()[1]
         self.may_rotate, self.rotations = FORK.Event(), FORK.Value("i", 0)
+        for writer in WRITERS:
+            (folder / f"{writer}.written").touch()
         self.point_to(tiny_run())
 
     def point_to(self, run) -> None:

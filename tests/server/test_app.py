@@ -2,15 +2,17 @@
 
 import asyncio
 import json
+import sqlite3
 import threading
 import time
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 
 import pytest
 from starlette.testclient import TestClient
 
 import dygmamba as dm
 from dygmamba.core.errors import WriteError
+from dygmamba.live.event_log import LOG_FILE
 from dygmamba.server.app import create_app
 from dygmamba.server.logs import JsonFormatter
 from dygmamba.server.settings import ServerSettings
@@ -291,6 +293,19 @@ def test_a_slow_answer_is_given_up(live):
         response = client.post("/v1/score", json={"pairs": [{"src": "alice", "dst": "bob"}]})
         live.gate.set()
     assert problem(response, 503, "timeout")["detail"]
+
+
+def test_an_append_that_took_too_long_is_not_written_or_says_that_it_may_be(live):
+    """503 and nothing in the log, also later, so that sending again makes no duplicate; else 504."""
+    events = [{"src": "alice", "dst": "bob", "time": f"2024-03-0{day}"} for day in (1, 2, 3)]
+    with serving(live, timeout=0.5) as client, closing(sqlite3.connect(live.path / LOG_FILE)) as other:
+        other.execute("BEGIN IMMEDIATE")  # the writer has the first request, and waits
+        found = [client.post("/v1/events", json={"events": [event]}) for event in events[:2]]
+        other.rollback()
+        problem(found[0], 504, "append-unconfirmed")
+        problem(found[1], 503, "timeout")
+        answers = [client.post("/v1/events", json={"events": [event]}).json() for event in events[1:]]
+    assert [answer["sequence"] for answer in answers] == [2, 3]
 
 
 def test_a_body_that_does_not_arrive_is_given_up(live):

@@ -10,6 +10,7 @@ import socket
 import subprocess
 import threading
 import time
+import urllib.request
 from pathlib import Path
 
 import pytest
@@ -20,7 +21,8 @@ from commands import invoke
 from dygmamba.api import serving
 from dygmamba.api.client import Client
 from dygmamba.api.serving import parse_source
-from dygmamba.live.event_sources import GrowingFile, RecordedStream
+from dygmamba.live.event_sources import RecordedStream
+from dygmamba.live.growing_file import GrowingFile
 from dygmamba.server.runner import run_server
 from dygmamba.server.settings import ServerSettings
 from live_server import running, running_server
@@ -213,6 +215,33 @@ def test_a_growing_file_and_a_recorded_stream_are_sources(mail, tmp_path, caplog
     with dm.live(mail, state) as live:
         assert live.sequence == 5
         assert set(live.offsets) == {f"file:{path}", f"replay:{recorded.content[:16]}"}
+
+
+def test_a_source_that_fails_or_may_have_lost_events_raises_an_alert(mail, tmp_path, monkeypatch):
+    """One that cannot be read is tried again, and its alert ends with its first events; lost lines stay one."""
+    monkeypatch.setattr("dygmamba.server.service.SOURCE_RETRY_SECONDS", 0.05)
+    path, line = tmp_path / "events.jsonl", '{{"src": "alice", "dst": "bob", "time": "2024-03-0{}"}}\n'
+    path.mkdir()
+    with (
+        running(lambda: dm.live(mail, tmp_path / "state"), [GrowingFile(path)]) as url,
+        Client(url) as client,
+    ):
+
+        def wait(*codes: str) -> None:
+            end = time.monotonic() + 20
+            while [alert["code"] for alert in client.status()["alerts"]] != list(codes):
+                assert time.monotonic() < end, client.status()["alerts"]
+                time.sleep(0.02)
+
+        wait("source-failed")
+        client.append([("eve", "bob", "2024-02-29")])  # says nothing about the source
+        wait("source-failed")
+        path.rmdir()
+        path.write_text(line.format(1))
+        wait()
+        path.write_text(line.format(2) + line.format(3))
+        wait("source-gap")
+        assert "dygmamba_source_gaps_total 1.0" in urllib.request.urlopen(f"{url}/metrics").read().decode()
 
 
 def test_a_recorded_file_is_read_as_the_dataset_of_the_run(tmp_path, monkeypatch):

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 from dygmamba.core.argument_types import check_arguments
 from dygmamba.core.errors import ConfigError, DygError, first_line
 
-RETRIED = (429, 503)  # the server says when to try again; the request had no effect
+RETRIED = (429, 503, 504)  # without an effect, or an append that may be written: its events have ids
 MIN_RETRY_SECONDS, MAX_RETRY_SECONDS = 0.1, 10.0
 
 Pairs = Iterable[Sequence[Any] | Mapping[str, Any]]

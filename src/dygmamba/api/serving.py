@@ -12,7 +12,8 @@ from dygmamba.data.storage.dataset import Dataset
 from dygmamba.engine.run_directory import RunDirectory
 from dygmamba.live.backup import lock_folder
 from dygmamba.live.event_log import LOG_FILE, LogReader
-from dygmamba.live.event_sources import EventSource, GrowingFile, RecordedStream
+from dygmamba.live.event_sources import EventSource, RecordedStream
+from dygmamba.live.growing_file import GrowingFile
 from dygmamba.live.kafka_source import KafkaTopic
 from dygmamba.live.live_run import LiveRun
 from dygmamba.live.verdicts import Lateness, parse_lateness, parse_lead

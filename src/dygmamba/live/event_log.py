@@ -202,7 +202,7 @@ class EventLog:
 
     @staticmethod
     def set_aside(connection: sqlite3.Connection, event: LogEvent, received: float, latest: float) -> None:
-        """Keep an event that is late or ahead, once for each id; `latest` is the latest time seen then."""
+        """Keep an event that is late or ahead, once for each id; `latest` is the watermark then."""
         connection.execute(
             "INSERT OR IGNORE INTO set_aside (id, src, dst, time, columns, received, latest) "
             "VALUES (?, ?, ?, ?, ?, ?, ?)",
@@ -326,7 +326,7 @@ class LogReader:
         return int(self._select("SELECT count(*) FROM set_aside")[0][0])
 
     def read_set_aside(self) -> list[tuple[LogEvent, float]]:
-        """Return the events that were set aside, each with the latest time seen when it came."""
+        """Return the events that were set aside, each with the watermark when it came."""
         rows = self._select("SELECT id, src, dst, time, columns, latest FROM set_aside ORDER BY number")
         return [(LogEvent(*row[:5]), row[5]) for row in rows]
 

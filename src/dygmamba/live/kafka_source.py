@@ -2,6 +2,7 @@
 
 import json
 import threading
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -15,7 +16,7 @@ class KafkaTopic:
     """JSON objects in a topic. Offsets are kept in the log with the events, not in Kafka.
 
     A message without an `id` gets one from its topic, partition and offset. A message that is not an object is left
-    out and counted in `bad_messages`.
+    out and counted.
 
     Args:
         brokers: Addresses, such as "localhost:9092".
@@ -24,7 +25,7 @@ class KafkaTopic:
     """
 
     def __init__(self, brokers: str, topic: str, settings: dict[str, Any] | None = None) -> None:
-        self.brokers, self.topic, self.settings, self.bad_messages = brokers, topic, settings or {}, 0
+        self.brokers, self.topic, self.settings = brokers, topic, settings or {}
 
     @property
     def name(self) -> str:
@@ -49,23 +50,27 @@ class KafkaTopic:
             }
         )
         try:
-            partitions = self._list_partitions(client, consumer)
             consumer.assign(
                 [
                     client.TopicPartition(self.topic, number, offsets.get(number, client.OFFSET_BEGINNING))
-                    for number in partitions
+                    for number in self._list_partitions(client, consumer)
                 ]
             )
+            yield SourceBatch([], _spell_offsets(offsets))  # the brokers answer
+            heard = time.monotonic()
             while not stop.is_set():
                 messages = [
                     one for one in consumer.consume(BATCH_EVENTS, POLL_SECONDS) if one.error() is None
                 ]
-                if not messages:
-                    continue
-                for message in messages:
-                    offsets[message.partition()] = message.offset() + 1
-                events = [event for message in messages if (event := self._parse(message)) is not None]
-                yield SourceBatch(events, {str(number): place for number, place in offsets.items()})
+                if messages:
+                    heard = time.monotonic()
+                    offsets |= {message.partition(): message.offset() + 1 for message in messages}
+                    events = [event for message in messages if (event := self._parse(message)) is not None]
+                    yield SourceBatch(events, _spell_offsets(offsets), len(messages) - len(events))
+                elif time.monotonic() - heard > CONNECT_SECONDS:
+                    # no message, or no broker: the client does not say, so the broker is asked for something
+                    self._list_partitions(client, consumer)
+                    heard = time.monotonic()
         finally:
             consumer.close()
 
@@ -90,8 +95,11 @@ class KafkaTopic:
                 return {"id": f"{self.topic}/{message.partition()}/{message.offset()}", **event}
         except (ValueError, TypeError, RecursionError):
             pass
-        self.bad_messages += 1
         return None
+
+
+def _spell_offsets(offsets: dict[int, int]) -> dict[str, int]:
+    return {str(number): place for number, place in offsets.items()}
 
 
 def _import_client() -> Any:

@@ -4,7 +4,6 @@ An append returns when its events are on the disk and in the state. Queries read
 appends. Opening the folder again gives the same scores to the bit, as does `observe` with all events of the log.
 """
 
-import json
 import sqlite3
 import threading
 import uuid
@@ -26,7 +25,7 @@ from dygmamba.live.backup import lock_folder, write_backup
 from dygmamba.live.event_log import EventLog, LogEvent, LogReader, RunRecord
 from dygmamba.live.event_parsing import EventLayout, EventParser
 from dygmamba.live.live_view import LiveView
-from dygmamba.live.log_writer import LogWriter, Request, Retry
+from dygmamba.live.log_writer import LogWriter, Request, Retry, encode_offset
 from dygmamba.live.serving_state import Applier, ServedRun, count_trained_events, describe_run
 from dygmamba.live.snapshots import STATE_FOLDER, list_snapshots, load_newest, write_snapshot
 from dygmamba.live.state import SHARED_EVENTS, LiveState
@@ -103,10 +102,13 @@ class LiveRun:
                 served = ServedRun(record, predictor, parser, state)
                 served.replay(reader, log.sequence)
             with served.read() as (known, _):
-                latest = float(known.dataset.store.time[-1])
+                times = known.dataset.store.time.numpy()
+                latest, watermark = float(times[-1]), facts.get("watermark")
+            if watermark is None:
+                watermark = self.rules.future.find_watermark(times, clock.now())
             self._snapshot_sequence = max((found.sequence for found in list_snapshots(path)), default=0)
             self._applier = Applier(served, clock)
-            self._writer = LogWriter(log, latest, self.rules, self._publish, clock)
+            self._writer = LogWriter(log, latest, self.rules, self._publish, clock, watermark)
         except BaseException:
             if log is not None:
                 log.close()
@@ -184,7 +186,13 @@ class LiveRun:
 
     @check_arguments
     def append(
-        self, events: Any, *, source: str | None = None, offset: Any = None, wait: bool = True
+        self,
+        events: Any,
+        *,
+        source: str | None = None,
+        offset: Any = None,
+        wait: bool = True,
+        timeout: float | None = None,
     ) -> Acknowledgement:
         """Append events: all that `Run.observe` takes, or a list of dicts; an `id` makes sending again harmless.
 
@@ -199,13 +207,15 @@ class LiveRun:
             offset: How far the source was read, any JSON value; it is written in the same transaction as the events,
                 and `offsets` has it.
             wait: Whether to wait until queries see the events; otherwise use `min_sequence` in queries.
+            timeout: Most seconds until the events are on the disk.
 
         Raises:
+            FileError: They were not on the disk in time: none is written, or (`append-unconfirmed`) they may be.
             WriteError: The disk is full or failing. No event was acknowledged; append again later.
         """
         self._applier.require_intact()
         parsed = self._applier.served.parser.parse(events)
-        answer = self._writer.submit(Request(parsed, source, _encode_offset(offset))).get()
+        answer = self._writer.write(Request(parsed, source, encode_offset(offset)), timeout)
         if wait:
             self._applier.wait_until(answer.sequence)
         return answer
@@ -232,7 +242,7 @@ class LiveRun:
         if max_ahead is not None:
             future = FutureLimit.choose(parse_lead(max_ahead), future.is_dated)
         retry = Retry(TimeRules(lateness, future), self._applier.served.parser.find_problems)
-        answer = self._writer.submit(Request(retry=retry)).get()
+        answer = self._writer.write(Request(retry=retry))
         self._applier.wait_until(answer.sequence)
         return answer
 
@@ -340,7 +350,7 @@ class LiveRun:
 
     @property
     def latest(self) -> float:
-        """The latest time of any event, by which lateness is judged."""
+        """The latest time of any event."""
         return self._writer.latest
 
     @property
@@ -421,9 +431,7 @@ class LiveRun:
             new = ServedRun(record, predictor, EventParser(predictor, self._fill), state)
             new.replay(log, self.applied)
             now = self._clock.now()
-            self._writer.submit(
-                Request(change=lambda connection: EventLog.write_run(connection, record, now))
-            ).get()
+            self._writer.write(Request(change=lambda connection: EventLog.write_run(connection, record, now)))
 
             def catch_up(present: ServedRun) -> ServedRun:
                 new.replay(log, present.applied)
@@ -474,13 +482,3 @@ class LiveRun:
     def __repr__(self) -> str:
         served = self._applier.served
         return f"<LiveRun {served.record.model} on {served.record.dataset!r}: {self.sequence:,} events since training>"
-
-
-def _encode_offset(offset: Any) -> str:
-    try:
-        return json.dumps(offset, allow_nan=False)
-    except (TypeError, ValueError, RecursionError) as error:
-        raise ConfigError(
-            f"`offset` takes a number, a string, or a list or dict of these; got a {type(offset).__name__}",
-            code="offset-not-json",
-        ) from error

@@ -1,23 +1,26 @@
 """The thread that writes the log: appends of several threads share a transaction (group commit).
 
 A transaction holds all requests that were waiting when it began. Under load it grows, and the cost of flushing the disk
-is shared. Each request is judged in its order of arrival: duplicates by id, lateness by the latest time seen, dates
-ahead by the clock.
+is shared. Each request is judged in its order of arrival: duplicates by id, lateness by the watermark, dates ahead by
+the clock. A wall clock that is set back changes no verdict: the time since the start is counted by another one.
 """
 
+import json
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from sqlite3 import Connection
+from typing import Any
 
 from dygmamba.core.clock import Clock
-from dygmamba.core.errors import ConfigError, DygError
+from dygmamba.core.errors import ConfigError, DygError, FileError
 from dygmamba.live.event_log import EventLog, LogEvent
 from dygmamba.live.event_parsing import ParsedEvents
 from dygmamba.live.verdicts import Acknowledgement, TimeRules, Verdict
 
 MAX_GROUP = 20_000  # events in a transaction, but for a larger request of its own
+CLOCK_STEP = 60.0  # seconds; a clock that is set back further is not believed
 ALREADY_LOGGED = "an event with this id is in the log"
 
 
@@ -60,6 +63,7 @@ class LogWriter:
         rules: Which events are late or ahead.
         publish: Called in the thread with the events of each transaction and the sequence of the first.
         clock: Says when events arrived.
+        watermark: The time by which lateness is judged; by default `latest`.
     """
 
     def __init__(
@@ -69,9 +73,11 @@ class LogWriter:
         rules: TimeRules,
         publish: Callable[[int, list[LogEvent]], None],
         clock: Clock,
+        watermark: float | None = None,
     ) -> None:
         self._log, self._rules, self._publish, self._clock = log, rules, publish, clock
-        self.latest = latest
+        self._started = clock.now() - clock.monotonic()
+        self.latest, self.watermark = latest, latest if watermark is None else watermark
         self.sequence = log.sequence  # acknowledged
         self._waiting: deque[Request] = deque()
         self._changed = threading.Condition()
@@ -86,6 +92,28 @@ class LogWriter:
             self._waiting.append(request)
             self._changed.notify()
         return request
+
+    def write(self, request: Request, timeout: float | None = None) -> Acknowledgement:
+        """Submit a request and return its answer.
+
+        Raises:
+            FileError: It was not on the disk after `timeout` seconds: withdrawn (`timeout`), or being written
+                (`append-unconfirmed`).
+        """
+        if timeout is not None and timeout <= 0:
+            raise _timed_out()
+        if not self.submit(request).done.wait(timeout):
+            with self._changed:  # the thread takes requests under the same lock
+                if request in self._waiting:
+                    self._waiting.remove(request)
+                    raise _timed_out()
+            if not request.done.is_set():
+                raise FileError(
+                    "the events were being written when the time limit ended, so they may be in the log; if each has "
+                    "an id, send them again, which is harmless, else look at the log first",
+                    code="append-unconfirmed",
+                )
+        return request.get()
 
     def close(self) -> None:
         """Write what is waiting, then end the thread and close the log."""
@@ -124,7 +152,7 @@ class LogWriter:
 
     def _commit(self, group: list[Request]) -> list[LogEvent]:
         """Write a group in one transaction and return its accepted events; on an error none of it is there."""
-        latest, accepted, answers = self.latest, [], []
+        before, accepted, answers = (self.latest, self.watermark), [], []
         try:
             with self._log.transaction() as connection:
                 for request in group:
@@ -132,15 +160,17 @@ class LogWriter:
                         request.change(connection)
                     judge = self._append if request.retry is None else self._retry
                     answers.append(judge(connection, request, accepted))
+                if self.watermark != before[1]:
+                    EventLog.write_meta(connection, {"watermark": self.watermark})
         except DygError as error:
-            self.latest = latest
+            self.latest, self.watermark = before
             for request in group:
                 # each caller gets an error of its own: the traceback of a shared one would grow
                 request.error = type(error)(str(error), code=error.code)
                 request.error.__cause__ = error.__cause__
             return []
         except BaseException:
-            self.latest = latest
+            self.latest, self.watermark = before
             raise
         self.sequence = self._log.sequence
         for request, answer in zip(group, answers, strict=True):
@@ -171,8 +201,9 @@ class LogWriter:
     def _judge(
         self, connection: Connection, parsed: ParsedEvents, rules: TimeRules, keeps_refused: bool = True
     ) -> tuple[list[Verdict], list[LogEvent]]:
-        """Return the verdict on each event, and the accepted ones; `latest` follows them."""
-        now = self._clock.now()
+        """Return the verdict on each event, and the accepted ones; `latest` and the watermark follow them."""
+        now, expected = self._clock.now(), self._started + self._clock.monotonic()
+        now = expected if now < expected - CLOCK_STEP else now
         ids = [event.id for event in parsed.events if event is not None and event.id is not None]
         known = EventLog.find_ids(connection, ids) if ids else {}
         verdicts: list[Verdict] = []
@@ -182,9 +213,9 @@ class LogWriter:
                 verdicts.append(Verdict(index, "invalid", None, parsed.problems[index]))
             elif event.id is not None and event.id in known:
                 verdicts.append(Verdict(index, "duplicate", known[event.id], ALREADY_LOGGED))
-            elif (refused := rules.judge(index, event.time, self.latest, now)) is not None:
+            elif (refused := rules.judge(index, event.time, self.watermark, now)) is not None:
                 if keeps_refused and rules.keeps(refused):
-                    EventLog.set_aside(connection, event, now, self.latest)
+                    EventLog.set_aside(connection, event, now, self.watermark)
                     refused = replace(refused, message=f"{refused.message}; it was set aside")
                 verdicts.append(refused)
             else:
@@ -193,6 +224,7 @@ class LogWriter:
                 if event.id is not None:
                     known[event.id] = sequence
                 self.latest = max(self.latest, event.time)
+                self.watermark = self._rules.future.advance(self.watermark, event.time, now)
                 verdicts.append(Verdict(index, "accepted", sequence))
         return verdicts, fresh
 
@@ -212,3 +244,18 @@ class LogWriter:
             EventLog.write_offset(connection, request.source, request.offset)
         last = max((verdict.sequence for verdict in verdicts if verdict.sequence), default=self._log.sequence)
         return Acknowledgement(last, len(fresh), verdicts)
+
+
+def encode_offset(offset: Any) -> str:
+    """Return an offset as JSON; raise ConfigError if it has no such form."""
+    try:
+        return json.dumps(offset, allow_nan=False)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ConfigError(
+            f"`offset` takes a number, a string, or a list or dict of these; got a {type(offset).__name__}",
+            code="offset-not-json",
+        ) from error
+
+
+def _timed_out() -> FileError:
+    return FileError("the time limit ended before any event was written; send them again", code="timeout")

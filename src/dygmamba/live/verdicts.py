@@ -4,6 +4,8 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
+import numpy as np
+
 from dygmamba.core.errors import ConfigError
 from dygmamba.data.events.times import format_duration
 from dygmamba.data.readers.times import format_iso_time
@@ -54,7 +56,10 @@ class Acknowledgement:
 
 @dataclass(frozen=True, slots=True)
 class Lateness:
-    """Rule for late events: the tolerated delay behind the latest event, and what happens beyond it."""
+    """Rule for late events: the tolerated delay behind the watermark, and what happens beyond it.
+
+    The watermark is the latest time of any event that was not ahead of the clock when it came.
+    """
 
     seconds: float = 0.0  # or units of a stream whose times are plain numbers
     on_late: str = "refuse"
@@ -67,14 +72,18 @@ class Lateness:
                 code="invalid-on-late",
             )
 
-    def is_late(self, time: float, latest: float) -> bool:
-        return time < latest - self.seconds
+    def is_late(self, time: float, watermark: float) -> bool:
+        return time < watermark - self.seconds
 
-    def describe(self, time: float, latest: float) -> str:
+    def describe(self, time: float, watermark: float) -> str:
         """Say why an event is late."""
-        shown, last, span = f"{time:.12g}", f"{latest:.12g}", f"{self.seconds:g}"
+        shown, last, span = f"{time:.12g}", f"{watermark:.12g}", f"{self.seconds:g}"
         if self.is_dated:
-            shown, last, span = format_iso_time(time), format_iso_time(latest), format_duration(self.seconds)
+            shown, last, span = (
+                format_iso_time(time),
+                format_iso_time(watermark),
+                format_duration(self.seconds),
+            )
         tolerance = f"more than {span} " if self.seconds else ""
         return f"its time {shown} is {tolerance}before the latest one, {last}"
 
@@ -83,8 +92,8 @@ class Lateness:
 class FutureLimit:
     """Rule for events dated ahead, which would make all later ones late: how far ahead an event may be.
 
-    Dates are compared with the clock. While the clock is so far behind the latest event that it says nothing about
-    this stream, no event is ahead. Plain numbers are compared with the latest event.
+    Dates are compared with the clock. While the clock is so far behind the watermark that it says nothing about this
+    stream, no event is ahead. Plain numbers are compared with the watermark, which is the latest event then.
     """
 
     seconds: float | None = None  # or units of a stream whose times are plain numbers; None: no limit
@@ -100,20 +109,39 @@ class FutureLimit:
             return FutureLimit(DATED_LEAD if is_dated else None, is_dated)
         return FutureLimit(None if given == OFF else float(given), is_dated)
 
-    def is_ahead(self, time: float, latest: float, now: float) -> bool:
+    def is_ahead(self, time: float, watermark: float, now: float) -> bool:
         if self.seconds is None:
             return False
         if not self.is_dated:
-            return time > latest + self.seconds
-        return latest <= now + self.seconds < time
+            return time > watermark + self.seconds
+        return watermark <= now + self.seconds < time
 
-    def describe(self, time: float, latest: float, now: float) -> str:
+    def advance(self, watermark: float, time: float, now: float) -> float:
+        """Return the watermark after an event: the latest time, but for events ahead of a clock that can be used.
+
+        Whether those have happened is not known, so they make only events late that are more than the limit old. The
+        clock itself is no watermark: every event comes a little after its time.
+        """
+        return max(watermark, self._hold_back(time, watermark, now))
+
+    def find_watermark(self, times: np.ndarray, now: float) -> float:
+        """Return the watermark of events that are sorted by time, if the log has none."""
+        happened, latest = int(np.searchsorted(times, now, side="right")), float(times[-1])
+        held = self._hold_back(latest, latest, now)
+        return max(held, float(times[happened - 1])) if happened else held
+
+    def _hold_back(self, time: float, watermark: float, now: float) -> float:
+        if self.is_dated and self.seconds is not None and watermark <= now + self.seconds and time > now:
+            return now - self.seconds
+        return time
+
+    def describe(self, time: float, watermark: float, now: float) -> str:
         """Say why an event is ahead."""
         assert self.seconds is not None
         if self.is_dated:
             shown, span = format_iso_time(time), format_duration(self.seconds)
             return f"its time {shown} is more than {span} ahead of the clock, {format_iso_time(now)}"
-        return f"its time {time:.12g} is more than {self.seconds:g} after the latest one, {latest:.12g}"
+        return f"its time {time:.12g} is more than {self.seconds:g} after the latest one, {watermark:.12g}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,12 +151,12 @@ class TimeRules:
     lateness: Lateness
     future: FutureLimit
 
-    def judge(self, index: int, time: float, latest: float, now: float) -> Verdict | None:
+    def judge(self, index: int, time: float, watermark: float, now: float) -> Verdict | None:
         """Return why an event is not accepted; None if its time is fine."""
-        if self.lateness.is_late(time, latest):
-            return Verdict(index, "late", None, self.lateness.describe(time, latest))
-        if self.future.is_ahead(time, latest, now):
-            return Verdict(index, "ahead", None, self.future.describe(time, latest, now))
+        if self.lateness.is_late(time, watermark):
+            return Verdict(index, "late", None, self.lateness.describe(time, watermark))
+        if self.future.is_ahead(time, watermark, now):
+            return Verdict(index, "ahead", None, self.future.describe(time, watermark, now))
         return None
 
     def keeps(self, verdict: Verdict) -> bool:

@@ -152,7 +152,7 @@ class WorkerPool:
         self._executor = ThreadPoolExecutor(threads, name)
         self.name, self._most, self._count = name, threads + waiting, 0
 
-    async def run(self, function: Callable[[], Result], timeout: float) -> Result:
+    async def run(self, function: Callable[[], Result], timeout: float | None) -> Result:
         """Return the result of a function.
 
         Raises:
@@ -167,6 +167,7 @@ class WorkerPool:
         try:
             return await asyncio.wait_for(asyncio.wrap_future(work), timeout)
         except TimeoutError:
+            assert timeout is not None
             raise Problem.timed_out(timeout) from None
 
     def _leave(self) -> None:

@@ -33,6 +33,11 @@ class Metrics:
             registry=self.registry,
         )
         self.events = Counter("dygmamba_events", "Events by verdict.", ("verdict",), registry=self.registry)
+        self.source_gaps = Counter(
+            "dygmamba_source_gaps",
+            "Times that events of a source may have been lost.",
+            registry=self.registry,
+        )
         self.queried_ids = Counter("dygmamba_queried_ids", "Ids in queries.", registry=self.registry)
         self.unknown_ids = Counter(
             "dygmamba_unknown_ids", "Ids in queries without any event.", registry=self.registry

@@ -22,6 +22,8 @@ MAX_ERRORS = 20  # of the rows of one request
 STATUS_OF_CODE = {
     "sequence-not-visible": 503,
     "sequence-not-reached": 503,
+    "timeout": 503,
+    "append-unconfirmed": 504,
     "live-closed": 503,
     "live-state-failed": 503,
     "not-a-node-run": 409,

@@ -17,7 +17,8 @@ from dygmamba.core.clock import SYSTEM_CLOCK
 from dygmamba.core.errors import DygError, FileError, WriteError
 from dygmamba.core.progress import Progress
 from dygmamba.data.readers.values import BadValueError
-from dygmamba.live.event_sources import EventSource, follow_source
+from dygmamba.live.event_sources import RETRY_SECONDS as SOURCE_RETRY_SECONDS
+from dygmamba.live.event_sources import EventSource, SourceBatch, follow_source
 from dygmamba.runs.queries import Predictions, WrongSides
 from dygmamba.server.batching import Cancellation, MicroBatcher, WorkerPool
 from dygmamba.server.formats import Event, require_few_rows, require_few_values
@@ -119,24 +120,35 @@ class LiveService:
             thread.start()
 
     def _follow(self, source: "EventSource") -> None:
+        """Append the events of a source; one that fails is tried again, with an alert until it is back."""
         counts: Counter[str] = Counter()
 
-        def count(events: Sequence[Event], answer: "Acknowledgement") -> None:
-            self.count_verdicts(events, answer)
-            found = Counter(verdict.status for verdict in answer.verdicts)
-            found["unreadable"] = getattr(source, "bad_lines", 0) - counts["unreadable"]
+        def count(batch: SourceBatch, answer: "Acknowledgement") -> None:
+            self.count_verdicts(batch.events, answer, batch.unreadable)
+            self.status.failed_sources.pop(source.name, None)
+            found = Counter(verdict.status for verdict in answer.verdicts) + Counter(
+                unreadable=batch.unreadable
+            )
             counts.update(found)
             lost = {status: found[status] for status in LOST if found[status]}
             if lost:  # a source is not answered, so that nobody else hears of them
                 log.warning("events of a source were not taken", extra={"fields": lost})
+            if batch.warning:
+                log.warning(batch.warning)
+                self.metrics.source_gaps.inc()
+                self.status.source_gaps += 1
 
-        try:
-            follow_source(self.live, source, self._stopping, count)
-        except DygError as error:
-            log.error(str(error))
-            self.status.last_failure = f"a source of events failed ({error.code}); see the log."
-        except Problem:  # the server was stopped before the source began
-            return
+        while not self._stopping.is_set():
+            try:
+                follow_source(self.live, source, self._stopping, count)
+                break
+            except DygError as error:
+                if self.status.failed_sources.get(source.name) != error.code:
+                    log.error(str(error))
+                self.status.failed_sources[source.name] = error.code
+                self._stopping.wait(SOURCE_RETRY_SECONDS)
+            except Problem:  # the server was stopped before the source began
+                return
         log.info("source ended", extra={"fields": dict(+counts)})
 
     async def stop(self) -> None:
@@ -183,9 +195,11 @@ class LiveService:
     async def append(self, events: Sequence[Event]) -> "Acknowledgement":
         """Append events to the log; when this returns, accepted ones are on disk."""
         live = self.live
+        end = time.monotonic() + self.settings.timeout
         try:
+            # the call itself keeps the time limit, because only it knows whether the events were written
             answer = await self._appends.run(
-                lambda: live.append(list(events), wait=False), self.settings.timeout
+                lambda: live.append(list(events), wait=False, timeout=end - time.monotonic()), None
             )
         except WriteError:
             self.status.last_failure = "the disk cannot be written to."
@@ -194,13 +208,15 @@ class LiveService:
         self.count_verdicts(events, answer)
         return answer
 
-    def count_verdicts(self, events: Sequence[Event], answer: "Acknowledgement") -> None:
+    def count_verdicts(self, events: Sequence[Event], answer: "Acknowledgement", unreadable: int = 0) -> None:
         """Count events by verdict; a sample of the accepted ones is scored to watch the quality of scores."""
         for status, verdicts in groupby(sorted(verdict.status for verdict in answer.verdicts)):
             self.metrics.events.labels(status).inc(len(list(verdicts)))
+        if unreadable:
+            self.metrics.events.labels("unreadable").inc(unreadable)
         accepted = [events[one.index] for one in answer.verdicts if one.status == "accepted"]
         ahead = sum(one.status == "ahead" for one in answer.verdicts)
-        self.status.count_events(accepted, len(events) - len(accepted), ahead)
+        self.status.count_events(accepted, len(events) - len(accepted) + unreadable, ahead)
 
     async def score(self, queries: Sequence[PairQuery], min_sequence: int | None = None) -> ScoredPairs:
         """Score pairs, together with those of other requests."""

@@ -60,6 +60,8 @@ class LiveStatus:
         self.unknown, self.refused = RecentShare(RECENT_IDS), RecentShare(RECENT_EVENTS)
         self.ahead = RecentShare(RECENT_EVENTS)
         self.last_failure = ""  # of the last append, if it failed
+        self.failed_sources: dict[str, str] = {}  # code of the error by name
+        self.source_gaps = 0  # how often events of a source may have been lost
         self._counts: deque[tuple[int, int]] = deque(maxlen=RATE_SECONDS)  # second, events
         self._history: deque[dict[str, Any]] = deque(maxlen=HISTORY_POINTS)
         self._noted = float("-inf")
@@ -107,17 +109,30 @@ class LiveStatus:
 
     def find_alerts(self, live: "LiveRun") -> list[Alert]:
         """Return what somebody should look at now."""
-        quality, found = self.quality, []
+        return [*self._find_ingest_alerts(live), *self._find_quality_alerts()]
+
+    def _find_ingest_alerts(self, live: "LiveRun") -> list[Alert]:
+        """Return alerts about events that do not reach the log or the state."""
+        found = []
         if self.last_failure:
             found.append(Alert("append-failed", f"The last events were not accepted: {self.last_failure}"))
         if live.failure:
             text = "The state takes no more events; restart the server, no acknowledged event is lost."
             found.append(Alert("state-failed", text))
+        for code in self.failed_sources.copy().values():
+            found.append(Alert("source-failed", f"A source of events cannot be read ({code}); see the log."))
+        if self.source_gaps:
+            found.append(Alert("source-gap", "Events of a source may have been lost; see the log."))
         waiting = live.sequence - live.applied
         if waiting > UNAPPLIED_LIMIT:
             found.append(
                 Alert("events-waiting", f"{waiting:,} events are on disk that scores do not see yet.")
             )
+        return found
+
+    def _find_quality_alerts(self) -> list[Alert]:
+        """Return alerts about scores and about what the latest events and queries contain."""
+        quality, found = self.quality, []
         if quality.drift is not None and quality.drift > DRIFT_LIMIT:
             text = f"Scores of events differ from those of validation (index {quality.drift:.2f}, limit {DRIFT_LIMIT})."
             found.append(Alert("score-drift", text))
@@ -134,7 +149,7 @@ class LiveStatus:
             found.append(Alert("events-ahead", f"Events dated too far ahead were set aside: {text}."))
         if self.refused.count >= RECENT_EVENTS and self.refused.share > REFUSED_LIMIT:
             text = f"{100 * self.refused.share:.0f} % of the latest events were refused"
-            found.append(Alert("events-refused", f"{text} (duplicate, late, ahead or invalid)."))
+            found.append(Alert("events-refused", f"{text} (duplicate, late, ahead, invalid or unreadable)."))
         return found
 
     def describe(self, live: "LiveRun") -> dict[str, Any]:

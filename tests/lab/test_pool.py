@@ -1,5 +1,6 @@
 """The pool of worker processes: GPUs are shared, and every job ends with a result or a reported failure."""
 
+import errno
 import json
 import multiprocessing
 import os
@@ -87,13 +88,36 @@ def test_a_job_without_memory_is_tried_again_with_fewer_at_once(results):
     )
 
 
-def test_a_worker_that_cannot_start_fails_its_jobs(results, monkeypatch):
-    """An exception in the pool is a failure with a reason, not a study without failures."""
-    monkeypatch.setattr(multiprocessing.spawn, "get_executable", lambda: b"/nonexistent/python")
+@pytest.mark.parametrize("cause", ["no such program", "too many processes"])
+def test_a_worker_that_cannot_start_fails_its_jobs(results, monkeypatch, cause):
+    """Every job has a reason; a process that could not be started leaves nothing that a later one runs."""
+
+    def refuse(process):
+        raise BlockingIOError(errno.EAGAIN, cause)
+
+    if cause == "no such program":
+        monkeypatch.setattr(multiprocessing.spawn, "get_executable", lambda: b"/nonexistent/python")
+    else:
+        monkeypatch.setattr(multiprocessing.context.SpawnProcess, "start", refuse)
     jobs, recorder = [job("a"), job("b"), job("c")], Recorder()
     failed = Pool(results, "cpu", 2)(jobs, recorder)
     assert set(failed) == {one.key for one in jobs}
     assert dict(recorder) == dict.fromkeys("abc", "failed")
+    assert cause == "no such program" or all(cause in why for why in failed.values())
+
+
+def test_a_worker_without_a_job_ends(results):
+    """It would keep its memory while others run."""
+    alive = []
+
+    def callback(event):
+        if (event.job.model, event.what) == ("a", "done"):
+            (results.root / "crowded").touch()  # what the long job waits for
+        if (event.job.model, event.what) == ("long", "epoch"):
+            alive.extend(multiprocessing.active_children())
+
+    assert Pool(results, "cpu", 2)([job("a"), job("long")], callback) == {}
+    assert len(alive) == 1
 
 
 @pytest.mark.parametrize("moment", ["started", "epoch", "done"])

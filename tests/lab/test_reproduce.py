@@ -16,11 +16,11 @@ from browser import find_browser
 from commands import invoke
 from dygmamba.cli import app
 from dygmamba.cli.tables import print_document
-from dygmamba.core.errors import ConfigError, FileError, LockedError
+from dygmamba.core.errors import ConfigError, FileError, Interrupted, LockedError
 from dygmamba.data.generate.stream import GeneratorConfig
 from dygmamba.data.storage.dataset import save_dataset
 from dygmamba.data.storage.library import generate_dataset
-from dygmamba.lab import job_runners, studies
+from dygmamba.lab import job_runners, pool, studies
 from dygmamba.lab.job import CODE_VERSION, ResultCache
 from dygmamba.lab.paper_plan import PAPER_PLAN, PlannedStudy
 from dygmamba.lab.reproduction import ExecutionOptions, gather_results, prepare_jobs, write_study_page
@@ -101,6 +101,13 @@ def test_a_killed_study_ends_with_the_same_results_when_repeated(data, whole, tm
     kept = re.search(r"(\d+) of them done already", errors)  # a worker may have ended what it had begun
     assert (kept is not None and int(kept[1]) >= done) or first.returncode == 0
     assert result_rows(broken) == result_rows(whole)
+
+
+def test_sigterm_ends_the_command_as_ctrl_c_does(data, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(pool.Pool, "_follow_jobs", lambda *_: os.kill(os.getpid(), signal.SIGTERM))
+    code, _, err = invoke(monkeypatch, capsys, *command(data, tmp_path))
+    assert code == Interrupted.exit_code
+    assert "repeat the same command" in err
 
 
 def test_finished_jobs_are_cached_by_their_settings(data, tmp_path, monkeypatch, capsys):
@@ -419,6 +426,27 @@ def test_results_of_the_paper_outlive_changes_of_the_code_and_new_settings(plann
     assert replace(job, version="2").key != job.key
     other = replace(job, version=CODE_VERSION)
     assert replace(other, settings=other.settings | {"new": 1}).key != other.key
+
+
+def test_an_interrupted_training_is_not_resumed_by_another_version_of_the_code(
+    planned, tmp_path, monkeypatch
+):
+    """It starts anew, so that no result comes of two versions; the same version resumes it."""
+    job, *_ = plan_jobs("paper", planned)
+    context = job_runners.JobContext(ResultCache(tmp_path), "cpu", planned.data_dir, stop=lambda: True)
+
+    def train_a_step():
+        """Return whether a run was resumed."""
+        with raises("interrupted", Interrupted):
+            job_runners.run_link(job, context)
+        (run,) = context.list_runs(job.key)
+        resumed = (run / "seen").exists()
+        (run / "seen").touch()
+        return resumed
+
+    assert [train_a_step(), train_a_step()] == [False, True]
+    monkeypatch.setattr(job_runners, "CODE_VERSION", "another")
+    assert [train_a_step(), train_a_step()] == [False, True]
 
 
 @pytest.mark.parametrize("batch", [50, 300])

@@ -1,6 +1,5 @@
 """The laboratory from Python: reproduce the studies of the paper, audit a dataset or a model, run benchmarks."""
 
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
@@ -87,11 +86,13 @@ def reproduce(
 class StudyPlan:
     """Jobs of a study, and those without a result with their estimated cost, in the order in which they start.
 
-    `dataset` is the synthetic dataset that must be generated first; then the jobs are not known yet.
+    `dataset` is the synthetic dataset that must be generated first; then the jobs are not known yet. `device` is the
+    kind of device of the estimates.
     """
 
     jobs: list[Job]
     missing: list[tuple[Job, CostEstimate]]
+    device: str
     dataset: str | None = None
 
 
@@ -129,12 +130,11 @@ def plan_study(
 ) -> StudyPlan:
     """Plan a study without running anything."""
     request = StudyRequest(datasets, models, seeds, variants, settings or {}, data_dir, protocol)
-    dataset = find_missing_dataset(study, request)
+    dataset, kind = find_missing_dataset(study, request), choose_device(device).type
     if dataset is not None:
-        return StudyPlan([], [], str(dataset))
+        return StudyPlan([], [], kind, str(dataset))
     jobs, missing = prepare_jobs(study, request, ExecutionOptions(out, device))
-    kind = choose_device(device).type
-    return StudyPlan(jobs, [(job, estimate_cost(job, kind)) for job in missing])
+    return StudyPlan(jobs, [(job, estimate_cost(job, kind)) for job in missing], kind)
 
 
 def reproduce_study(
@@ -192,8 +192,8 @@ def _ignore(event: JobEvent) -> None:
 
 @contextmanager
 def _follow_jobs(progress: Progress, total: int) -> Iterator[JobCallback]:
-    """Yield a callback that opens a stage per running job; jobs report from several threads."""
-    lock, running = threading.Lock(), dict[str, tuple[AbstractContextManager[Progress], Progress]]()
+    """Yield a callback that opens a stage per running job."""
+    running = dict[str, tuple[AbstractContextManager[Progress], Progress]]()
 
     def close(key: str) -> None:
         if key in running:
@@ -202,21 +202,19 @@ def _follow_jobs(progress: Progress, total: int) -> Iterator[JobCallback]:
     with progress.stage("runs", total) as study:
 
         def follow(event: JobEvent) -> None:
-            with lock:
-                key = event.job.key
-                if event.what == "started":
-                    manager = study.stage(event.job.title)
-                    running[key] = (manager, manager.__enter__())
-                elif event.what == "epoch" and key in running:
-                    running[key][1].epoch(
-                        {**event.more, "epoch": event.more["epoch"] - 1}
-                    )  # workers count from 1
-                else:  # done, failed, or crowded: it is tried again later
-                    close(key)
-                if event.what in ("done", "failed"):
-                    study.advance(1)
-                if event.what == "failed":
-                    study.message(f"{event.job.title} failed: {event.more['why']}")
+            key = event.job.key
+            if event.what == "started":
+                manager = study.stage(event.job.title)
+                running[key] = (manager, manager.__enter__())
+            elif event.what == "epoch" and key in running:
+                # events count from 1
+                running[key][1].epoch({**event.more, "epoch": event.more["epoch"] - 1})
+            else:  # done, failed, or crowded: it is tried again later
+                close(key)
+            if event.what in ("done", "failed"):
+                study.advance(1)
+            if event.what == "failed":
+                study.message(f"{event.job.title} failed: {event.more['why']}")
 
         try:
             yield follow

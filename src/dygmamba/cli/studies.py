@@ -105,7 +105,7 @@ def reproduce(
         _print_plan(studies.plan_study(study, **request), as_json)
         return
     command = shlex.join(["dygmamba", *sys.argv[1:]])
-    with show_progress() as progress:
+    with show_progress(save_on_interrupt=True) as progress:
         outcome = studies.reproduce_study(
             study, **request, workers=workers, command=command, progress=progress
         )
@@ -135,7 +135,7 @@ def _print_plan(plan: "StudyPlan", as_json: bool) -> None:
         rows = [{"run": job.title, "key": job.key, **asdict(cost)} for job, cost in plan.missing]
         emit_json({"runs": total, "missing": rows})
         return
-    title = f"{_count_runs(total)}, {len(plan.missing)} to do"
+    title = f"{_count_runs(total)}, {total - len(plan.missing):,} done, {len(plan.missing):,} to do"
     table = plain_table("run", title=title, figures=("time", "MB"))
     for job, cost in plan.missing:
         seconds = UNMEASURED if cost.seconds is None else format_rough_duration(cost.seconds)
@@ -145,7 +145,8 @@ def _print_plan(plan: "StudyPlan", as_json: bool) -> None:
     known = [cost.seconds for _, cost in plan.missing if cost.seconds is not None]
     unknown = len(plan.missing) - len(known)
     rest = f", and {_count_runs(unknown)} of models that were not measured" if unknown else ""
-    print_note(f"about {format_rough_duration(sum(known))} one after another{rest}")
+    unit = "GPU" if plan.device == "cuda" else "CPU"
+    print_note(f"about {format_rough_duration(sum(known))} on the {unit}, one after another{rest}")
 
 
 def _count_runs(number: int) -> str:

@@ -75,15 +75,6 @@ class Job:
         seed = "" if self.seed is None else f" seed {self.seed}"
         return f"{self.data} {self.about.get('model', self.model)}{f' {labels}' if labels else ''}{seed}"
 
-    def to_json(self) -> str:
-        """Return the job as one line, to send it to a worker process."""
-        return json.dumps(asdict(self))
-
-    @staticmethod
-    def from_json(line: str) -> "Job":
-        """Parse what `to_json` returned."""
-        return Job(**json.loads(line))
-
 
 @dataclass(frozen=True, slots=True)
 class ResultCache:

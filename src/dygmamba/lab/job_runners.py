@@ -20,6 +20,7 @@ from dygmamba.config import build_config
 from dygmamba.core import memory_budget
 from dygmamba.core.choices import PUBLISHED_NEGATIVES
 from dygmamba.core.errors import DygError, FileError, LockedError
+from dygmamba.core.files.writing import make_folder, write_text
 from dygmamba.core.progress import SILENT, Progress
 from dygmamba.data.events.splits import PUBLISHED_SPLIT, SplitRule
 from dygmamba.data.storage.dataset import Dataset
@@ -32,7 +33,7 @@ from dygmamba.engine.run_directory import RunDirectory
 from dygmamba.engine.stream import Stream
 from dygmamba.engine.visibility import VisibilityRule
 from dygmamba.explain.hidden_states import measure_state_similarity
-from dygmamba.lab.job import Job, ResultCache
+from dygmamba.lab.job import CODE_VERSION, Job, ResultCache
 from dygmamba.lab.noise import OverwrittenHistoryStream, insert_noise, supports_overwriting
 from dygmamba.models.base import MemorySaver, Scorer
 from dygmamba.runs.calibration import calibrate_link_run
@@ -51,6 +52,7 @@ from dygmamba.runs.provenance import StartOptions, describe_environment
 from dygmamba.tasks.link import SETTINGS, build_link_set
 from dygmamba.tasks.metrics import link_metrics
 
+CODE_FILE = "code.txt"  # version of the code that a job's run was started with, beside the run directory
 RANKED_SETTING = "transductive"  # of which the test events are ranked too
 LOCK_TIMEOUT = 120.0  # seconds to wait for a run that a worker of a killed study is still saving
 
@@ -254,17 +256,24 @@ def _train_to_end(
     start: Callable[[Path], Trainer],
     resume: Callable[[Path, torch.device, Path | None], Trainer],
 ) -> Trainer:
-    """Resume the job's interrupted run, or start a new one if there is none that can be resumed; train to the end."""
-    fit = None
+    """Resume the job's interrupted run, or start a new one if there is none that can be resumed; train to the end.
+
+    A run of another code version cannot: one result would come of two versions. The keys of most jobs tell the versions
+    apart; those of the paper's plan do not.
+    """
+    fit, code_file = None, context.results.folder(job.key) / CODE_FILE
+    is_current = code_file.exists() and code_file.read_text("utf-8") == CODE_VERSION
     for path in context.list_runs(job.key)[-1:]:
-        if RunDirectory(path).started:
+        if is_current and RunDirectory(path).started:
             fit = _resume_or_none(
                 lambda path=path: resume(path, choose_device(context.device), context.data_dir)
             )
     if fit is None:
         for path in context.list_runs(job.key):
             shutil.rmtree(path)
-        fit = start(context.results.folder(job.key))
+        make_folder(code_file.parent)
+        write_text(code_file, CODE_VERSION)
+        fit = start(code_file.parent)
     reset_peak_memory(fit.stream.device)
     fit(context.progress, stop=context.stop)
     return fit

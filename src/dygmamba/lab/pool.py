@@ -1,24 +1,37 @@
-"""Pool of worker processes that run the jobs of a study, the most expensive first, each after the job it needs."""
+"""Pool of worker processes that run the jobs of a study in the given order, each after the job it needs.
 
-import json
+A worker is an executor with one process, so that a process that is killed fails no job but its own. A pipe leads from
+the process to the pool. It carries the epochs of the job; when the pool closes it, or is killed, the process saves its
+run and exits.
+"""
+
+import multiprocessing
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import threading
+import traceback
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
+from types import ModuleType
+from typing import Any, cast
 
 from dygmamba.core.errors import DygError, FileError, Interrupted, first_line
 from dygmamba.core.files.writing import make_folder
+from dygmamba.core.process_settings import use_passive_wait_policy
+from dygmamba.core.progress import EpochCallback
 from dygmamba.lab.job import Job, ResultCache
 
 GPU_WORKERS = 18  # trainings that share one GPU well (docs/research/log.md)
-STOP_TIMEOUT = 30.0  # seconds that a terminated worker has to save its run
-WORKER_COMMAND = (sys.executable, "-m", "dygmamba.lab.worker")
+STOP_TIMEOUT = 30.0  # seconds that a stopped worker has to save its run
+POLL_INTERVAL = 0.1  # seconds between two looks at the epochs of the running jobs
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +50,16 @@ class JobEvent:
 JobCallback = Callable[[JobEvent], None]
 
 
+def choose_worker_count(device: str, requested: int | None, exclusive: bool) -> int:
+    """Return the number of workers; one if the jobs are `exclusive`, that is, must not share the machine."""
+    if exclusive:
+        return 1
+    if requested is not None:
+        return requested
+    cores = os.cpu_count() or 1
+    return min(GPU_WORKERS * max(1, len(list_visible_gpus())), cores + 2) if device == "cuda" else cores
+
+
 def list_visible_gpus() -> list[str]:
     """Return the CUDA names of the GPUs that this process may use."""
     import torch
@@ -51,18 +74,89 @@ def assign_gpu(device: str, number: int) -> dict[str, str]:
     return {"CUDA_VISIBLE_DEVICES": gpus[number % len(gpus)]} if len(gpus) > 1 else {}
 
 
-def choose_worker_count(device: str, requested: int | None, exclusive: bool) -> int:
-    """Return the number of workers; one if the jobs are `exclusive`, that is, must not share the machine."""
-    if exclusive:
-        return 1
-    if requested is not None:
-        return requested
-    cores = os.cpu_count() or 1
-    return min(GPU_WORKERS * max(1, len(list_visible_gpus())), cores + 2) if device == "cuda" else cores
+@dataclass(slots=True)
+class Worker:
+    """What a worker process needs to run jobs."""
+
+    results: ResultCache
+    device: str
+    data_dir: Path | None
+    connection: Connection
+    is_stopped: bool = False
+
+    def run(self, job: Job) -> JobEvent:
+        """Run a job and return its last event: done, crowded or failed."""
+        try:
+            self.results.save(job, self.compute(job))
+        except DygError as error:
+            return JobEvent(job, "failed", {"why": first_line(error)})
+        except Exception as error:
+            import torch
+
+            if isinstance(error, MemoryError | torch.OutOfMemoryError | torch.AcceleratorError):
+                return JobEvent(job, "crowded", {"why": first_line(error)})
+            traceback.print_exc()
+            why = f"{type(error).__name__}: {first_line(error)}; see the log of the worker"
+            return JobEvent(job, "failed", {"why": why})
+        return JobEvent(job, "done")
+
+    def compute(self, job: Job) -> dict[str, Any]:
+        from dygmamba.lab.job_runners import JOB_RUNNERS, JobContext
+
+        progress = EpochCallback(self.send_epoch)
+        context = JobContext(self.results, self.device, self.data_dir, progress, lambda: self.is_stopped)
+        return JOB_RUNNERS[job.work](job, context)
+
+    def send_epoch(self, entry: dict[str, Any]) -> None:
+        with suppress(OSError):  # the pool has closed the pipe: the training is stopped after its next step
+            self.connection.send(
+                {"epoch": entry["epoch"] + 1, "loss": entry["loss"], "val_ap": entry["val_ap"]}
+            )
+
+    def exit_when_saved(self) -> None:
+        """Stop the job in progress, give it the time to save its run, and end the process."""
+        self.is_stopped = True
+        _job_lock.acquire(timeout=STOP_TIMEOUT)
+        os._exit(1)
+
+    def exit_with_pool(self) -> None:
+        """Wait until the pool closes the pipe or is killed, then end the process. The body of a thread."""
+        with suppress(OSError):
+            self.connection.poll(None)
+        self.exit_when_saved()
+
+
+# State of a worker process.
+_worker: Worker | None = None
+_job_lock = threading.Lock()  # held while a job runs
+
+
+def start_worker(worker: Worker, environment: dict[str, str], log: Path) -> None:
+    """Prepare a worker process, before torch and Numba are imported in it."""
+    global _worker
+    _worker = worker
+    os.environ.update(environment)
+    use_passive_wait_policy()
+    with log.open("a", encoding="utf-8") as file:
+        for descriptor in (1, 2):  # what a library prints goes to the log
+            os.dup2(file.fileno(), descriptor)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the pool too, which then stops its workers
+    signal.signal(signal.SIGTERM, lambda *_: threading.Thread(target=worker.exit_when_saved).start())
+    threading.Thread(target=worker.exit_with_pool, daemon=True).start()
+
+
+def run_job(job: Job) -> JobEvent:
+    """Run a job in a worker process."""
+    assert _worker is not None
+    with _job_lock:
+        event = _worker.run(job)
+        if _worker.is_stopped:
+            os._exit(1)  # so that the pool sends no other job
+        return event
 
 
 class Pool:
-    """Runs jobs in worker processes, each served by a thread of this process. A pool is used once.
+    """Runs jobs in worker processes. A pool is used once.
 
     Every job ends with a result in the cache or with a reason in the returned failures, whatever goes wrong: a job that
     raises, a worker that is killed, a worker that cannot be started, a job whose input is missing.
@@ -70,22 +164,19 @@ class Pool:
 
     def __init__(self, results: ResultCache, device: str, workers: int, data_dir: Path | None = None) -> None:
         self.results, self.device, self.workers, self.data_dir = results, device, workers, data_dir
-        self._lock = threading.Condition()  # guards everything below
         self._waiting: list[Job] = []
-        self._running: dict[str, Job] = {}
+        self._running: dict[Future[JobEvent], tuple[int, Job]] = {}  # with the number of the worker
         self._failed: dict[str, str] = {}
-        self._unreported: list[Job] = []  # failed before they started; the callback does not know yet
-        self._processes: list[subprocess.Popen[str]] = []
+        self._executors: dict[int, tuple[ProcessPoolExecutor, Connection]] = {}
         self._max_running = workers  # lowered when memory runs out
-        self._stopped = False
-        self._callback_error: BaseException | None = None
+        self._crowd: set[str] = set()  # running jobs that share the machine, or did so
 
     def __call__(self, jobs: Sequence[Job], callback: JobCallback) -> dict[str, str]:
         """Run the jobs that have no result yet.
 
         Args:
             jobs: Jobs in the order in which they should start.
-            callback: Called from several threads. If it raises, the pool stops and the exception is raised here.
+            callback: Called with every event. If it raises, the pool stops and the exception is raised here.
 
         Returns:
             The reason of every failure, by the key of its job.
@@ -93,203 +184,122 @@ class Pool:
         Raises:
             Interrupted: Ctrl-C was pressed; the workers have saved their runs.
         """
-        missing = self.results.select_missing(jobs)
-        self._waiting = list(missing)
+        self._waiting = self.results.select_missing(jobs)
         make_folder(self.results.root)
-        threads = [
-            threading.Thread(target=self._serve, args=(number, callback), daemon=True)
-            for number in range(min(self.workers, len(missing)))
-        ]
-        with share_gpu(self.device, len(threads)):
-            for thread in threads:
-                thread.start()
+        with share_gpu(self.device, min(self.workers, len(self._waiting))):
             try:
-                for thread in threads:
-                    while thread.is_alive():
-                        thread.join(0.2)  # a join without a timeout would not see Ctrl-C
-                        if self._callback_error is not None:
-                            self._stop()
+                while self._waiting or self._running:
+                    self._start_jobs(callback)
+                    self._follow_jobs(callback)
             except KeyboardInterrupt:
-                self._stop()
                 raise Interrupted(
                     "stopped; finished runs and checkpoints are saved, repeat the same command to continue"
                 ) from None
-        if self._callback_error is not None:
-            raise self._callback_error
-        for job in missing:  # nothing should be left here; if something is, it must not look like a success
-            if job.key not in self._failed and self.results.load(job.key) is None:
-                self._failed[job.key] = "the job was not run"
+            finally:
+                self._close_workers(*self._executors)
+        for job in self.results.select_missing(jobs):  # what is left here must not look like a success
+            self._failed.setdefault(job.key, "its worker saved no result")
         return self._failed
 
-    def _serve(self, number: int, callback: JobCallback) -> None:
-        """Feed one worker process with jobs; start another one when it dies. The body of a thread."""
-        process = None
-        while (job := self._take_job()) is not None:
-            self._report_unstarted(callback)
+    def _start_jobs(self, callback: JobCallback) -> None:
+        """Start the waiting jobs that can start, and fail those that never can."""
+        pending = {job.key for job in self._waiting} | {job.key for _, job in self._running.values()}
+        for job in list(self._waiting):
+            if len(self._running) >= self._max_running:
+                break
             try:
-                if process is None or process.poll() is not None:
-                    if process is not None:
-                        _close_worker(process)
-                    process = self._start_worker(number)
-                outcome = self._run_job(process, job, callback)
-            except Exception as error:  # an exception in a thread would be lost, and the job with it
-                outcome = {"event": "failed", "why": f"{type(error).__name__}: {first_line(error)}"}
-                if process is not None:
-                    process.kill()  # it may still be working on the job
-                    process.wait()  # else the next job could be sent to the dying process
-            with self._lock:
-                self._running.pop(job.key, None)
-                if outcome["event"] == "failed" and not self._stopped:
-                    self._failed[job.key] = outcome["why"]
-                self._lock.notify_all()
-            self._report(callback, JobEvent(job, outcome["event"], outcome))
-        self._report_unstarted(callback)
-        if process is not None:
-            _close_worker(process)
+                is_ready = job.needs is None or self.results.load(job.needs) is not None
+            except FileError as error:
+                is_ready, why = False, first_line(error)
+            else:
+                why = "the job it needs failed, or is not part of the study and has no result"
+                if not is_ready and job.needs in pending - set(self._failed):
+                    continue
+            self._waiting.remove(job)
+            if is_ready:
+                self._start_job(job, callback)
+            else:
+                self._end_job(JobEvent(job, "failed", {"why": why}), callback)
+        # an idle process would keep its memory
+        self._close_workers(*(self._executors.keys() - {number for number, _ in self._running.values()}))
 
-    def _report(self, callback: JobCallback, event: JobEvent) -> None:
-        """Call the callback, unless the pool has stopped; an exception in it stops the pool."""
-        if self._stopped:
-            return
+    def _start_job(self, job: Job, callback: JobCallback) -> None:
+        callback(JobEvent(job, "started"))
+        number = min(set(range(self.workers)) - {number for number, _ in self._running.values()})
         try:
-            callback(event)
-        except BaseException as error:  # the main thread stops the workers and raises it again
-            with self._lock:
-                self._callback_error = self._callback_error or error
-                self._stopped = True
-                self._lock.notify_all()
+            self._running[self._submit_job(job, number)] = number, job
+        except (OSError, RuntimeError) as error:  # no process or thread can be started
+            self._close_workers(number)
+            why = f"its process cannot be started ({type(error).__name__}: {first_line(error)})"
+            self._end_job(JobEvent(job, "failed", {"why": why}), callback)
+        if len(self._running) > 1:
+            self._crowd |= {job.key for _, job in self._running.values()}
 
-    def _retry_later(self, job: Job, outcome: dict[str, Any]) -> dict[str, Any]:
-        """Put a job that ran out of memory back into the queue and run fewer at once; alone, it has failed."""
-        with self._lock:
-            if len(self._running) == 1:
-                return outcome | {"event": "failed"}
-            self._max_running = max(1, min(self._max_running, len(self._running)) - 1)
-            self._waiting.append(job)
-            return outcome
+    def _submit_job(self, job: Job, number: int) -> "Future[JobEvent]":
+        """Give a job to a worker; start its process if it has none, or lost it while it was idle."""
+        if number in self._executors:
+            with suppress(BrokenProcessPool):
+                return self._executors[number][0].submit(run_job, job)
+            self._close_workers(number)
+        context = multiprocessing.get_context("spawn")
+        connection, far_end = cast("tuple[Connection, Connection]", context.Pipe())
+        worker = Worker(self.results, self.device, self.data_dir, far_end)
+        threads = str(max(1, (os.cpu_count() or 1) // self.workers))
+        limits = dict.fromkeys(("OMP_NUM_THREADS", "NUMBA_NUM_THREADS", "MKL_NUM_THREADS"), threads)
+        environment = limits | assign_gpu(self.device, number)
+        log = self.results.root / f"worker-{number}.log"
+        executor = ProcessPoolExecutor(1, context, start_worker, (worker, environment, log))
+        self._executors[number] = executor, connection
+        with hide_main_module():
+            return executor.submit(run_job, job)
 
-    def _take_job(self) -> Job | None:
-        """Return the next job that can start, waiting for one if necessary; None when there is none left."""
-        with self._lock:
-            while not self._stopped:
-                for job in self._waiting:
-                    if job.needs in self._failed:
-                        self._fail_unstarted(job, "the job it needs failed")
-                        break  # other jobs may need this one, so look at all of them again
-                    if len(self._running) >= self._max_running:
-                        continue
-                    try:
-                        is_ready = job.needs is None or self.results.load(job.needs) is not None
-                    except FileError as error:
-                        self._fail_unstarted(job, first_line(error))
-                        break
-                    if is_ready:
-                        self._waiting.remove(job)
-                        self._running[job.key] = job
-                        return job
-                else:
-                    if not self._running:  # then nothing will become ready any more
-                        for job in list(self._waiting):
-                            self._fail_unstarted(
-                                job, "the job it needs is not part of the study and has no result"
-                            )
-                        return None
-                    if not self._waiting:
-                        return None
-                    self._lock.wait(1.0)
-        return None
+    def _follow_jobs(self, callback: JobCallback) -> None:
+        """Report the epochs of the running jobs until some of them end; then report their ends."""
+        ended: set[Future[JobEvent]] = set()
+        while self._running and not ended:
+            ended = wait(self._running, POLL_INTERVAL, FIRST_COMPLETED).done
+            for number, job in self._running.values():
+                while self._executors[number][1].poll():
+                    callback(JobEvent(job, "epoch", self._executors[number][1].recv()))
+        for future in ended:
+            number, job = self._running.pop(future)
+            if (error := future.exception()) is None:
+                event = future.result()
+            else:
+                event = JobEvent(job, "failed", {"why": f"its process ended ({first_line(error)})"})
+            # A process keeps part of the memory that it freed, so the next measurement needs a new process.
+            if error is not None or event.what == "crowded" or (job.work == "cost" and self.device == "cpu"):
+                self._close_workers(number)
+            self._end_job(event, callback)
 
-    def _fail_unstarted(self, job: Job, why: str) -> None:
-        self._failed[job.key] = why
-        self._waiting.remove(job)
-        self._unreported.append(job)
+    def _end_job(self, event: JobEvent, callback: JobCallback) -> None:
+        """Report the last event of a job; one that ran out of memory is tried again with fewer at once."""
+        if event.what == "crowded" and event.job.key in self._crowd:
+            self._max_running = max(1, min(self._max_running - 1, len(self._running)))
+            self._waiting.append(event.job)
+        elif event.what != "done":
+            event = JobEvent(event.job, "failed", event.more)
+            self._failed[event.job.key] = event.more["why"]
+        self._crowd.discard(event.job.key)
+        callback(event)
 
-    def _report_unstarted(self, callback: JobCallback) -> None:
-        """Report failures of jobs that never started; not under the lock, because a callback may take long."""
-        with self._lock:
-            jobs, self._unreported = self._unreported, []
-        for job in jobs:
-            self._report(callback, JobEvent(job, "failed", {"event": "failed", "why": self._failed[job.key]}))
-
-    def _start_worker(self, number: int) -> subprocess.Popen[str]:
-        threads = max(1, (os.cpu_count() or 1) // self.workers)
-        limits = {name: str(threads) for name in ("OMP_NUM_THREADS", "NUMBA_NUM_THREADS", "MKL_NUM_THREADS")}
-        with (self.results.root / f"worker-{number}.log").open("a", encoding="utf-8") as log:
-            process = subprocess.Popen(
-                [
-                    *WORKER_COMMAND,
-                    *(str(self.results.root), self.device),
-                    "" if self.data_dir is None else str(self.data_dir),
-                ],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                text=True,
-                env=os.environ | limits | assign_gpu(self.device, number),
-            )
-        with self._lock:
-            self._processes.append(process)
-            stopped = self._stopped
-        if stopped:  # the pool stopped while this process started
-            process.terminate()
-        return process
-
-    def _run_job(self, process: subprocess.Popen[str], job: Job, callback: JobCallback) -> dict[str, Any]:
-        """Run a job in a worker process and return its last event: done, crowded or failed."""
-        self._report(callback, JobEvent(job, "started"))
-        outcome = self._follow_job(process, job, callback)
-        if outcome["event"] == "crowded":
-            process.wait()
-            outcome = self._retry_later(job, outcome)
-        # A process keeps part of the memory that it freed, so the next measurement needs a new process.
-        if job.work == "cost" and self.device == "cpu":
-            _close_worker(process)
-        return outcome
-
-    def _follow_job(self, process: subprocess.Popen[str], job: Job, callback: JobCallback) -> dict[str, Any]:
-        """Send a job to a worker process and report its epochs; return its last event."""
-        assert process.stdin is not None
-        assert process.stdout is not None
-        try:
-            process.stdin.write(job.to_json() + "\n")
-            process.stdin.flush()
-            for line in process.stdout:
-                event = json.loads(line)
-                if event["event"] in ("done", "failed", "crowded"):
-                    return event
-                if event["event"] == "epoch":
-                    self._report(callback, JobEvent(job, "epoch", event))
-        except (OSError, ValueError):  # the process died while it was written to, or it wrote something else
-            process.kill()
-        return {"event": "failed", "why": f"its process ended ({_describe_exit(process)})"}
-
-    def _stop(self) -> None:
-        """Tell all workers to save and exit; kill those that take too long."""
-        with self._lock:
-            self._stopped = True
-            self._lock.notify_all()
-            processes = list(self._processes)
-        for process in processes:
-            process.terminate()
-        for process in processes:
-            try:
-                process.wait(STOP_TIMEOUT)
-            except subprocess.TimeoutExpired:
-                process.kill()
+    def _close_workers(self, *numbers: int) -> None:
+        """End worker processes; those that run a job save it first, all at the same time."""
+        closed = [number for number in numbers if number in self._executors]
+        for number in closed:
+            self._executors[number][1].close()
+        for number in closed:
+            self._executors.pop(number)[0].shutdown(cancel_futures=True)
 
 
-def _close_worker(process: subprocess.Popen[str]) -> None:
-    """Close the pipes to a worker, which makes it exit, and wait for it."""
-    for pipe in (process.stdin, process.stdout):
-        if pipe is not None:
-            with suppress(OSError):
-                pipe.close()
-    process.wait()
-
-
-def _describe_exit(process: subprocess.Popen[str]) -> str:
-    code = process.wait()
-    return f"signal {-code}" if code < 0 else f"exit code {code}"
+@contextmanager
+def hide_main_module() -> Iterator[None]:
+    """Keep a new process from importing the script of the caller, which may lack a guard and start a study again."""
+    main, sys.modules["__main__"] = sys.modules["__main__"], ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = main
 
 
 @contextmanager

@@ -148,14 +148,21 @@ def _heuristic_jobs(request: StudyRequest, dataset: Dataset, model: str, is_alon
 
 
 def link_job(
-    request: StudyRequest, dataset: Dataset, model: str, seed: int, settings: dict[str, Any], **about: Any
+    request: StudyRequest,
+    dataset: Dataset,
+    model: str,
+    seed: int,
+    settings: dict[str, Any],
+    preset: str | None = None,
+    **about: Any,
 ) -> Job:
     """Plan one training; `settings` replace those of the preset, and the job holds all settings explicitly.
 
+    The preset is that of the model `preset`, by default of the model itself.
     `asks` has the split, unless it is the published one. Published results are evaluated in batches of 200,
     whatever the training batch.
     """
-    given = {"evaluation_batch": PUBLISHED_BATCH} | find_preset(model, dataset.name)
+    given = {"evaluation_batch": PUBLISHED_BATCH} | find_preset(preset or model, dataset.name)
     given |= current_settings(model, settings)
     loop_settings, model_settings = separate_settings(given)
     config = to_settings(build_config(find_model(model).config, model_settings))
@@ -223,16 +230,21 @@ def _direct_node_job(request: StudyRequest, dataset: Dataset, model: str, spec: 
 
 
 def ablation_jobs(request: StudyRequest) -> list[Job]:
-    """Plan the ablations of DyG-Mamba and the full model."""
-    settings_by_variant, given = {FULL: {}} | load_ablations(), current_settings(OUR_MODEL, request.settings)
+    """Plan the ablations of DyG-Mamba and the full model; a variant may name the model that has its parts."""
+    settings_by_variant = {FULL: {}} | load_ablations()
     variants = request.choose_variants(list(settings_by_variant))
     request.refuse_settings(setting for name in variants for setting in settings_by_variant[name])
-    return [
-        link_job(request, dataset, OUR_MODEL, seed, given | settings_by_variant[name], variant=name)
-        for dataset in request.open_datasets(ABLATION_DATASETS)
-        for name in variants
-        for seed in request.choose_seeds()
-    ]
+    jobs = []
+    for dataset in request.open_datasets(ABLATION_DATASETS):
+        for name in variants:
+            changed = {"model": OUR_MODEL} | settings_by_variant[name]
+            model = changed.pop("model")
+            given = current_settings(model, request.settings) | changed
+            jobs += [
+                link_job(request, dataset, model, seed, given, preset=OUR_MODEL, variant=name)
+                for seed in request.choose_seeds()
+            ]
+    return jobs
 
 
 def length_jobs(request: StudyRequest) -> list[Job]:

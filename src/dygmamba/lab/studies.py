@@ -156,11 +156,10 @@ def link_job(
     preset: str | None = None,
     **about: Any,
 ) -> Job:
-    """Plan one training; `settings` replace those of the preset, and the job holds all settings explicitly.
+    """Plan one training; `settings` replace those of the preset of `preset`, by default of the model itself.
 
-    The preset is that of the model `preset`, by default of the model itself.
-    `asks` has the split, unless it is the published one. Published results are evaluated in batches of 200,
-    whatever the training batch.
+    The job holds all settings explicitly. `asks` has the split, unless it is the published one. Published results
+    are evaluated in batches of 200, whatever the training batch.
     """
     given = {"evaluation_batch": PUBLISHED_BATCH} | find_preset(preset or model, dataset.name)
     given |= current_settings(model, settings)
@@ -168,9 +167,7 @@ def link_job(
     config = to_settings(build_config(find_model(model).config, model_settings))
     full = to_settings(build_config(LinkFitConfig, loop_settings)) | config
     about = {"model": model, **about}
-    size = {"events": float(len(dataset.store))} | {
-        name: full[name] for name in SIZE_SETTINGS if name in full
-    }
+    size = {"events": float(len(dataset.store))} | {key: full[key] for key in SIZE_SETTINGS if key in full}
     asks = get_default_split(dataset, request.protocol).stamp
     job = Job("link", dataset.name, dataset.digest, model, seed, full, asks, about, size=size)
     return replace(job, given=given, version=request.version)
@@ -231,19 +228,16 @@ def _direct_node_job(request: StudyRequest, dataset: Dataset, model: str, spec: 
 
 def ablation_jobs(request: StudyRequest) -> list[Job]:
     """Plan the ablations of DyG-Mamba and the full model; a variant may name the model that has its parts."""
-    settings_by_variant = {FULL: {}} | load_ablations()
-    variants = request.choose_variants(list(settings_by_variant))
-    request.refuse_settings(setting for name in variants for setting in settings_by_variant[name])
+    parts, given = {FULL: {}} | load_ablations(), request.settings
+    variants = request.choose_variants(list(parts))
+    request.refuse_settings(setting for name in variants for setting in parts[name])
     jobs = []
     for dataset in request.open_datasets(ABLATION_DATASETS):
         for name in variants:
-            changed = {"model": OUR_MODEL} | settings_by_variant[name]
-            model = changed.pop("model")
-            given = current_settings(model, request.settings) | changed
-            jobs += [
-                link_job(request, dataset, model, seed, given, preset=OUR_MODEL, variant=name)
-                for seed in request.choose_seeds()
-            ]
+            changed = {"model": OUR_MODEL} | parts[name]
+            settings = current_settings(model := changed.pop("model"), given) | changed
+            for seed in request.choose_seeds():
+                jobs.append(link_job(request, dataset, model, seed, settings, OUR_MODEL, variant=name))
     return jobs
 
 

@@ -51,7 +51,7 @@ class NetworkConfig(Settings):
 
 @dataclass(frozen=True, slots=True)
 class DyGMambaConfig(NetworkConfig):
-    """The paper's Table "Configurations", and the parts of the model by name."""
+    """The paper's Table "Configurations", and the parts of the paper's model by name."""
 
     length: Length = 32  # tokens per sequence, including the query node
     channels: tuple[str, ...] = STACK_CHANNELS  # encodings of a token: node, edge, time, cooccurrence

@@ -156,10 +156,9 @@ def link_job(
     preset: str | None = None,
     **about: Any,
 ) -> Job:
-    """Plan one training; `settings` replace those of the preset of `preset`, by default of the model itself.
+    """Plan one training; the job holds all settings: those given, over the preset of `preset` (default: of the model).
 
-    The job holds all settings explicitly. `asks` has the split, unless it is the published one. Published results
-    are evaluated in batches of 200, whatever the training batch.
+    `asks` has the split unless it is the published one; evaluation batches have 200 events, as published.
     """
     given = {"evaluation_batch": PUBLISHED_BATCH} | find_preset(preset or model, dataset.name)
     given |= current_settings(model, settings)
@@ -228,14 +227,14 @@ def _direct_node_job(request: StudyRequest, dataset: Dataset, model: str, spec: 
 
 def ablation_jobs(request: StudyRequest) -> list[Job]:
     """Plan the ablations of DyG-Mamba and the full model; a variant may name the model that has its parts."""
-    parts, given = {FULL: {}} | load_ablations(), request.settings
+    parts = {FULL: {}} | load_ablations()
     variants = request.choose_variants(list(parts))
     request.refuse_settings(setting for name in variants for setting in parts[name])
     jobs = []
     for dataset in request.open_datasets(ABLATION_DATASETS):
         for name in variants:
             changed = {"model": OUR_MODEL} | parts[name]
-            settings = current_settings(model := changed.pop("model"), given) | changed
+            settings = current_settings(model := changed.pop("model"), request.settings) | changed
             for seed in request.choose_seeds():
                 jobs.append(link_job(request, dataset, model, seed, settings, OUR_MODEL, variant=name))
     return jobs

@@ -81,10 +81,11 @@ BLENDED: Case = (
         "weights": [0.2, 0.5, 0.3],
     },
 )
-# the paper's model with categorical columns, which it does not read by default
-TYPED: Case = ("dyg-mamba", {"channels": ["node", "edge", "time", "cooccurrence", "event-types"]})
+# the paper's encodings with categorical columns
+PAPER = {"channels": ["node", "edge", "time", "cooccurrence"], "pair_features": [], "tables": "concat"}
+TYPED: Case = ("dyg-mamba-counts", PAPER | {"channels": [*PAPER["channels"], "event-types"]})
 # and with node features and the columns of earlier events in its head
-COLUMNED: Case = ("dyg-mamba", {"pair_features": ["node-features", "columns"]})
+COLUMNED: Case = ("dyg-mamba-counts", PAPER | {"pair_features": ["node-features", "columns"]})
 TRAINABLE = [name for name, spec in MODELS.items() if spec.trainable]
 
 

@@ -91,8 +91,10 @@ def training_cases() -> dict[str, dict[str, Any]]:
     }
     ablations = tomllib.loads((files("dygmamba") / "presets" / "ablations.toml").read_text("utf-8"))
     for name, parts in ablations.items():
-        walks = {"walk_dim": 16} if "walks" in str(parts) else {}
-        cases[f"dyg-mamba {name}"] = {"model": "dyg-mamba", **MAMBA, **walks, **parts}
+        walks = {"walk_dim": 16} if parts.get("walk_dim") == 120 else {}
+        # a variant of another model is trained as the paper's model is, not by the preset of that model
+        alike = {"lr": 1e-4, "order": "time"} if "model" in parts else {}
+        cases[f"dyg-mamba {name}"] = {"model": "dyg-mamba", **MAMBA, **parts, **walks, **alike}
     base = cases["dyg-mamba"]
     cases["dyg-mamba historical"] = base | {"train_negatives": "historical"}
     cases["dyg-mamba activity"] = base | {

@@ -20,7 +20,8 @@ warnings.filterwarnings("ignore", module="ipykernel")
 """
 EXAMPLES = Path(__file__).parents[1] / "examples"
 NOTEBOOKS = {path.stem: path for path in sorted(EXAMPLES.glob("*.ipynb"))}
-SCRIPTS = {path.stem: path for path in sorted(EXAMPLES.glob("*.py"))}
+ONE_FILE = "dyg_mamba_in_one_file"  # which needs no package; test_one_file_model.py
+SCRIPTS = {path.stem: path for path in sorted(EXAMPLES.glob("*.py")) if path.stem != ONE_FILE}
 
 
 def run_notebook(name: str, folder: Path) -> str:
@@ -78,6 +79,12 @@ def test_a_script_says_what_it_does_and_uses_public_names_only(name):
     assert f"python examples/{name}.py" in text.split('"""')[1]
     assert "import dygmamba as dm\n" in text
     assert not re.search(r"from dygmamba|import dygmamba\.|dm\.\w+\._|\b_[a-z]\w*\(", text)
+
+
+def test_the_one_file_model_imports_nothing_of_the_package():
+    text = (EXAMPLES / f"{ONE_FILE}.py").read_text()
+    assert f"python examples/{ONE_FILE}.py" in text.split('"""')[1]
+    assert not re.search(r"^\s*(import|from) dygmamba", text, re.MULTILINE)
 
 
 @pytest.mark.e2e

@@ -74,8 +74,8 @@ FUNCTIONS = {
     "register": "(name: str, config: type, build: Callable[[Any, DatasetFacts], Encoder | Scorer], *, title: str "
     "= , looks_at: str = , cost: str = , trainable: bool = True) -> ModelSpec",
     "reproduce": "(study: str, *, datasets: Sequence[str] | None = None, models: Sequence[str] | None = None, seeds: "
-    "Sequence[int] = (0,), variants: Sequence[str] | None = None, out: Path | str = studies, device: str = auto, "
-    "workers: int | None = None, protocol: str = auto, data_dir: Path | str | None = None, progress: Progress | "
+    "Sequence[int] | None = None, variants: Sequence[str] | None = None, out: Path | str = studies, device: str = auto"
+    ", workers: int | None = None, protocol: str = auto, data_dir: Path | str | None = None, progress: Progress | "
     "Callable[[JobEvent], None] | None = None, **settings: Any) -> StudyResults",
     "remove": "(name: str, *, data_dir: Path | str | None = None, runs: Path | str = runs, force: bool = False) -> "
     "list[str]",

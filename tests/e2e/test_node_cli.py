@@ -287,5 +287,5 @@ def test_link_runs_are_what_they_were(backbone):
         ),
         *("ap", "auc", "ap_pooled", "auc_pooled", "n", "ece", "ece_raw"),
         *("mrr", "hits@10", "candidates", "candidate_seed", "ranked"),
-        *("mrr_se", "hits@10_se", "protocol", "by_type"),
+        *("mrr_se", "hits@10_se", "protocol", "by_type", "drawn_from"),
     }

@@ -40,7 +40,9 @@ def stream():
 def fit_of(stream, model, ranks, folder, **loop):
     spec, against = MODELS[model], loop.pop("against", "random")
     torch.manual_seed(0)
-    config = build_config(spec.config, VARIANTS[model] | {"dropout": 0.0} | loop.pop("settings", {}))
+    config = build_config(
+        spec.config, VARIANTS[model.removesuffix("-counts")] | {"dropout": 0.0} | loop.pop("settings", {})
+    )
     scorer = spec.build(config, DatasetFacts.of(stream.store, stream.split.train))
     own = replace(stream, processes=ranks)
     how = FitConfig(**{"batch": 50, "epochs": 1, "lr": 1e-3} | loop)
@@ -86,8 +88,8 @@ def test_random_order_and_fitted_inputs_are_the_same_in_every_process(stream, tm
     """Each process has the order of the batches and the statistics of a single one to the last bit."""
 
     def trained(ranks):
-        settings = {"length": 6, "pair_features": ("history",), "table_dropout": 0.0}
-        fit = fit_of(stream, "dyg-mamba", ranks, tmp_path, order="random", settings=settings)
+        settings = {"length": 6, "pair_features": ("history",), "table_dropout": 0.0, "relation_dropout": 0.0}
+        fit = fit_of(stream, "dyg-mamba-counts", ranks, tmp_path, order="random", settings=settings)
         fit.train_epoch()
         state = fit.scorer.state_dict()
         statistics = {name: value for name, value in state.items() if ".standardise." in name}

@@ -265,10 +265,10 @@ def test_random_order_visits_every_batch_once(dataset, tmp_path):
 def test_random_order_and_fitted_inputs_resume_exactly(dataset, tmp_path):
     """A run that was interrupted within its first epoch ends with the weights of one that was not."""
     settings = TINY | {"order": "random", "pair_features": ("history",)}
-    whole = start_link_run(dataset, "dyg-mamba", 0, settings, CPU, tmp_path / "whole")
+    whole = start_link_run(dataset, "dyg-mamba-counts", 0, settings, CPU, tmp_path / "whole")
     whole()
     counter = StepCounter()
-    cut = start_link_run(dataset, "dyg-mamba", 0, settings, CPU, tmp_path / "cut")
+    cut = start_link_run(dataset, "dyg-mamba-counts", 0, settings, CPU, tmp_path / "cut")
     with pytest.raises(Interrupted):
         cut(counter, stop=lambda: counter.steps == 3)
     resumed = resume_link_run(cut.run.path, CPU, dataset=dataset)

@@ -28,7 +28,7 @@ def test_the_pair_history_is_that_of_all_events_at_once():
     """Bit for bit with fitted statistics, after late events and new nodes; amounts of events change the scores."""
     dataset = make_dataset(first_events())
     store = dataset.store
-    scorer = build(("dyg-mamba", {"pair_features": ("history",)}), store)
+    scorer = build(("dyg-mamba-counts", {"pair_features": ("history",)}), store)
     scorer.fit_inputs(
         [unsplit(store).view(PairBatch.from_pairs(store.src, store.dst, store.time), scorer.requests)]
     )

@@ -95,7 +95,7 @@ def test_descriptions_are_plain_values():
     assert length == {"default": 32, "type": "int", "low": 1, "high": 1_000_000}
     assert described["dropout"]["below"] is True
     assert described["rule"]["choices"] == ["zoh", "euler"]
-    assert described["pair_features"]["list"] == "str"
+    assert described["channels"]["list"] == "str"
     assert describe_allowed(described["length"]) == "1 to 1,000,000"
     assert describe_allowed(described["dropout"]) == "0 to below 1"
 
@@ -134,8 +134,12 @@ def test_unknown_channels_are_errors():
     for wrong in ((), ("node", "node"), ("nodes",)):
         with raises("bad-channels", ConfigError):
             configs.DyGMambaConfig(channels=wrong)
+        with raises("bad-channels", ConfigError):
+            configs.DyGMambaCountsConfig(channels=wrong)
+    with raises("bad-channels", ConfigError):
+        configs.DyGMambaConfig(channels=("time", "walks"))
     with raises("bad-pair-features", ConfigError) as error:
-        configs.DyGMambaConfig(pair_features=("time",))
+        configs.DyGMambaCountsConfig(pair_features=("time",))
     assert "time" in str(error.value)
 
 
@@ -149,15 +153,14 @@ def test_a_former_model_name_works_and_warns_once(fresh_warnings, recwarn):
 
 def test_former_values_of_settings_become_current_ones(fresh_warnings, recwarn):
     old = {"channels": ["time", "fading-counts", "fading-cooccurrence"], "pair_features": ["fading-pair"]}
-    new = build_config(configs.DyGMambaConfig, old)
+    new = build_config(configs.DyGMambaCountsConfig, old | aliases.STORED_DEFAULTS["dyg-mamba-counts"] | old)
     assert (new.channels, new.pair_features) == (
         ("time", "decayed-counts", "decayed-cooccurrence"),
         ("decayed-pair",),
     )
     assert len(recwarn) == 3
-    assert build_config(configs.DyGMambaConfig, aliases.update_stored_settings("dyg-mamba", old)) == replace(
-        new, edge_units="raw"
-    )
+    stored = aliases.update_stored_settings("dyg-mamba-counts", old)
+    assert build_config(configs.DyGMambaCountsConfig, stored) == replace(new, edge_units="raw")
     assert len(recwarn) == 3
 
 

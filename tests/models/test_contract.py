@@ -22,7 +22,9 @@ from padding_cases import widen_hops
 from strategies import event_streams
 
 VARIANTS = [*((name, {}) for name in TRAINABLE), BLENDED, TYPED, COLUMNED, *DRAWN]
-VARIANTS += [("dyg-mamba", variant) for variant in load_ablations().values()]
+for ablation in load_ablations().values():
+    changed = {"model": "dyg-mamba"} | ablation
+    VARIANTS.append((changed.pop("model"), changed))
 NAMES = [
     *TRAINABLE,
     "blend",

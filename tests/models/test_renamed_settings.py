@@ -43,7 +43,9 @@ def data():
 @pytest.fixture(scope="module")
 def current_run(data, tmp_path_factory):
     out = tmp_path_factory.mktemp("runs")
-    (run,) = dm.train(data, "dyg-mamba", device="cpu", out=out, overrides=TINY | {"walk_dim": 8} | CURRENT)
+    (run,) = dm.train(
+        data, "dyg-mamba-counts", device="cpu", out=out, overrides=TINY | {"walk_dim": 8} | CURRENT
+    )
     return run
 
 
@@ -64,28 +66,30 @@ def list_notes(recwarn):
 
 
 def test_a_former_setting_gives_the_same_config_and_warns_once(recwarn):
-    former, again = (build_config(configs.DyGMambaConfig, FORMER) for _ in range(2))
-    assert former == again == build_config(configs.DyGMambaConfig, CURRENT)
+    former, again = (build_config(configs.DyGMambaCountsConfig, FORMER) for _ in range(2))
+    assert former == again == build_config(configs.DyGMambaCountsConfig, CURRENT)
     assert list_notes(recwarn) == [SENTENCE]
 
 
 def test_a_former_value_of_a_former_setting_becomes_the_current_one(recwarn):
-    config = build_config(configs.DyGMambaConfig, {"beside": ["fading-pair"]})
+    config = build_config(configs.DyGMambaCountsConfig, {"beside": ["fading-pair"]})
     assert config.pair_features == ("decayed-pair",)
     assert len(list_notes(recwarn)) == 2
 
 
 def test_both_names_are_an_error(data, tmp_path):
     with raises("setting-given-twice", ConfigError) as error:
-        build_config(configs.DyGMambaConfig, FORMER | CURRENT)
+        build_config(configs.DyGMambaCountsConfig, FORMER | CURRENT)
     assert (
         str(error.value)
         == "setting 'beside' is the former name of 'pair_features'; give only 'pair_features'"
     )
     with raises("setting-given-twice", ConfigError):
-        dm.train(data, "dyg-mamba", out=tmp_path, overrides=CURRENT, **FORMER)
+        dm.train(data, "dyg-mamba-counts", out=tmp_path, overrides=CURRENT, **FORMER)
     with raises("setting-given-twice", ConfigError):
-        build_config(configs.DyGMambaConfig, aliases.update_stored_settings("dyg-mamba", FORMER | CURRENT))
+        build_config(
+            configs.DyGMambaCountsConfig, aliases.update_stored_settings("dyg-mamba-counts", FORMER | CURRENT)
+        )
 
 
 def test_a_model_without_the_setting_names_what_the_user_typed():
@@ -109,25 +113,22 @@ def test_a_model_of_another_package_may_have_a_setting_of_the_former_name(monkey
 
 def test_training_with_the_former_name_is_the_same_training(data, current_run, tmp_path, recwarn):
     (run,) = dm.train(
-        data, "dyg-mamba", device="cpu", out=tmp_path, overrides=TINY | {"walk_dim": 8}, beside=["walks"]
+        data,
+        "dyg-mamba-counts",
+        device="cpu",
+        out=tmp_path,
+        overrides=TINY | {"walk_dim": 8},
+        beside=["walks"],
     )
     assert list_notes(recwarn).count(SENTENCE) == 1
     assert run.config["model"] == current_run.config["model"]
     assert run.score(PAIRS).equals(current_run.score(PAIRS))
 
 
-def test_the_former_name_chooses_the_network_that_has_it(data, tmp_path, recwarn):
-    """Without a GPU and without a model, a setting that only the network has decides."""
-    settings = TINY | {"walk_dim": 8} | FORMER
-    (run,) = dm.train(data, device="cpu", out=tmp_path, overrides=settings)
-    assert run.config["run"]["model"] == "dyg-mamba"
-    assert SENTENCE in list_notes(recwarn)
-
-
 def test_the_command_line_takes_the_former_name(data, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     save_dataset(data, tmp_path / "datasets")
-    given = ["train", data.name, "--model", "dyg-mamba", "--device", "cpu", "--data-dir", "datasets"]
+    given = ["train", data.name, "--model", "dyg-mamba-counts", "--device", "cpu", "--data-dir", "datasets"]
     given += [f"--set={name}={value}" for name, value in (TINY | {"walk_dim": 8}).items()]
     code, _, err = invoke(monkeypatch, capsys, *given, "--set", 'beside=["walks"]')
     assert code == 0
@@ -139,25 +140,22 @@ def test_the_command_line_takes_the_former_name(data, tmp_path, monkeypatch, cap
 
 def test_a_preset_file_may_have_the_former_name(tmp_path, recwarn):
     path = tmp_path / "mine.toml"
-    path.write_text('[preset]\nmodel = "dyg-mamba"\n[settings]\nbeside = ["walks"]\n')
-    assert find_size_preset(str(path), "dyg-mamba") == CURRENT
+    path.write_text('[preset]\nmodel = "dyg-mamba-counts"\n[settings]\nbeside = ["walks"]\n')
+    assert find_size_preset(str(path), "dyg-mamba-counts") == CURRENT
     assert list_notes(recwarn) == [SENTENCE]
     path.write_text(path.read_text() + 'pair_features = ["walks"]\n')
     with raises("setting-given-twice", ConfigError):
-        find_size_preset(str(path), "dyg-mamba")
+        find_size_preset(str(path), "dyg-mamba-counts")
 
 
-def test_the_former_name_replaces_the_setting_of_an_ablation(data, tmp_path, recwarn):
+def test_an_ablation_refuses_the_setting_that_it_varies_under_either_name(data, tmp_path, recwarn):
     save_dataset(data, tmp_path)
-    jobs = [
-        ablation_jobs(
-            StudyRequest([data.name], seeds=(0,), variants=["counts"], settings=given, data_dir=tmp_path)
+    for given in (FORMER, CURRENT):
+        request = StudyRequest(
+            [data.name], seeds=(0,), variants=["counts"], settings=given, data_dir=tmp_path
         )
-        for given in (FORMER, CURRENT)
-    ]
-    assert jobs[0] == jobs[1]
-    assert jobs[0][0].settings["pair_features"] == ["walks"]
-    assert list_notes(recwarn) == [SENTENCE]
+        with raises("varied-setting", ConfigError):
+            ablation_jobs(request)
 
 
 def test_a_stored_run_with_the_former_name_has_the_same_scores(current_run, former_run, recwarn):
@@ -200,14 +198,14 @@ def test_a_run_starts_from_one_with_the_former_name(former_run, tmp_path, recwar
 
 def test_runs_with_either_name_are_compared_as_the_same_settings(current_run, former_run):
     records = label_records([read_run_record(RunDirectory(path)) for path in (current_run.path, former_run)])
-    assert [record.about["label"] for record in records] == ["dyg-mamba", "dyg-mamba"]
+    assert [record.about["label"] for record in records] == ["dyg-mamba-counts", "dyg-mamba-counts"]
     assert len(find_seed_runs(RunDirectory(former_run))) == 2
 
 
 def test_a_stored_choice_among_models_is_read_under_the_current_name(tmp_path, recwarn):
-    path = tmp_path / "data" / "dyg-mamba" / "run"
+    path = tmp_path / "data" / "dyg-mamba-counts" / "run"
     path.mkdir(parents=True)
-    candidate = CandidateRecord("dyg-mamba", None, "waiting", run="data/dyg-mamba/run")
+    candidate = CandidateRecord("dyg-mamba-counts", None, "waiting", run="data/dyg-mamba-counts/run")
     SelectionRecord(9.0, FORMER, (candidate,)).save(tmp_path)
     assert (path / SELECTION_FILE).exists()
     record = load_selection(RunDirectory(path))
@@ -217,7 +215,7 @@ def test_a_stored_choice_among_models_is_read_under_the_current_name(tmp_path, r
 
 
 def test_a_stored_backtest_or_search_with_the_former_name_is_continued(tmp_path, recwarn):
-    about = {"model": "dyg-mamba", "settings": CURRENT}
+    about = {"model": "dyg-mamba-counts", "settings": CURRENT, "variants": []}
     Journal(tmp_path, about | {"settings": FORMER}).save()
     assert Journal.open(tmp_path, about).about == about
     _require_same_study(tmp_path, about | {"settings": FORMER}, about)

@@ -24,7 +24,7 @@ from strategies import event_streams
 
 VALUES = ("", "call", "mail", "visit", "gift", "note")
 PAPER = ["node", "edge", "time", "cooccurrence"]
-NAMES = ["dyg-mamba", "dyg-mamba-counts"]
+TABLES = ["concat", "add"]
 
 
 def with_types(store, codes):
@@ -108,17 +108,19 @@ def test_embeddings_of_unseen_values_start_at_zero():
     assert bool(channel.weight[:2].all())
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("tables", TABLES)
 @given(store=typed_streams(min_events=12))
 @settings(max_examples=15, deadline=None)
-def test_types_of_validation_and_test_decide_nothing(name, store):
+def test_types_of_validation_and_test_decide_nothing(tables, store):
     """For all streams: a model built from training events is the same whatever the later types are."""
     train = torch.arange(len(store) // 2)
     codes = store.features.codes.clone()
     codes[len(train) :] = (codes[len(train) :] + 1) % torch.tensor([len(VALUES), 3])
     other = replace(store, features=replace(store.features, codes=codes.int()))
     channels = [*PAPER, "event-types"]
-    first, second = (build(name, one, train, channels=channels) for one in (store, other))
+    first, second = (
+        build("dyg-mamba-counts", one, train, channels=channels, tables=tables) for one in (store, other)
+    )
     assert list(first.state_dict()) == list(second.state_dict())
     buffers = zip(first.named_buffers(), second.named_buffers(), strict=True)
     assert all(torch.equal(one, two) for (_, one), (_, two) in buffers)
@@ -126,12 +128,12 @@ def test_types_of_validation_and_test_decide_nothing(name, store):
     assert all(torch.equal(one, two) for one, two in state)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("tables", TABLES)
 @given(store=typed_streams(min_events=12))
 @settings(max_examples=15, deadline=None)
-def test_types_at_the_query_time_or_later_change_no_score(name, store):
+def test_types_at_the_query_time_or_later_change_no_score(tables, store):
     """For all streams, at every time: a score is a function of the types of strictly earlier events."""
-    model = build(name, store, channels=[*PAPER, "event-types"])
+    model = build("dyg-mamba-counts", store, channels=[*PAPER, "event-types"], tables=tables)
     time = float(store.time[len(store) // 2])
     later = store.time >= time
     codes = store.features.codes.masked_fill(later[:, None], 10**6)
@@ -168,8 +170,9 @@ def test_without_categorical_columns_the_channel_is_not_there(store):
 def test_a_model_of_event_types_alone_needs_some():
     """The message names the channel; other channels need no categorical columns."""
     facts = DatasetFacts(num_nodes=3, node_dim=0, edge_dim=0)
-    spec = MODELS["dyg-mamba"]
-    config = build_config(spec.config, TINY["dyg-mamba"] | {"channels": ["event-types"]})
+    spec = MODELS["dyg-mamba-counts"]
+    only = {"channels": ["event-types"], "pair_features": [], "tables": "concat"}
+    config = build_config(spec.config, TINY["dyg-mamba-counts"] | only)
     with raises("no-event-types", ConfigError) as caught:
         spec.build(config, facts)
     assert "categorical" in str(caught.value)

@@ -111,9 +111,14 @@ def test_seeds_of_rows_are_no_difference_between_settings(trees):
 
 
 def test_only_models_with_walks_take_the_seed_and_a_given_one_stays():
-    with_walks = configs.DyGMambaConfig(channels=("time", "walks"))
+    with_walks = configs.DyGMambaCountsConfig(channels=("time", "walks"), pair_features=())
     assert resolve_walk_seed(with_walks, 5).walk_seed == 5
-    assert resolve_walk_seed(configs.DyGMambaConfig(pair_features=("walks",)), 5).walk_seed == 5
+    assert (
+        resolve_walk_seed(
+            configs.DyGMambaCountsConfig(channels=("time",), pair_features=("walks",)), 5
+        ).walk_seed
+        == 5
+    )
     assert resolve_walk_seed(configs.TreesConfig(walks=1), 5).walk_seed == 5
     assert resolve_walk_seed(configs.TPNetConfig(walk_seed=7), 5).walk_seed == 7
     for plain in (configs.DyGMambaConfig(), configs.TreesConfig(), configs.CAWNConfig()):

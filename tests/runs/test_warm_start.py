@@ -164,10 +164,12 @@ def test_a_network_keeps_the_statistics_of_its_inputs(frame, place):
         "pair_features": ("history",),
     }  # fmt: skip
     old_data = read(frame[:EVENTS])
-    run = fit_run(old_data, "dyg-mamba", place, settings)
+    run = fit_run(old_data, "dyg-mamba-counts", place, settings)
     start = open_warm_start(run.path, dataset=old_data)
     dataset = align_dataset(read(frame), start.dataset)
-    fit = start_link_run(dataset, "dyg-mamba", 1, {}, CPU, place, StartOptions(start.rule, start=start))
+    fit = start_link_run(
+        dataset, "dyg-mamba-counts", 1, {}, CPU, place, StartOptions(start.rule, start=start)
+    )
     assert fit.config.order == "random"
     assert fit.scorer.is_fitted
     fit()
@@ -175,7 +177,7 @@ def test_a_network_keeps_the_statistics_of_its_inputs(frame, place):
     statistics = [name for name in old if ".standardise." in name]
     assert len(statistics) == 3
     assert all(torch.equal(new[name], old[name]) for name in statistics)
-    fresh = start_link_run(dataset, "dyg-mamba", 1, settings, CPU, place, StartOptions(TIME_SPLIT))
+    fresh = start_link_run(dataset, "dyg-mamba-counts", 1, settings, CPU, place, StartOptions(TIME_SPLIT))
     fresh()
     own = tensors(fresh.run)
     assert not all(torch.equal(own[name], old[name]) for name in statistics)

@@ -21,6 +21,7 @@ from dygmamba.core.files.locking import FileLock
 from dygmamba.core.files.untrusted import MAX_NAME_BYTES, is_valid_folder_name
 from dygmamba.core.files.writing import create_new_folder, make_folder, write_text
 from dygmamba.engine.stored_values import find_config_fault, is_plain_object, is_result_row
+from dygmamba.models.aliases import find_stored_model
 
 TOML_ESCAPES = {"\b": "\\b", "\t": "\\t", "\n": "\\n", "\f": "\\f", "\r": "\\r", '"': '\\"', "\\": "\\\\"}
 
@@ -161,8 +162,16 @@ class RunDirectory:
     def config(self) -> dict[str, dict[str, Any]]:
         """Read the config with its extension; raise FileError if a file is missing, changed or damaged."""
         sections = deepcopy(self._read_sealed("config.toml"))  # a copy, because the caller may change it
+        if "model" in sections.get("run", {}):
+            _, sections["run"]["model"] = self._models()
         more = self._extension()
         return {**sections, "train": sections.get("train", {}) | more} if more else sections
+
+    def _models(self) -> tuple[str, str]:
+        """Return the stored name of the model, and that of the model that computes such a run now."""
+        sections = self._read_sealed("config.toml")
+        stored = sections.get("run", {}).get("model", "")
+        return stored, find_stored_model(stored, sections.get("model", {}))
 
     def _extension(self) -> dict[str, Any]:
         if not (self.path / "extended.toml").exists():
@@ -246,7 +255,9 @@ class RunDirectory:
 
     def results(self) -> list[dict[str, Any]]:
         """Read the rows of the final evaluation; empty if the run is not finished."""
-        return self._read("results.json", lambda text: json.loads(text)["results"])
+        rows = self._read("results.json", lambda text: json.loads(text)["results"])
+        stored, current = self._models() if (self.path / "config.toml").exists() else ("", "")
+        return [row | {"model": current} if row.get("model") == stored != current else row for row in rows]
 
     def rules(self) -> list[dict[str, Any]]:
         """Read the rows of simple baselines on the same evaluation sets; empty if they were not evaluated."""

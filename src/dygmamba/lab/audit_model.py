@@ -36,6 +36,7 @@ INVARIANCES = {
 }
 WINDOW = 500  # events before and after the query time
 ROUNDING = 1e-9  # of an AP that equals its limit
+EVALUATION = ("split", "setting", "negatives")  # what identifies an evaluation set in a result row
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,13 +154,13 @@ def check_ceiling(
     random order exceeds in one audit of a hundred, and nothing above the proved likely bound.
     """
     by_evaluation = {
-        tuple(one.about.values()): (one, ceiling)
+        tuple(one.about[name] for name in EVALUATION): (one, ceiling)
         for one, ceiling in zip(evaluation_sets, ceilings, strict=True)
     }
     rows = [
         (row, *by_evaluation[key])
         for row in model.compute_rows(evaluation_sets)
-        if (key := (row["split"], row["setting"], row["negatives"])) in by_evaluation
+        if (key := tuple(row[name] for name in EVALUATION)) in by_evaluation
     ]
     largest_excess, detail = None, ""
     for row, evaluation_set, ceiling in rows:

@@ -148,22 +148,25 @@ def _heuristic_jobs(request: StudyRequest, dataset: Dataset, model: str, is_alon
 
 
 def link_job(
-    request: StudyRequest, dataset: Dataset, model: str, seed: int, settings: dict[str, Any], **about: Any
+    request: StudyRequest,
+    dataset: Dataset,
+    model: str,
+    seed: int,
+    settings: dict[str, Any],
+    preset: str | None = None,
+    **about: Any,
 ) -> Job:
-    """Plan one training; `settings` replace those of the preset, and the job holds all settings explicitly.
+    """Plan one training; the job holds all settings: those given, over the preset of `preset` (default: of the model).
 
-    `asks` has the split, unless it is the published one. Published results are evaluated in batches of 200,
-    whatever the training batch.
+    `asks` has the split unless it is the published one; evaluation batches have 200 events, as published.
     """
-    given = {"evaluation_batch": PUBLISHED_BATCH} | find_preset(model, dataset.name)
+    given = {"evaluation_batch": PUBLISHED_BATCH} | find_preset(preset or model, dataset.name)
     given |= current_settings(model, settings)
     loop_settings, model_settings = separate_settings(given)
     config = to_settings(build_config(find_model(model).config, model_settings))
     full = to_settings(build_config(LinkFitConfig, loop_settings)) | config
     about = {"model": model, **about}
-    size = {"events": float(len(dataset.store))} | {
-        name: full[name] for name in SIZE_SETTINGS if name in full
-    }
+    size = {"events": float(len(dataset.store))} | {key: full[key] for key in SIZE_SETTINGS if key in full}
     asks = get_default_split(dataset, request.protocol).stamp
     job = Job("link", dataset.name, dataset.digest, model, seed, full, asks, about, size=size)
     return replace(job, given=given, version=request.version)
@@ -223,16 +226,18 @@ def _direct_node_job(request: StudyRequest, dataset: Dataset, model: str, spec: 
 
 
 def ablation_jobs(request: StudyRequest) -> list[Job]:
-    """Plan the ablations of DyG-Mamba and the full model."""
-    settings_by_variant, given = {FULL: {}} | load_ablations(), current_settings(OUR_MODEL, request.settings)
-    variants = request.choose_variants(list(settings_by_variant))
-    request.refuse_settings(setting for name in variants for setting in settings_by_variant[name])
-    return [
-        link_job(request, dataset, OUR_MODEL, seed, given | settings_by_variant[name], variant=name)
-        for dataset in request.open_datasets(ABLATION_DATASETS)
-        for name in variants
-        for seed in request.choose_seeds()
-    ]
+    """Plan the ablations of DyG-Mamba and the full model; a variant may name the model that has its parts."""
+    parts = {FULL: {}} | load_ablations()
+    variants = request.choose_variants(list(parts))
+    request.refuse_settings(setting for name in variants for setting in parts[name])
+    jobs = []
+    for dataset in request.open_datasets(ABLATION_DATASETS):
+        for name in variants:
+            changed = {"model": OUR_MODEL} | parts[name]
+            settings = current_settings(model := changed.pop("model"), request.settings) | changed
+            for seed in request.choose_seeds():
+                jobs.append(link_job(request, dataset, model, seed, settings, OUR_MODEL, variant=name))
+    return jobs
 
 
 def length_jobs(request: StudyRequest) -> list[Job]:
@@ -363,8 +368,7 @@ def paper_jobs(request: StudyRequest) -> list[Job]:
             jobs += [replace(job, about=job.about | about) for job in labelled]
     if not jobs:
         raise ConfigError(
-            "the paper's plan has no training of these datasets, models and seeds; list it with "
-            "`dygmamba reproduce paper --dry-run`",
+            "the paper's plan has no training of these datasets, models and seeds; plan it without them to see its own",
             code="empty-plan",
         )
     return jobs

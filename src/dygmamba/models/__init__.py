@@ -34,7 +34,7 @@ MODELS: dict[str, ModelSpec] = {
     ),
     "dyg-mamba-counts": ModelSpec(
         config=configs.DyGMambaCountsConfig,
-        build=Builder("dygmamba.models.dyg_mamba:DyGMamba"),
+        build=Builder("dygmamba.models.dyg_mamba_counts:DyGMambaCounts"),
         trainable=True,
         title="DyG-Mamba with decayed counts, temporal walks, transitions and columns",
         looks_at="both nodes' recent events, for each its type, its counts with both nodes, walks to them and what "

@@ -5,7 +5,7 @@ that a run lacks because they did not exist yet have the values of `STORED_DEFAU
 """
 
 import warnings
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Collection, Container, Iterable, Mapping
 from functools import cache
 from typing import Any, overload
 
@@ -17,6 +17,8 @@ ALIASES: dict[str, dict[str, str]] = {
     "pair_features": {"fading-pair": "decayed-pair"},
 }
 SETTING_ALIASES = {"beside": "pair_features"}
+# Models that had the settings of dyg-mamba-counts, most of them without effect, until it became a class of its own.
+EXTENDED_MODELS = {"dyg-mamba": "dyg-mamba-counts", "mamba": "dyg-mamba-counts"}
 
 FIRST_TREES: dict[str, Any] = {
     "transitions": 0,
@@ -101,7 +103,26 @@ def update_stored_settings(model: str, settings: dict[str, Any]) -> dict[str, An
     known = _list_setting_names(model)
     former = {name: value for name, value in FIRST_NETWORKS.items() if name in known}
     former |= STORED_DEFAULTS.get(ALIASES["model"].get(model, model), {})
-    return former | rename_stored_settings(model, settings)
+    settings = rename_stored_settings(model, settings)
+    if model in EXTENDED_MODELS and find_stored_model(model, settings) == model:
+        moved = {*_list_setting_names(EXTENDED_MODELS[model]), *SETTING_ALIASES} - {*known}
+        settings = {name: value for name, value in settings.items() if name not in moved}
+    return former | settings
+
+
+def find_stored_model(model: str, settings: Mapping[str, Any]) -> str:
+    """Return the model that computes a stored run: dyg-mamba-counts if the run has parts that the paper does not.
+
+    Otherwise settings of these parts, which runs of the paper's model stored as well, had no effect.
+    """
+    from dygmamba.models.configs import STACK_CHANNELS  # which imports this module
+
+    channels = settings.get("channels")
+    parts = ("pair_features", "query_columns", *SETTING_ALIASES)
+    is_extended = any(settings.get(name) for name in parts) or (
+        isinstance(channels, list | tuple) and any(name not in STACK_CHANNELS for name in channels)
+    )
+    return EXTENDED_MODELS.get(model, model) if is_extended else model
 
 
 def rename_stored_settings(model: str | None, settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -122,7 +143,7 @@ def _select_aliases(settings: Mapping[str, Any], known: Container[str] | None) -
     }
 
 
-def _list_setting_names(model: str) -> Container[str]:
+def _list_setting_names(model: str) -> Collection[str]:
     """Return the names of a model's settings; none for a model of another package that is not imported yet."""
     from dygmamba.models import MODELS, REGISTERED  # which import this module
 

@@ -23,12 +23,8 @@ CHANNELS = (
     "transitions",
     "event-types",
 )
-STACK_CHANNELS = (
-    "node",
-    "edge",
-    "time",
-    "cooccurrence",
-)  # the paper's, which make up the stack with tables="add"
+# the paper's, which make up the stack of dyg-mamba-counts with tables="add"
+STACK_CHANNELS = ("node", "edge", "time", "cooccurrence")
 PAIR_FEATURES = ("decayed-pair", "walks", "transitions", "history", "node-features", "columns")
 MAX_STATES = 256  # the spectral bound is exact up to this many states (ops/spectral_bound)
 
@@ -55,10 +51,10 @@ class NetworkConfig(Settings):
 
 @dataclass(frozen=True, slots=True)
 class DyGMambaConfig(NetworkConfig):
-    """The paper's Table "Configurations", and the parts of the model by name."""
+    """The paper's Table "Configurations", and the parts of the paper's model by name."""
 
     length: Length = 32  # tokens per sequence, including the query node
-    channels: tuple[str, ...] = ("node", "edge", "time", "cooccurrence")  # encodings of a token
+    channels: tuple[str, ...] = STACK_CHANNELS  # encodings of a token: node, edge, time, cooccurrence
     time: Literal["fixed", "trainable"] = "fixed"  # whether the frequencies of the time encoding are trained
     query: Literal["last", "first", "absent"] = "last"  # position of the query node in its sequence
     span: Literal["preceding", "following"] = (
@@ -75,54 +71,17 @@ class DyGMambaConfig(NetworkConfig):
     pool: Literal["mean", "gate", "gate64", "last"] = "gate"  # how the tokens become one vector
     width: Width = 50  # columns of each channel
     time_dim: Width = 100  # columns of the time encoding
-    scales: Count = 9  # time scales of decayed counts
     blocks: Count = 2  # blocks of the stack
     states: Annotated[int, Bounds(1, MAX_STATES)] = 16  # states of the scan per column
     expand: Count = 2  # inner width of a block, in widths
     taps: Count = 4  # events that the short convolution reads at once
     out: Width = 172  # columns of a node embedding
     dropout: Rate = 0.1  # share of activations dropped in training
-    # for the head: decayed-pair, walks, transitions, history, node-features, columns
-    pair_features: tuple[str, ...] = ()  # pair features that the link head reads
-    query_columns: bool = (
-        False  # whether a query carries the columns of its event; adds columns to pair_features
-    )
-    walk_layers: Annotated[int, Bounds(1, 5)] = 3  # events of the longest temporal walks, if walks are used
-    walk_dim: Width = 120  # columns of the random vector of a node, if walks are used
-    walk_decay: Decay = 0.0  # decay of walks per unit of time; 0: 2 over the training period
-    walk_decays: Bank = 1  # decays of walks; several: spaced from the typical time gap to 4 training periods
-    walk_seed: WalkSeed = 0  # seed of the random vectors, if walks are used; 0: the seed of the run
-    transitions: Annotated[int, Bounds(1, 7)] = 3  # lags of transitions, if they are used
-    event_types: Annotated[int, Bounds(1, 32)] = (
-        32  # frequent values of a categorical column with an embedding of their own, if event-types is used
-    )
-    numeric_columns: Annotated[int, Bounds(0, 32)] = (
-        8  # most numeric columns of events that history reads; 0: none
-    )
-    relation: Literal["separate", "shared"] = (
-        "separate"  # perceptrons on walks of tokens and pair: two or one
-    )
-    relation_dropout: Rate = 0.0  # dropout inside the perceptron on walks
-    tables: Literal["concat", "add"] = (
-        "concat"  # decayed and walk channels widen the stack or are added to it
-    )
-    table_dropout: Rate = 0.3  # dropout of features from decayed counts and walks
 
     def __post_init__(self) -> None:
         Settings.__post_init__(self)
-        for name in ("channels", "pair_features"):
-            object.__setattr__(self, name, current_values(name, getattr(self, name)))
-        _require_choices("channels", self.channels, CHANNELS, at_least=1)
-        _require_choices("pair_features", self.pair_features, PAIR_FEATURES)
-        if self.query_columns and "columns" not in self.pair_features:
-            object.__setattr__(self, "pair_features", (*self.pair_features, "columns"))
-        _require_one_decay(self, "walk_decay", "walk_decays")
-        if self.tables == "add" and not set(self.channels) & set(STACK_CHANNELS):
-            raise ConfigError(
-                f"tables='add' needs a channel to add to, one of {', '.join(STACK_CHANNELS)}; got "
-                f"{', '.join(self.channels)}",
-                code="bad-channels",
-            )
+        object.__setattr__(self, "channels", current_values("channels", self.channels))
+        _require_choices("channels", self.channels, STACK_CHANNELS, at_least=1)
 
 
 def _require_choices(
@@ -163,12 +122,48 @@ class DyGMambaCountsConfig(DyGMambaConfig):
     """
 
     channels: tuple[str, ...] = CHANNELS
-    pair_features: tuple[str, ...] = ("walks", "history", "node-features")
-    walk_dim: Width = 48
-    walk_decays: Bank = 5
-    relation: Literal["separate", "shared"] = "shared"
-    relation_dropout: Rate = 0.3
-    tables: Literal["concat", "add"] = "add"
+    scales: Count = 9  # time scales of decayed counts
+    # for the head: decayed-pair, walks, transitions, history, node-features, columns
+    pair_features: tuple[str, ...] = (
+        "walks",
+        "history",
+        "node-features",
+    )  # pair features that the link head reads
+    query_columns: bool = (
+        False  # whether a query carries the columns of its event; adds columns to pair_features
+    )
+    walk_layers: Annotated[int, Bounds(1, 5)] = 3  # events of the longest temporal walks, if walks are used
+    walk_dim: Width = 48  # columns of the random vector of a node, if walks are used
+    walk_decay: Decay = 0.0  # decay of walks per unit of time; 0: 2 over the training period
+    walk_decays: Bank = 5  # decays of walks; several: spaced from the typical time gap to 4 training periods
+    walk_seed: WalkSeed = 0  # seed of the random vectors, if walks are used; 0: the seed of the run
+    transitions: Annotated[int, Bounds(1, 7)] = 3  # lags of transitions, if they are used
+    event_types: Annotated[int, Bounds(1, 32)] = (
+        32  # frequent values of a categorical column with an embedding of their own, if event-types is used
+    )
+    numeric_columns: Annotated[int, Bounds(0, 32)] = (
+        8  # most numeric columns of events that history reads; 0: none
+    )
+    relation: Literal["separate", "shared"] = "shared"  # perceptrons on walks of tokens and pair: two or one
+    relation_dropout: Rate = 0.3  # dropout inside the perceptron on walks
+    tables: Literal["concat", "add"] = "add"  # decayed and walk channels widen the stack or are added to it
+    table_dropout: Rate = 0.3  # dropout of features from decayed counts and walks
+
+    def __post_init__(self) -> None:
+        Settings.__post_init__(self)
+        for name in ("channels", "pair_features"):
+            object.__setattr__(self, name, current_values(name, getattr(self, name)))
+        _require_choices("channels", self.channels, CHANNELS, at_least=1)
+        _require_choices("pair_features", self.pair_features, PAIR_FEATURES)
+        if self.query_columns and "columns" not in self.pair_features:
+            object.__setattr__(self, "pair_features", (*self.pair_features, "columns"))
+        _require_one_decay(self, "walk_decay", "walk_decays")
+        if self.tables == "add" and not set(self.channels) & set(STACK_CHANNELS):
+            raise ConfigError(
+                f"tables='add' needs a channel to add to, one of {', '.join(STACK_CHANNELS)}; got "
+                f"{', '.join(self.channels)}",
+                code="bad-channels",
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -435,7 +430,7 @@ def resolve_walk_seed(config: Any, seed: int) -> Any:
 
     Only a new run resolves it, and stores the result. A stored run without it was trained with vectors of seed 0.
     """
-    if isinstance(config, DyGMambaConfig):
+    if isinstance(config, DyGMambaCountsConfig):
         uses_walks = "walks" in (*config.channels, *config.pair_features)
     else:
         uses_walks = isinstance(config, TPNetConfig) or (isinstance(config, TreesConfig) and config.walks > 0)

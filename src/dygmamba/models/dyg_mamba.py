@@ -1,51 +1,42 @@
-"""DyG-Mamba (NeurIPS 2025, openreview ja2wA4UncJ; not arXiv 2408.04713), Fig. 2.
+"""DyG-Mamba (NeurIPS 2025, openreview ja2wA4UncJ; not arXiv 2408.04713), Fig. 2: the paper's model and nothing else.
 
-Where the paper's text and its released code differ, a setting chooses between them; decision 010 explains the defaults.
+Where the paper's text and its released code differ, a setting chooses between them; decision 010 explains the defaults,
+and docs/explanation/model.md lists what no setting reaches. Below, each step names the equations that it computes:
 
-Legend: p pairs, r = 2 p sequences (sources, then destinations), l tokens, d width.
+    tokens    the last events of a node before the query time, and the query node           nn/tokens.py
+    Eq. 5     co-occurrence counts of each token, encoded by a perceptron                   nn/encodings.py
+    Eq. 6     encodings of node, edge, time and counts, each mapped to the same width       nn/encodings.py
+    Eq. 7     linear map, causal convolution, SiLU                                          nn/ssm.py
+    Eq. 8, 9  the scan: the state decays, reads a token and is read out                     ops/scan/reference.py
+    Eq. 10    gate, output map, residual connection                                         nn/ssm.py
+    Eq. 11    step sizes from the time gaps                                                 nn/steps.py
+    Eq. 13    B and C from the input, with spectral norms of at most 1                      nn/selection.py
+    Eq. 15    link head, which every encoder of the package gets                            models/base.py
+
+Eq. 12 and 14 are theorems about the scan; tests/ops/test_scan_laws.py and tests/nn/test_theorem3.py check them. Eq. 16
+is the loss, in tasks/losses.py.
+
+Legend: p pairs, r = 2 p sequences (sources, then destinations), l tokens, d width of the stack, o columns of an
+embedding.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from dygmamba.core.errors import ConfigError
-from dygmamba.data.events.columns import MAX_CODE_COLUMNS
 from dygmamba.models.base import DatasetFacts, Encoder
-from dygmamba.models.column_requests import request_column_sums, request_columns, request_node_features
-from dygmamba.models.configs import STACK_CHANNELS, DyGMambaConfig
-from dygmamba.nn.column_features import COLUMN_FEATURES, TableEncoding
-from dygmamba.nn.encodings import CHANNELS, PAIR_CHANNELS, ChannelConfig, Channels, count_columns
-from dygmamba.nn.history_features import (
-    HISTORY_CHANNELS,
-    HistoryConfig,
-    PairDecayedCounts,
-    PairTransitions,
-    PairWalks,
-    SequencePairs,
-    SharedPairWalks,
-    TokenWalks,
-)
+from dygmamba.models.configs import DyGMambaConfig
+from dygmamba.nn.encodings import ChannelConfig, Channels
 from dygmamba.nn.mixers import PAIR_MIXERS, POOLS
-from dygmamba.nn.pair_history import PAIR_FEATURES, PairHistory
 from dygmamba.nn.ssm import SSMConfig, Stack
 from dygmamba.nn.tokens import QUERIES, Tokens, make_tokens
-from dygmamba.sampling.decayed_counts import DecayedCountRequest
-from dygmamba.sampling.transition_counts import TransitionCountRequest
 from dygmamba.sampling.view import NeighborRequest, PairView
-from dygmamba.sampling.walks import WalkRequest
-
-# Values of a categorical column that are looked at: as many as a run that is trained further stores.
-MAX_TYPE_VALUES = 64
-
-
-PairFeature = PairDecayedCounts | PairWalks | SharedPairWalks | PairTransitions | PairHistory | TableEncoding
 
 
 class SharedStack(nn.Module):
-    """One stack for both sequences of a pair, in one call."""
+    """One stack for both sequences of a pair, in one call (the released code)."""
 
     def __init__(self, build: Callable[[], nn.Module]) -> None:
         super().__init__()
@@ -73,54 +64,34 @@ ENCODERS: dict[str, Callable[[Callable[[], nn.Module]], nn.Module]] = {
 }
 
 
-class ConcatTables(nn.Module):
-    """Tables as further columns of a token; the stack becomes wider."""
-
-    def __init__(self, width: int, more: int) -> None:
-        super().__init__()
-        self.out_dim = width + more
-
-    def forward(self, x: Tensor, tables: list[Tensor]) -> Float[Tensor, "r l d"]:
-        return torch.cat([x, *tables], dim=-1) if tables else x
-
-
-class AddTables(nn.Module):
-    """Tables added to the columns of a token through one linear map; the stack keeps its width."""
-
-    def __init__(self, width: int, more: int) -> None:
-        super().__init__()
-        self.out_dim = width
-        self.map = nn.Linear(more, width, bias=False) if more else None
-
-    def forward(self, x: Tensor, tables: list[Tensor]) -> Float[Tensor, "r l d"]:
-        return x if self.map is None else x + self.map(torch.cat(tables, dim=-1))
+def list_channel_sizes(config: DyGMambaConfig, facts: DatasetFacts) -> ChannelConfig:
+    """Return the encodings of a token and their sizes."""
+    return ChannelConfig(
+        names=config.channels,
+        node_dim=facts.node_dim,
+        edge_dim=facts.edge_dim,
+        time_dim=config.time_dim,
+        width=config.width,
+        trainable_time=config.time == "trainable",
+    )
 
 
-TABLES: dict[str, type[ConcatTables] | type[AddTables]] = {"concat": ConcatTables, "add": AddTables}
-
-
-def build_pair_features(
-    config: DyGMambaConfig, facts: DatasetFacts, history: HistoryConfig, tokens: Sequence[nn.Module]
-) -> list[PairFeature]:
-    """Build the pair features of the settings, without those of columns that the dataset does not have.
-
-    `tokens` are the history channels, whose relation of walks a pair may share.
-    """
-    walks = [table for table in tokens if isinstance(table, TokenWalks)]
-    columns = {
-        "node-features": request_node_features(facts),
-        "columns": request_columns(facts, config.query_columns),
-    }
-    features: list[PairFeature] = []
-    for name in config.pair_features:
-        if name in columns:
-            part = COLUMN_FEATURES[name]
-            features += [part(request, config.width, config.table_dropout) for request in columns[name]]
-        elif name == "walks" and walks and config.relation == "shared":
-            features.append(SharedPairWalks(walks[0]))
-        else:
-            features.append(PAIR_FEATURES[name](history))
-    return features
+def list_stack_sizes(config: DyGMambaConfig, facts: DatasetFacts, width: int) -> SSMConfig:
+    """Return the parts and sizes of a stack that reads tokens of `width` columns."""
+    return SSMConfig(
+        width=width,
+        blocks=config.blocks,
+        expand=config.expand,
+        states=config.states,
+        taps=config.taps,
+        step=config.step,
+        selection=config.selection,
+        direction=config.direction,
+        skip=config.skip,
+        rule=config.rule,
+        floor=config.floor,
+        gap_scale=facts.gap_mean,
+    )
 
 
 class DyGMamba(Encoder):
@@ -131,110 +102,38 @@ class DyGMamba(Encoder):
     def __init__(self, config: DyGMambaConfig, facts: DatasetFacts) -> None:
         super().__init__()
         _, query_tokens = QUERIES[config.query]
-        history = HistoryConfig(
-            DecayedCountRequest(facts.scales(config.scales), directed="history" in config.pair_features),
-            WalkRequest(
-                config.walk_layers,
-                config.walk_dim,
-                facts.walk_decays(config.walk_decays, config.walk_decay),
-                config.walk_seed,
-            ),
-            TransitionCountRequest(facts.transition_scales, config.transitions),
-            config.width,
-            config.table_dropout,
-            config.relation_dropout,
-            request_column_sums(facts, config.numeric_columns),
-        )
-        token_tables = [
-            HISTORY_CHANNELS[name](history) for name in config.channels if name in HISTORY_CHANNELS
-        ]
-        pair_tables = build_pair_features(config, facts, history, token_tables)
-        self.tables, self.head_tables = nn.ModuleList(token_tables), nn.ModuleList(pair_tables)
-        self.pair_feature_dim = sum(table.out_dim for table in pair_tables)
-        self.pair_feature_requests = tuple(
-            dict.fromkeys(request for table in pair_tables for request in table.requests)
-        )
-        requests = dict.fromkeys(
-            request for table in token_tables for request in table.requests
-        )  # each one once
-        self.requests = (NeighborRequest((config.length - query_tokens,)), *requests)
+        self.requests = (NeighborRequest((config.length - query_tokens,)),)
         self.query, self.span, self.out_dim = config.query, config.span, config.out
-        added = [name for name in config.channels if config.tables == "add" and name not in STACK_CHANNELS]
-        channels = ChannelConfig(
-            names=tuple(name for name in config.channels if name not in added),
-            node_dim=facts.node_dim,
-            edge_dim=facts.edge_dim,
-            time_dim=config.time_dim,
-            width=config.width,
-            trainable_time=config.time == "trainable",
-            scales=facts.scales(config.scales),
-            types=facts.columns.first(0, MAX_CODE_COLUMNS, MAX_TYPE_VALUES).types,
-            type_values=config.event_types,
-        )
-        self.channels = Channels(channels)
-        self.added = nn.ModuleList(PAIR_CHANNELS[name](channels) for name in added if name in PAIR_CHANNELS)
-        self.added_alone = nn.ModuleList(CHANNELS[name](channels) for name in added if name in CHANNELS)
-        more = count_columns(self.added, self.added_alone) + config.width * len(self.tables)
-        self.join = TABLES[config.tables](self.channels.out_dim, more)
-        width = self.join.out_dim
-        if not width:
-            raise ConfigError(
-                f"channels={','.join(config.channels)} needs a dataset with categorical columns of events, which this "
-                "one has not; add another channel, such as time",
-                code="no-event-types",
-            )
-        ssm = SSMConfig(
-            width=width,
-            blocks=config.blocks,
-            expand=config.expand,
-            states=config.states,
-            taps=config.taps,
-            step=config.step,
-            selection=config.selection,
-            direction=config.direction,
-            skip=config.skip,
-            rule=config.rule,
-            floor=config.floor,
-            gap_scale=facts.gap_mean,
-        )
-        self.encoders = ENCODERS[config.encoders](lambda: Stack(ssm))
+        width = self.build_encodings(config, facts)
+        stack = list_stack_sizes(config, facts, width)
+        self.encoders = ENCODERS[config.encoders](lambda: Stack(stack))
         self.mixer = PAIR_MIXERS[config.mixer](width, config.dropout)
         self.pool_src, self.pool_dst = POOLS[config.pool](width), POOLS[config.pool](width)
         self.out = nn.Linear(width, config.out)
 
-    def forward(self, view: PairView) -> tuple[Float[Tensor, "p d"], Float[Tensor, "p d"]]:
+    def build_encodings(self, config: DyGMambaConfig, facts: DatasetFacts) -> int:
+        """Build the encodings of a token; return their columns, 4 d with the paper's four channels."""
+        self.channels = Channels(list_channel_sizes(config, facts))
+        return self.channels.out_dim
+
+    def forward(self, view: PairView) -> tuple[Float[Tensor, "p o"], Float[Tensor, "p o"]]:
         states, tokens = self.states(view)
         p, mask = view.pairs.src_row.shape[0], tokens.mask
+        # cross-attention between the sequences: in the paper's configuration table and the release, not in the text
         src, dst = self.mixer(states, mask).chunk(2)
+        # the readout before Eq. 15: MEAN in the text, a learned gate in the release
         pooled = torch.cat([self.pool_src(src, mask[:p]), self.pool_dst(dst, mask[p:])])
         src, dst = self.out(pooled).chunk(2)
-        return src, dst
+        return src, dst  # z_u and z_v, which the link head reads (Eq. 15)
 
     def states(self, view: PairView) -> tuple[Float[Tensor, "r l d"], Tokens]:
         """Return the state of every token, sources first, then destinations, and the tokens."""
         ((recent,),) = view.neighbors
         both = torch.cat([view.pairs.src_row, view.pairs.dst_row])
-        tokens = make_tokens(recent[both], self.query, self.span)  # [r l]
-        x = self.channels(tokens, view.features)
-        more = [channel(tokens) for channel in self.added]
-        more += [channel(tokens, view.features) for channel in self.added_alone]
-        if self.tables:
-            sequences = SequencePairs.from_view(view)
-            more += [table(tokens, sequences) for table in self.tables]
-        return self.encoders(self.join(x, more), tokens), tokens
+        tokens = make_tokens(recent[both], self.query, self.span)  # S_u and S_v, [r l]
+        z = self.encode(tokens, view)  # Eq. 5, 6
+        return self.encoders(z, tokens), tokens  # Eq. 7 to 11 and 13, in each block
 
-    def pair_features(self, view: PairView) -> tuple[Float[Tensor, "p _"], ...]:
-        return tuple(table(view) for table in self.head_tables)
-
-    @property
-    def is_fitted(self) -> bool:
-        return self._history is None or self._history.is_fitted
-
-    def fit_inputs(self, views: Iterable[PairView]) -> None:
-        """Fit the statistics of the head's numbers to training queries."""
-        if self._history is not None:
-            self._history.fit_inputs(views)
-
-    @property
-    def _history(self) -> PairHistory | None:
-        return next((table for table in self.head_tables if isinstance(table, PairHistory)), None)
+    def encode(self, tokens: Tokens, view: PairView) -> Float[Tensor, "r l d"]:
+        """Return Z of the paper: the encodings of each token side by side."""
+        return self.channels(tokens, view.features)

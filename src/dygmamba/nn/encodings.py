@@ -60,12 +60,17 @@ class CountSum(nn.Module):
 
     def forward(self, counts: Int32[Tensor, "r l 2"]) -> Float[Tensor, "r l c"]:
         count = counts.to(self.first.weight.dtype)[..., None]
+        # a linear map of one column is a product with a vector: no matrix product with an inner width of 1
         hidden = torch.addcmul(self.first.bias, count, self.first.weight[:, 0])  # [r l 2 c]
+        # f(a) + f(b) = W2 (relu_a + relu_b) + 2 b2: one map for both counts, so its bias counts twice (Eq. 5)
         return linear(relu(hidden).sum(dim=-2), self.second.weight, 2 * self.second.bias)
 
 
 class CountEncoding(nn.Sequential):
-    """Encoding of the counts, projected to the width of a channel."""
+    """Encoding of the counts, projected to the width of a channel: (f(a) + f(b)) W_C + b_C (Eq. 5).
+
+    The alignment of Eq. 6, a second linear map right behind it, would add nothing and is left out.
+    """
 
     def __init__(self, hidden: int, width: int) -> None:
         super().__init__(CountSum(hidden), nn.Linear(hidden, width))
@@ -207,7 +212,7 @@ class FeatureProjection(nn.Module):
         self.weight, self.bias = uniform_parameter(fan_in, dim, width), uniform_parameter(fan_in, width)
 
     def forward(self, rows: Float[Tensor, "*shape d"]) -> Float[Tensor, "*shape c"]:
-        if rows.shape[-1] == 0:
+        if rows.shape[-1] == 0:  # the paper's zero vectors: 0 W + b, without a product
             return self.bias.expand(*rows.shape[:-1], -1)
         return rows @ self.weight + self.bias
 

@@ -36,7 +36,7 @@ class LinearCrossAttention(nn.Module):
 
     def __init__(self, width: int, dropout: float) -> None:
         super().__init__()
-        self.ask = nn.Linear(width, 3 * width, bias=False)  # query, key and value
+        self.ask = nn.Linear(width, 3 * width, bias=False)  # query, key and value in one product
         self.out = nn.Linear(width, width)
         self.drop = nn.Dropout(dropout)
         self.norm = nn.LayerNorm(width)
@@ -103,7 +103,7 @@ class LastPool(nn.Module):
         super().__init__()
 
     def forward(self, x: Float[Tensor, "p l d"], mask: Bool[Tensor, "p l"]) -> Float[Tensor, "p d"]:
-        count = mask.sum(dim=1)
+        count = mask.sum(dim=1)  # real tokens come first, so the last one is at count - 1
         last = (count - 1).clamp(min=0)
         return x[torch.arange(x.shape[0], device=x.device), last] * (count > 0)[:, None]
 

@@ -29,12 +29,15 @@ class InputSelection(nn.Module):
         return self.weight
 
     def forward(self, x: Float[Tensor, "q l d"], tokens: Tokens) -> Selected:
-        B, C = (x @ self.maps().flatten(0, 1).T).chunk(2, dim=-1)
+        B, C = (x @ self.maps().flatten(0, 1).T).chunk(2, dim=-1)  # the rows of W_B, then those of W_C
         return B, C
 
 
 class BoundedSelection(InputSelection):
-    """`InputSelection` with ||W_B||_2 <= 1 and ||W_C||_2 <= 1: divided by max(1, sigma)."""
+    """`InputSelection` with ||W_B||_2 <= 1 and ||W_C||_2 <= 1 (Eq. 13, without its biases): divided by max(1, sigma).
+
+    W_B and W_C are one tensor, so that their bounds, and then B and C, are one batched computation each.
+    """
 
     def maps(self) -> Float[Tensor, "2 n d"]:
         """Return W_B and W_C, scaled to spectral norm at most 1."""

@@ -76,7 +76,7 @@ class Direction(nn.Module):
         self.step = STEPS[config.step](
             StepConfig(inner, config.width, config.floor, config.gap_scale, config.rule)
         )
-        # diagonal A with negative real eigenvalues -1..-n (Theorem 1)
+        # diagonal A with negative real eigenvalues -1..-n (Theorem 1); the logarithm is trained, so they stay negative
         self.log_A = nn.Parameter(torch.arange(1.0, config.states + 1).log().repeat(inner, 1))
         self.skip = SKIPS[config.skip](inner)
 
@@ -104,16 +104,22 @@ class Block(nn.Module):
         self.into = nn.Linear(config.width, 2 * inner, bias=False)
         self.paths = nn.ModuleList(Direction(config, reverse) for reverse in DIRECTIONS[config.direction])
         self.out = nn.Linear(inner, config.width, bias=False)
-        with torch.no_grad():
+        with torch.no_grad():  # as in Mamba: the sum of all residual blocks starts at the scale of one
             self.out.weight /= config.blocks**0.5
 
     def projection(self) -> Float[Tensor, "_ d"]:
-        """Return the projection with the norm's scale folded in: saves a product, and a sum over tokens in backward."""
+        """Return the projection with the norm's scale folded in: saves a product, and a sum over tokens in backward.
+
+        W (x / rms * g) = (W diag(g)) (x / rms), so `forward` normalises without a scale.
+        """
         return self.into.weight * self.norm.weight
 
     def forward(self, x: Float[Tensor, "q l d"], tokens: Tokens) -> Float[Tensor, "q l d"]:
         scaled = rms_norm(x, x.shape[-1:], eps=self.norm.eps)
-        m, z = split_projection(scaled, self.projection())
+        m, z = split_projection(
+            scaled, self.projection()
+        )  # the two linear maps of Eq. 7 and Eq. 10 in one product
+        # each direction returns its gated scan (Eq. 8-10); one W_out of their sum, as in Alg. 1
         return x + self.out(reduce(torch.add, [path(m, z, tokens) for path in self.paths]))
 
 

@@ -55,6 +55,7 @@ class RelativeStep(nn.Module):
     def __init__(self, config: StepConfig) -> None:
         super().__init__()
         self.rule, self.floor = config.rule, config.floor
+        # the logarithms are trained, so w1 and w2 stay positive as Eq. 11 demands
         self.log_w1 = nn.Parameter((10 * log_uniform(config.channels, 1e-3, 1e-1)).log())
         self.log_w2 = nn.Parameter(log_uniform(config.channels, *self.w2_range).log())
 
@@ -87,7 +88,7 @@ class TimeSpanStep(RelativeStep):
     """Delta = w1 (1 - exp(-w2 s)), Eq. 11; computed inside the scan, so no (q, l, d) step is stored."""
 
     def shape(self, x: Tensor) -> Tensor:
-        return -torch.expm1(-x)
+        return -torch.expm1(-x)  # 1 - exp(-x), which would lose the digits of a short span
 
     def forward(self, tokens: Tokens, x: Tensor, system: System, reverse: bool) -> Float[Tensor, "q l d"]:
         span, w1, w2 = self.span(tokens), self.w1(), self.w2()
@@ -123,7 +124,7 @@ class SigmoidStep(RelativeStep):
     """Delta = w1 (2 sigmoid(w2 s) - 1): shifted so that a span of zero forgets nothing."""
 
     def shape(self, x: Tensor) -> Tensor:
-        return torch.tanh(x / 2)
+        return torch.tanh(x / 2)  # = 2 sigmoid(x) - 1
 
 
 class ExponentialStep(RelativeStep):
@@ -153,7 +154,7 @@ class ConstantStep(nn.Module):
 def step_bias(channels: int) -> Tensor:
     """Draw a bias whose softplus is log-uniform in [1e-3, 1e-1] (Mamba's initialisation)."""
     delta = log_uniform(channels, 1e-3, 1e-1).clamp(min=1e-4)
-    return delta + torch.log(-torch.expm1(-delta))
+    return delta + torch.log(-torch.expm1(-delta))  # the inverse of softplus, without exp(delta) - 1 near 0
 
 
 class ContentStep(nn.Module):

@@ -90,6 +90,7 @@ def make_tokens(seq: NeighborSequence, query: str = "last", span: str = "precedi
     # padding gets the query time, so the span that follows the last token ends there
     time = torch.where(is_event, time, seq.query_time[:, None])
     gap = SPAN_KINDS[span](time, seq.query_time).clamp(min=0) * mask
+    # the sum over the first column is that column, or 0 if there is no slot at all (length 1), where [:, 0] would fail
     oldest = torch.where(seq.length > 0, seq.time[:, :1].sum(dim=1), seq.query_time)
     reach = seq.query_time - oldest  # [q], 0 without neighbors
     share = gap / torch.where(reach > 0, reach, 1.0)[:, None]

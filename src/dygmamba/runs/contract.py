@@ -99,11 +99,15 @@ class CheckCase:
         return _build_stream(self.store).view(queries, scorer.requests, Draws.from_seed(5))
 
     def _columns(self, pairs: PairBatch) -> QueryColumns | None:
-        """Return the columns of the first event for every pair, for models that read those of a query."""
-        return QueryColumns.of_events(self.store.features, torch.zeros_like(pairs.src))
+        return _get_first_columns(self.store, pairs)
 
 
 Score = Callable[[PairBatch], Tensor]
+
+
+def _get_first_columns(store: EventStore, pairs: PairBatch) -> QueryColumns | None:
+    """Return the columns of the first event for every pair, for models that read those of a query."""
+    return QueryColumns.of_events(store.features, torch.zeros_like(pairs.src))
 
 
 def build_case(spec: ModelSpec, config: Any, store: EventStore, facts: DatasetFacts) -> CheckCase:
@@ -121,8 +125,9 @@ def build_case(spec: ModelSpec, config: Any, store: EventStore, facts: DatasetFa
             for weight in scorer.parameters() if isinstance(scorer, nn.Module) else ():
                 weight.add_(torch.randn_like(weight), alpha=NOISE)
             if isinstance(scorer, RoundLearner) and isinstance(scorer, Scorer):
-                seen = _build_stream(store).view(queries.pairs, scorer.requests, Draws.from_seed(5))
-                table = scorer.study([LabelledView(seen, queries.pairs)])
+                pairs = queries.pairs.with_columns(_get_first_columns(store, queries.pairs))
+                seen = _build_stream(store).view(pairs, scorer.requests, Draws.from_seed(5))
+                table = scorer.study([LabelledView(seen, pairs)])
                 for _ in range(ROUNDS):
                     scorer.learn(table)
         return scorer.eval() if isinstance(scorer, nn.Module) else scorer

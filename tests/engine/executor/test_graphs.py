@@ -91,7 +91,7 @@ def test_a_step_with_look_ups_on_the_host_is_not_captured(shares, tmp_path, monk
     store = generate_purchases(PurchaseConfig(customers=20, shops=40, events=600, categories=4))
     stream, losses = Stream(store, chronological_split(store), torch.device("cuda")), []
     for graphs in (False, True):
-        fit = fit_of("dyg-mamba", stream, tmp_path, more={"query_columns": True}, graphs=graphs)
+        fit = fit_of("dyg-mamba-counts", stream, tmp_path, more={"query_columns": True}, graphs=graphs)
         assert not isinstance(fit.executor, GraphedBatchExecutor | GraphedBucketedExecutor)
         fit.train_epoch()
         losses.append(torch.tensor(fit.state.losses))

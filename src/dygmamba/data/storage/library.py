@@ -7,7 +7,7 @@ still need. VERSION is the beginning of the SHA-256 of events and ids.
 import os
 import warnings
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -88,12 +88,16 @@ def save_dataset_version(dataset: Dataset, folder: Path) -> SaveResult:
 @contextmanager
 def lock_dataset(name: str, folder: Path) -> Iterator[None]:
     """Let no other process save a dataset of this name, new or not, until the end of the block."""
+    is_new = not folder.exists()
     make_folder(folder)
     lock = FileLock(folder / f".{check_dataset_name(name)}.lock")
     try:
         yield
     finally:
         lock.release(remove=True)
+        if is_new:
+            with suppress(OSError):  # nothing was saved if it is empty
+                folder.rmdir()
 
 
 def save_locked_dataset(dataset: Dataset, folder: Path) -> SaveResult:

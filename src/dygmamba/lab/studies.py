@@ -228,9 +228,8 @@ def _direct_node_job(request: StudyRequest, dataset: Dataset, model: str, spec: 
 def ablation_jobs(request: StudyRequest) -> list[Job]:
     """Plan the ablations of DyG-Mamba and the full model; a variant may name the model that has its parts."""
     parts = {FULL: {}} | load_ablations()
-    variants = request.choose_variants(list(parts))
+    jobs, variants = [], request.choose_variants(list(parts))
     request.refuse_settings(setting for name in variants for setting in parts[name])
-    jobs = []
     for dataset in request.open_datasets(ABLATION_DATASETS):
         for name in variants:
             changed = {"model": OUR_MODEL} | parts[name]

@@ -5,7 +5,7 @@ USER_READY := .venv/.ready-user
 READY := .venv/.ready
 INSTALL := $(BIN)/pip install --disable-pip-version-check -c constraints.txt
 
-.PHONY: setup setup-demo browser demo test test-fast test-torch test-lowest coverage torture site results zoo lint check
+.PHONY: setup setup-demo browser demo test test-fast test-torch test-lowest coverage torture site results lint check
 .PHONY: format build lock release-check clean
 
 # the package alone: all that `make demo` needs
@@ -109,11 +109,6 @@ torture: $(READY)
 # docs/research/results.md out of docs/research/results/: the stored results and the text around them
 results: $(READY)
 	$(BIN)/python -m dygmamba.lab.results_page docs/research/results
-
-# docs/reference/zoo.md out of the shared runs in zoo/, each written by `dygmamba push`
-ZOO := zoo
-zoo: $(READY)
-	$(BIN)/python -m dygmamba.lab.zoo $(ZOO) --page docs/reference/zoo.md
 
 # sdist and wheel, in dist/
 build: $(READY)

@@ -26,7 +26,6 @@ from dygmamba.lab.benchmarks import (
     epoch,
     harness,
     length,
-    memory,
     scan,
     serve,
     serve_process,
@@ -49,7 +48,7 @@ from raising import raises
 from torture_cases import SECONDS
 
 TOY = {"length": 6, "width": 4, "states": 2, "blocks": 1, "out": 8, "time_dim": 4}
-BENCHES = {"scan": scan, "step": step, "epoch": epoch, "length": length, "memory": memory}
+BENCHES = {"scan": scan, "step": step, "epoch": epoch, "length": length}
 BENCHES |= {"candidates": candidates}
 SIZES = {
     step: {"SETTINGS": TOY, "BATCH": 20, "REFERENCE_BATCH": {"cpu": 5}, "REPEATS": 1, "MATMUL_SIDE": 64},
@@ -68,7 +67,6 @@ SIZES = {
         "REPEATS": 1,
         "MODELS": {"dygformer": {"patch": 1, "width": 4, "out": 8, "time_dim": 4}, "dyg-mamba": TOY},
     },
-    memory: {"SIZES": {"cpu": ((2, 8),)}, "LENGTHS": (4, 8), "BATCH": {"cpu": 4}, "PAIRS": 20},
     candidates: {
         "MODELS": {"dyg-mamba": TOY},
         "COUNTS": {"cpu": (3, 9)},
@@ -88,7 +86,7 @@ def toy():
 
 @pytest.fixture(autouse=True)
 def toy_sizes(toy, monkeypatch):
-    for module in (step, epoch, memory, candidates):
+    for module in (step, epoch, candidates):
         monkeypatch.setattr(module, "open_benchmark_stream", lambda device: ("toy", toy))
     for module, sizes in SIZES.items():
         for name, value in sizes.items():

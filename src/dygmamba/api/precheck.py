@@ -63,10 +63,8 @@ BENCHMARKS = (
     "step",
     "epoch",
     "length",
-    "memory",
     "candidates",
     "size",
-    "scaling",
     "serve",
 )
 MODEL_FILE_SUFFIXES = (".pt2", ".onnx", ".zip")

@@ -158,9 +158,7 @@ def bench(
     device: Annotated[str, typer.Option(help="Run on cpu or cuda.")] = "cpu",
     out: Annotated[
         Path | None,
-        typer.Option(
-            help="Write the tables and the picture of 'length', 'size' or 'scaling' to this folder."
-        ),
+        typer.Option(help="Write the tables and the picture of 'length' or 'size' to this folder."),
     ] = None,
     sizes: Annotated[
         str, typer.Option(help="Use these numbers of events for 'size' (comma-separated), e.g. 1e6,1e7.")

@@ -305,8 +305,8 @@ def test_a_program_with_other_logits_is_not_written(made, tmp_path, monkeypatch)
 def test_a_program_reads_the_event_types(tmp_path):
     """The codes of categorical columns are an input, on which the logits of both formats depend."""
     data = dm.generate(kind="purchases", customers=20, shops=30, events=300, categories=4)
-    settings = TINY | {"length": 6, "channels": ["time", "event-types"]}
-    fit = start_link_run(data, "dyg-mamba", 0, settings, torch.device("cpu"), tmp_path)
+    settings = TINY | {"length": 6, "channels": ["time", "event-types"], "pair_features": []}
+    fit = start_link_run(data, "dyg-mamba-counts", 0, settings, torch.device("cpu"), tmp_path)
     fit.checkpoints.save(fit.state, better=True)
     fit.run.write_results([])
     dm.save(data, data_dir=tmp_path)
@@ -326,7 +326,7 @@ def test_a_program_reads_the_event_types(tmp_path):
     [
         ("trees", {"rounds": 1, "neighbors": 0, "scales": 2}, ".onnx"),
         ("tgn", {}, "node memory"),
-        ("dyg-mamba", TINY | {"pair_features": ["decayed-pair"]}, "whole history"),
+        ("dyg-mamba-counts", TINY | {"pair_features": ["decayed-pair"]}, "whole history"),
     ],
 )
 def test_a_model_that_is_not_a_function_of_sequences_is_refused(made, model, settings, reason, tmp_path):

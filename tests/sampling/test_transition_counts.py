@@ -37,7 +37,8 @@ def test_a_model_reads_beyond_its_sequences():
     """With sequences of one event, earlier transitions of any source change the score."""
     store = sample_store(60)
     for more in ({"channels": ("time", "transitions")}, {"pair_features": ("transitions",)}):
-        scorer = build(("dyg-mamba", {"length": 2, **more}), store)
+        alone = {"length": 2, "channels": ("time",), "pair_features": ()} | more
+        scorer = build(("dyg-mamba-counts", alone), store)
         pairs = PairBatch.from_pairs(store.src[50:], store.dst[50:], store.time[50:] + 0.5)
         with torch.no_grad():
             whole, cut = (scorer(unsplit(part).view(pairs, scorer.requests)) for part in (store, store[30:]))

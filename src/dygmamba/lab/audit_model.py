@@ -12,8 +12,9 @@ import torch
 from dygmamba.config import build_config, find_preset
 from dygmamba.core.errors import EventError
 from dygmamba.data.events.event_store import EventStore
-from dygmamba.engine.evaluation import score_evaluation_set
+from dygmamba.engine.evaluation import STRICT_RULE, score_evaluation_set
 from dygmamba.engine.stream import Stream
+from dygmamba.engine.visibility import VisibilityRule
 from dygmamba.lab.ceiling_bounds import LEVEL
 from dygmamba.lab.oracles import Ceiling, EventsByTime, measure_tie_luck
 from dygmamba.models import find_model
@@ -87,11 +88,24 @@ def build_audited_model(name: str, settings: dict[str, Any], stream: Stream, dat
 
 
 def build_audited_run(run: OpenRun, path: Path) -> AuditedModel:
-    """Prepare a trained run; its metrics are those that its directory contains."""
+    """Prepare a trained run; its metrics are those that its directory contains, if they have the same negatives."""
     stateful = run.scorer.stateful
 
     def compute_rows(evaluation_sets: Iterable[EvaluationSet]) -> list[dict[str, Any]]:
-        return [row for row in run.folder.results() if row.get("model") == run.about["model"]]
+        stored = [row for row in run.folder.results() if row.get("model") == run.about["model"]]
+        rows = []
+        for one in evaluation_sets:
+            # rows from before they said what negatives are drawn from have those of the audit
+            found = (
+                row
+                for row in stored
+                if one.about == {name: row.get(name, one.about[name]) for name in one.about}
+            )
+            rows.append(
+                next(found, None)
+                or one.about | {"ap": _compute_ap(run.scorer, run.stream, one, run.rule, run.seed)}
+            )
+        return rows
 
     window = _select_window(run.stream)
     case = CheckCase(lambda: deepcopy(run.scorer), window, sample_queries(window))
@@ -99,12 +113,15 @@ def build_audited_run(run: OpenRun, path: Path) -> AuditedModel:
     return AuditedModel(name, (case,), compute_rows, stateful and run.rule.visible == "batch")
 
 
-def _compute_ap(scorer: Scorer, stream: Stream, evaluation_set: EvaluationSet) -> float:
-    return link_metrics(
-        score_evaluation_set(scorer, stream, evaluation_set),
-        evaluation_set.pairs.label,
-        evaluation_set.pairs.group,
-    ).ap
+def _compute_ap(
+    scorer: Scorer,
+    stream: Stream,
+    evaluation_set: EvaluationSet,
+    rule: VisibilityRule = STRICT_RULE,
+    seed: int = 0,
+) -> float:
+    score, pairs = score_evaluation_set(scorer, stream, evaluation_set, rule, seed), evaluation_set.pairs
+    return link_metrics(score, pairs.label, pairs.group).ap
 
 
 def _select_window(stream: Stream) -> EventStore:

@@ -76,7 +76,7 @@ def assign_gpu(device: str, number: int) -> dict[str, str]:
 
 @dataclass(slots=True)
 class Worker:
-    """What a worker process needs to run jobs."""
+    """State of a worker process."""
 
     results: ResultCache
     device: str

@@ -1,4 +1,4 @@
-"""What an id is: the one rule by which files, tables, queries, live events and exported models read ids.
+"""Definition of an id: the one rule by which files, tables, queries, live events and exported models read ids.
 
 An id is a text without blanks around it, whatever type it came in:
 

@@ -27,12 +27,9 @@ from pathlib import Path
 from dygmamba.core.errors import FileError
 from dygmamba.core.files.writing import write_text
 from dygmamba.lab import (
-    calibration_study,
     ceilings_page,
-    known_odds,
     paper_claims,
     query_type_results,
-    ranking_study,
     stored_runs,
 )
 from dygmamba.lab.ablation_tables import build_ablation_table, build_power_table
@@ -158,15 +155,10 @@ BLOCKS: dict[str, Callable[[Path], str]] = {
     "mooc": lambda folder: build_paper_table(folder, "mooc"),
     "programs": build_programs_table,
     "channels": build_channels_table,
-    "known_odds": known_odds.build_table,
-    "ranking": ranking_study.build_table,
-    "ranking_types": ranking_study.build_type_table,
     "activity": stored_runs.build_activity_table,
     "blends": stored_runs.build_blend_table,
     "nodes": stored_runs.build_node_table,
-    "calibration": calibration_study.build_table,
     "query_types": query_type_results.build_query_type_table,
-    "calibration_summary": calibration_study.build_summary_table,
     "paper_main": paper_claims.build_main_table,
     "paper_steps": paper_claims.build_step_table,
     "paper_progress": paper_claims.build_progress_table,

@@ -348,29 +348,22 @@ ANCHOR_CHANNELS, ANCHOR_STATES = 400, 16  # of every scan anchor
 
 @dataclass(frozen=True, slots=True)
 class ScanAnchor:
-    """A shape and what mamba_ssm 2.3.2 needs for it: ms forward, ms forward + backward, MiB beyond the inputs.
-
-    `forward16` and `both16` are the times in bfloat16.
-    """
+    """A shape and what mamba_ssm 2.3.2 needs for it: ms of forward + backward, MiB beyond the inputs."""
 
     q: int
     length: int
-    forward: float
     both: float
     mib: float
-    forward16: float
-    both16: float
 
 
-# scan_tuning chooses a plan by the first three shapes
 SCAN_ANCHORS = (
-    ScanAnchor(400, 256, 1.116, 4.826, 1070, 0.699, 4.157),
-    ScanAnchor(400, 1024, 6.200, 25.291, 3456, 2.969, 19.099),
-    ScanAnchor(64, 8192, 7.707, 25.851, 4333, 4.320, 20.134),
-    ScanAnchor(400, 2048, 14.827, 55.587, 6626, 7.790, 44.489),
-    ScanAnchor(400, 512, 2.993, 11.179, 1864, 1.287, 6.749),
-    ScanAnchor(400, 64, 0.720, 2.649, 477, 0.727, 2.669),
-    ScanAnchor(400, 32, 0.704, 2.603, 378, 0.709, 2.607),
+    ScanAnchor(400, 256, 4.826, 1070),
+    ScanAnchor(400, 1024, 25.291, 3456),
+    ScanAnchor(64, 8192, 25.851, 4333),
+    ScanAnchor(400, 2048, 55.587, 6626),
+    ScanAnchor(400, 512, 11.179, 1864),
+    ScanAnchor(400, 64, 2.649, 477),
+    ScanAnchor(400, 32, 2.603, 378),
 )
 
 

@@ -15,7 +15,6 @@ from contextlib import redirect_stderr, redirect_stdout
 import pytest
 
 from dygmamba.cli import main
-from dygmamba.lab.benchmarks import length
 
 
 def said(words: list[str]) -> list:
@@ -42,7 +41,6 @@ def without_rights() -> tuple[str, ...]:
 
 
 if __name__ == "__main__":
-    length.run = lambda *_: []  # what is measured is no matter here
     limit, few, small = json.load(sys.stdin)
     answers = [[said(words) for words in few]]
     resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))

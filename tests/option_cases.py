@@ -322,7 +322,6 @@ def others(rng: random.Random) -> list[str]:
                 *some(rng, data_dir=("made", *PATHS)),
             ],
             ["models", *some(rng, data=("tiny", *PATHS, odd(rng)), data_dir=PATHS, json=None)],
-            ["bench", rng.choice(("", "sampling ", odd(rng))), *some(rng, device=(*NAMES, *ODD), out=PATHS)],
             [odd(rng), odd(rng)],
         )
     )

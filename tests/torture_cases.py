@@ -41,6 +41,7 @@ SHARES = {
     "bit flips, dataset and negatives": 0.02,
     "live simulation": 0.06,
     "kill -9, server": 0.15,
+    "soak": 0.1,
     "option sets": 0.24,
     "archives": 0.02,
     "servers": 0.03,

@@ -45,7 +45,6 @@ def commands(place: Path, to: Path) -> list[list[str]]:
         ],
         ["report", run, *store, "--out", str(to / "page.html")],
         ["demo", "--epochs", "1", "--out", str(to)],
-        ["bench", "length", "--out", str(to)],
         ["data", "import", str(place / "log.csv"), "--out", "log", "--data-dir", str(to)],
         ["data", "generate", "--events", "400", "--nodes", "30", "--out", "gen", "--data-dir", str(to)],
         ["data", "fetch", "uci", "--data-dir", str(to)],
@@ -79,9 +78,7 @@ def ended(place, tmp_path_factory) -> list[list]:
     for path in secret.rglob("*"):
         path.chmod(0o755 if path.is_dir() else 0)
     few, small = commands(place, closed) + readers(secret), commands(place, full)
-    small = [
-        words for words in small if words[0] not in ("bench", "demo", "report")
-    ]  # bench has little to write
+    small = [words for words in small if words[0] not in ("demo", "report")]
     here = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "XDG_CACHE_HOME": str(place / "cache")}
     here |= {"DYGMAMBA_MIRROR": "http://127.0.0.1:9/", "DYGMAMBA_DATA": ""}
     call = [*bad_places.without_rights(), sys.executable, bad_places.__file__]

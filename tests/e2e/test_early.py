@@ -143,8 +143,6 @@ reproduce link --device tpu
 reproduce link --workers 0
 models nothing
 models --data nothing-here
-bench nothing
-bench scan --device tpu
 demo --epochs 0
 data import nowhere.csv
 data import folder

@@ -23,7 +23,6 @@ from dygmamba.core.files.untrusted import FORMULA_PREFIXES, escape_formula
 from dygmamba.data.readers import ReadOptions, read_dataset
 from dygmamba.data.storage.dataset import save_dataset
 from dygmamba.engine.run_directory import RunDirectory
-from dygmamba.lab.benchmarks import length
 from dygmamba.runs.link_training import start_link_run
 from raising import raises
 
@@ -83,7 +82,6 @@ def test_what_is_shown_is_one_line_and_plain_text_stays(text):
         ["data", "describe", f"x{HOSTILE}"],
         ["train", "x", "--negatives", HOSTILE],
         ["data", "fetch", HOSTILE],
-        ["bench", HOSTILE],
         ["report", HOSTILE],
     ],
 )
@@ -177,11 +175,10 @@ def test_no_command_replaces_a_device_or_a_pipe(place, tmp_path, monkeypatch, ca
         ["data", "generate", "--events", "300", "--nodes", "30", "--out", "x", "--data-dir", str(out)],
         ["data", "fetch", "uci", "--data-dir", str(out)],
     ]
-    monkeypatch.setattr(length, "run", lambda *_: [])
     for make in (lambda: out.symlink_to("/dev/null"), lambda: os.mkfifo(out)):
         make()
         before = out.lstat()
-        for words in [*commands, ["bench", "length", *to]]:
+        for words in commands:
             code, _, err = invoke(monkeypatch, capsys, *words)
             assert code == 2, err
             assert err.splitlines()[-1].startswith("error: ")

@@ -10,8 +10,8 @@ from torch import Tensor
 from torch.autograd import gradcheck
 from torch.library import opcheck
 
+from benchmarks.harness import track_peak_memory
 from dygmamba.core.errors import ConfigError
-from dygmamba.lab.benchmarks.harness import track_peak_memory
 from dygmamba.ops import dispatch
 from dygmamba.ops import scan as fused
 from dygmamba.ops.scan import reference

@@ -37,7 +37,6 @@ from dygmamba.api.validation import (
     check_visible,
     is_property_evaluation,
     parse_budget,
-    parse_duration,
     parse_limits,
     parse_loggers,
     parse_metrics,
@@ -45,7 +44,7 @@ from dygmamba.api.validation import (
 )
 from dygmamba.config import check_device
 from dygmamba.core.costs import choose_threshold, parse_costs
-from dygmamba.core.errors import ConfigError, NotFoundError
+from dygmamba.core.errors import ConfigError
 from dygmamba.core.setting_descriptions import describe_allowed as describe_allowed
 from dygmamba.core.setting_descriptions import describe_settings
 from dygmamba.data.events.split_spec import AUTO_PROTOCOL, check_protocol
@@ -57,16 +56,6 @@ from dygmamba.runs.run_list import list_runs as list_runs
 from dygmamba.runs.run_names import find_run as find_run
 from dygmamba.server.settings import ServerSettings
 
-BENCHMARKS = (
-    "sampling",
-    "scan",
-    "step",
-    "epoch",
-    "length",
-    "candidates",
-    "size",
-    "serve",
-)
 MODEL_FILE_SUFFIXES = (".pt2", ".onnx", ".zip")
 PICTURE_SUFFIXES = (".html", ".htm", ".svg")
 
@@ -440,30 +429,6 @@ def check_reproduce(
     for name in datasets:
         require_dataset(name, data_dir)
     check_device(device)
-
-
-def check_benchmark(name: str, device: str) -> None:
-    """Check the arguments of a benchmark."""
-    if name not in BENCHMARKS:
-        raise NotFoundError(
-            f"unknown benchmark '{name}'; choose from {', '.join(BENCHMARKS)}", code="unknown-benchmark"
-        )
-    check_device(device)
-
-
-def check_soak(name: str, soak: str, *, has_events: bool) -> float | None:
-    """Return the seconds of a soak test; raise ConfigError for options of 'serve' with another benchmark."""
-    if (soak or has_events) and name != "serve":
-        raise ConfigError(
-            f"`events` and `soak` are for the benchmark 'serve'; got '{name}'. Leave them out",
-            code="option-of-serve",
-        )
-    if not soak:
-        return None
-    seconds = parse_duration(soak)
-    if not seconds:
-        raise ConfigError(f"`soak` takes a time such as 10m or 90s; got '{soak}'", code="invalid-soak")
-    return seconds
 
 
 def describe_model(name: str) -> dict[str, Any]:

@@ -1,9 +1,8 @@
-"""The laboratory from Python: reproduce the studies of the paper, audit a dataset or a model, run benchmarks."""
+"""Reproduce the studies of the paper; audit a dataset or a model."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +12,6 @@ from dygmamba.api.argument_types import check_arguments, get_run_path
 from dygmamba.api.datasets import Source, resolve_data
 from dygmamba.api.validation import check_run_protocol
 from dygmamba.core.errors import ConfigError
-from dygmamba.core.files.writing import make_folder
 from dygmamba.core.progress import SILENT, Progress
 from dygmamba.data.events.split_spec import AUTO_PROTOCOL
 from dygmamba.data.storage.dataset import Dataset
@@ -22,7 +20,6 @@ from dygmamba.data.storage.library import open_dataset
 from dygmamba.lab.audit import Audit, audit_stream
 from dygmamba.lab.audit import write_page as write_audit_page
 from dygmamba.lab.audit_model import build_audited_model, build_audited_run
-from dygmamba.lab.benchmarks.harness import BenchmarkRow
 from dygmamba.lab.job import Job
 from dygmamba.lab.pool import JobCallback, JobEvent, raise_if_failed
 from dygmamba.lab.reproduction import (
@@ -282,45 +279,3 @@ def _path(given: Path | str | None) -> Path | None:
 def write_audit(found: Audit, out: Path) -> Path:
     """Write an audit as a page."""
     return write_audit_page(found, out)
-
-
-@dataclass(frozen=True, slots=True)
-class BenchmarkResult:
-    """Rows of a benchmark, and the files it wrote."""
-
-    device: str
-    rows: list[BenchmarkRow]
-    files: list[Path]
-
-
-def run_benchmark(
-    name: str,
-    *,
-    device: str = "cpu",
-    out: Path | None = None,
-    sizes: Sequence[int] = (),
-    events: int | None = None,
-    soak: float | None = None,
-    progress: Progress = SILENT,
-) -> BenchmarkResult:
-    """Check a part of the package against its reference, then time both.
-
-    Args:
-        name: The benchmark.
-        device: Where to run it.
-        out: Folder for tables and pictures, of benchmarks that write some.
-        sizes: Numbers of events of 'size'.
-        events: Number of events of the stream of 'serve'; by default it is UCI.
-        soak: Seconds for which 'serve' keeps a server under load and watches its memory.
-        progress: Receives messages.
-    """
-    kind, module = choose_device(device).type, import_module(f"dygmamba.lab.benchmarks.{name}")
-    folder, writes, more = out or Path(f"bench-{name}"), hasattr(module, "write"), {}
-    if writes:
-        make_folder(folder)  # before minutes of work
-    if name == "size":
-        more = {"sizes": tuple(sizes) or module.SIZES, "folder": folder}
-    elif name == "serve":
-        more = {"events": events, "soak": soak, "folder": out}
-    rows = module.run(kind, progress.message, **more)
-    return BenchmarkResult(kind, rows, list(module.write(rows, folder)) if writes else [])

@@ -124,9 +124,6 @@ COMMANDS = {
         "models",
         "List the models: what each looks at, its trained parameters, and the events it reads per query.",
     ),
-    "bench": CommandEntry(
-        "studies", "bench", "Check a part of the package against its reference, then time both."
-    ),
 }
 DATA_COMMANDS = {
     "describe": CommandEntry(

@@ -1,9 +1,7 @@
-"""Commands of the laboratory: `reproduce` a study of the paper, `bench` a part of the package."""
+"""The command `reproduce`: a study of the paper."""
 
-import math
 import shlex
 import sys
-from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,7 +10,7 @@ import typer
 
 from dygmamba.api import precheck
 from dygmamba.api.formatting import format_rough_duration
-from dygmamba.cli.console import emit_json, plain_table, print_line, print_note, stdout
+from dygmamba.cli.console import emit_json, plain_table, print_note, stdout
 from dygmamba.cli.options import (
     DataDir,
     Device,
@@ -25,32 +23,11 @@ from dygmamba.cli.options import (
 )
 from dygmamba.cli.progress import print_message, show_progress
 from dygmamba.cli.tables import print_document
-from dygmamba.core.errors import ConfigError
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
-    from dygmamba.api.studies import BenchmarkRow, StudyPlan
+    from dygmamba.api.studies import StudyPlan
 
 UNMEASURED = "not measured"
-MIN_EVENTS, MAX_EVENTS = 2_000, 2**31  # of the benchmark 'size'
-
-# Heading -> cell of a row; a column without any value is left out.
-BENCH_COLUMNS: dict[str, Callable[["BenchmarkRow"], str]] = {
-    "ours": lambda row: _format_time(row.seconds),
-    "reference": lambda row: _format_time(row.reference_seconds),
-    "ratio": lambda row: _format_number(row.ratio, ",.1f", "x"),
-    "extra peak": lambda row: _format_number(row.peak_mb, ",.0f", " MB"),
-    "reference's peak": lambda row: _format_number(row.reference_mb, ",.0f", " MB"),
-    "anchor": lambda row: _format_time(row.anchor_seconds),
-    "anchor ratio": lambda row: _format_number(row.anchor_ratio, ",.1f", "x"),
-    "anchor's peak": lambda row: _format_number(row.anchor_mb, ",.0f", " MB"),
-    "ours / anchor's": lambda row: _format_number(row.anchor_mb_share, ".2f", ""),
-    "growth": lambda row: _format_number(row.growth, ".2f", "x"),
-    "of the peak": lambda row: _format_number(row.growth_mb, ".2f", "x"),
-    "GFLOP/s": lambda row: _format_number(row.gflops, ",.1f", ""),
-    "of a matrix product": lambda row: _format_number(row.bound_share, ".0%", ""),
-}
 
 
 def reproduce(
@@ -151,116 +128,3 @@ def _print_plan(plan: "StudyPlan", as_json: bool) -> None:
 
 def _count_runs(number: int) -> str:
     return f"{number:,} run" + "s" * (number != 1)
-
-
-def bench(
-    name: Annotated[str, typer.Argument(help=f"Run this benchmark: {', '.join(precheck.BENCHMARKS)}.")],
-    device: Annotated[str, typer.Option(help="Run on cpu or cuda.")] = "cpu",
-    out: Annotated[
-        Path | None,
-        typer.Option(help="Write the tables and the picture of 'length' or 'size' to this folder."),
-    ] = None,
-    sizes: Annotated[
-        str, typer.Option(help="Use these numbers of events for 'size' (comma-separated), e.g. 1e6,1e7.")
-    ] = "",
-    events: Annotated[
-        str, typer.Option(help="Use a generated stream of this many events for 'serve', e.g. 1e6.")
-    ] = "",
-    soak: Annotated[
-        str,
-        typer.Option(
-            help="Keep the server of 'serve' under load for this time and watch its memory, e.g. 10m."
-        ),
-    ] = "",
-    as_json: Json = False,
-) -> None:
-    """Check a part of the package against its reference, then time both.
-
-    Training is timed on UCI if it is found ($DYGMAMBA_DATA), else on a generated stream of the same size.
-    """
-    precheck.check_benchmark(name, device)
-    numbers, number = _parse_sizes("--sizes", sizes), _parse_sizes("--events", events)
-    seconds = precheck.check_soak(name, soak, has_events=bool(events))
-    if len(number) > 1:
-        raise ConfigError(f"--events takes one number; got {events!r}", code="malformed-sizes")
-
-    from dygmamba.api.studies import run_benchmark
-
-    with show_progress() as progress:
-        result = run_benchmark(
-            name,
-            device=device,
-            out=out,
-            sizes=numbers,
-            events=number[0] if number else None,
-            soak=seconds,
-            progress=progress,
-        )
-    for path in result.files:
-        print_note(f"wrote {path}")
-    if as_json:
-        emit_json(
-            {"bench": name, "device": result.device, "rows": [_row_to_json(row) for row in result.rows]}
-        )
-        return
-    _print_wide(_make_bench_table(result.rows))
-    for row in result.rows:
-        if row.note:
-            print_line(f"{row.case.strip()}: {row.note}")
-
-
-def _parse_sizes(option: str, text: str) -> tuple[int, ...]:
-    """Return numbers of events, smallest first; 1e6 is one too."""
-    try:
-        numbers = sorted(int(float(part)) for part in text.split(",") if part.strip())
-    except (ValueError, OverflowError) as error:
-        raise ConfigError(
-            f"{option} takes numbers like 1e6,1e7; got {text!r}", code="malformed-sizes"
-        ) from error
-    if numbers and not MIN_EVENTS <= numbers[0] <= numbers[-1] < MAX_EVENTS:
-        raise ConfigError(
-            f"{option} takes numbers from {MIN_EVENTS:,} to below {MAX_EVENTS:,}; got {text!r}",
-            code="sizes-out-of-range",
-        )
-    return tuple(numbers)
-
-
-def _make_bench_table(rows: list["BenchmarkRow"]) -> "Table":
-    cells = {heading: [cell(row) for row in rows] for heading, cell in BENCH_COLUMNS.items()}
-    shown = {heading: column for heading, column in cells.items() if any(column)}
-    table = plain_table("case", figures=tuple(shown))
-    table.columns[0].no_wrap = True
-    for row, *own in zip(rows, *shown.values(), strict=True):
-        table.add_row(row.case, *own)
-    return table
-
-
-def _print_wide(table: "Table") -> None:
-    """Print a table in its full width: numbers are not worth breaking to fit 80 columns."""
-    from rich.measure import Measurement
-
-    console = stdout()
-    width = Measurement.get(console, console.options.update(max_width=400), table).maximum
-    stdout(max(width, console.width)).print(table)
-
-
-def _row_to_json(row: "BenchmarkRow") -> dict[str, Any]:
-    """Return a row as plain values; what was not measured is null."""
-    return {key: value if _is_measured(value) else None for key, value in asdict(row).items()}
-
-
-def _is_measured(value: Any) -> bool:
-    return value is not None and not (isinstance(value, float) and math.isnan(value))
-
-
-def _format_number(value: float | None, form: str, unit: str) -> str:
-    return f"{value:{form}}{unit}" if _is_measured(value) else ""
-
-
-def _format_time(seconds: float | None) -> str:
-    long = seconds is not None and seconds >= 1
-    return (
-        _format_number(seconds, ",.2f", " s")
-        if long
-        else _format_number(seconds and 1e3 * seconds, ",.2f", " ms")
-    )

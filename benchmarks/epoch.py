@@ -9,24 +9,23 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
-from dygmamba.engine.fit import Trainer
-from dygmamba.engine.stream import Stream
-from dygmamba.lab.benchmarks import step
-from dygmamba.lab.benchmarks.harness import (
+from benchmarks import step
+from benchmarks.harness import (
     EPOCH_ANCHORS,
     UCI,
     BenchmarkRow,
-    Log,
     anchors_apply,
     build_trainer,
     find_last_full_batch,
-    ignore_message,
+    log,
     measure_median_seconds,
     open_benchmark_stream,
     require_same_scores,
     synchronize,
     track_device_peak,
 )
+from dygmamba.engine.fit import Trainer
+from dygmamba.engine.stream import Stream
 
 BATCH = 200
 STEPS = 20  # timed on a CPU
@@ -61,7 +60,7 @@ CASES = {
 }
 
 
-def run(device: str, log: Log = ignore_message) -> list[BenchmarkRow]:
+def run(device: str) -> list[BenchmarkRow]:
     """Check the scores of each model, then time its epoch."""
     name, stream = open_benchmark_stream(device)
     rows = []

@@ -1,6 +1,6 @@
 """The stages of the benchmark `size`, each run in a process of its own to measure its memory alone.
 
-`python -m dygmamba.lab.benchmarks.size_stages STAGE FOLDER EVENTS` prints one line of JSON with times and peaks. The
+`python -m benchmarks.size_stages STAGE FOLDER EVENTS` prints one line of JSON with times and peaks. The
 functions import what they need, so that a stage has nothing else in memory.
 """
 
@@ -125,10 +125,10 @@ def train_steps(folder: Path, events: int) -> Laps:
     """
     import torch
 
+    from benchmarks.harness import build_trainer, find_last_full_batch
     from dygmamba.data.events.splits import chronological_split
     from dygmamba.data.storage.dataset import load_dataset
     from dygmamba.engine.stream import Stream
-    from dygmamba.lab.benchmarks.harness import build_trainer, find_last_full_batch
 
     store = load_dataset(folder / f"{NAME}.safetensors").store
     timer = LapTimer()

@@ -10,14 +10,11 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from dygmamba.engine.evaluation import rank_evaluation_set
-from dygmamba.engine.fit import Trainer
-from dygmamba.lab.benchmarks.harness import (
+from benchmarks.harness import (
     SEED,
     BenchmarkRow,
-    Log,
     build_trainer,
-    ignore_message,
+    log,
     measure_median_seconds,
     open_benchmark_stream,
     require,
@@ -25,6 +22,8 @@ from dygmamba.lab.benchmarks.harness import (
     synchronize,
     track_device_peak,
 )
+from dygmamba.engine.evaluation import rank_evaluation_set
+from dygmamba.engine.fit import Trainer
 from dygmamba.tasks.base import EvaluationSet
 from dygmamba.tasks.candidates import SampledCandidates
 from dygmamba.tasks.link import build_link_set
@@ -37,7 +36,7 @@ MAX_MOVED_RANKS = 0.1  # share of the ranks that may differ: rounding reorders n
 PAIRS = 200
 
 
-def run(device: str, log: Log = ignore_message) -> list[BenchmarkRow]:
+def run(device: str) -> list[BenchmarkRow]:
     """Check scores and ranks, then measure time and peak memory per model and number of candidates."""
     name, stream = open_benchmark_stream(device)
     evaluation_set, rows = build_link_set(stream.store, stream.split, "test"), []

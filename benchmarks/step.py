@@ -11,15 +11,12 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
-from dygmamba.engine.fit import Trainer
-from dygmamba.engine.stream import Stream
-from dygmamba.lab.benchmarks.harness import (
+from benchmarks.harness import (
     BenchmarkRow,
-    Log,
     accumulate_gradients,
     build_trainer,
     get_training_context,
-    ignore_message,
+    log,
     make_last_step,
     measure_median_seconds,
     measure_step_parts,
@@ -29,6 +26,8 @@ from dygmamba.lab.benchmarks.harness import (
     synchronize,
     track_device_peak,
 )
+from dygmamba.engine.fit import Trainer
+from dygmamba.engine.stream import Stream
 from dygmamba.nn.ssm import Direction
 from dygmamba.ops.dispatch import use_reference
 
@@ -45,7 +44,7 @@ MATMUL_SIDE = 1024  # of the matrix product that the step is compared with
 SCAN_FORWARD, SCAN_BACKWARD = 10, 30
 
 
-def run(device: str, log: Log = ignore_message) -> list[BenchmarkRow]:
+def run(device: str) -> list[BenchmarkRow]:
     """Check loss and gradients, then measure the whole step and its parts."""
     name, stream = open_benchmark_stream(device)
     few = REFERENCE_BATCH[device]

@@ -2,7 +2,7 @@
 
 The run is made of a short training on the first events of a generated stream, whose trees are then carried over to a
 run on the whole stream without further rounds: what a state costs depends on the stream, not on the training. Every
-stage runs in a process of its own, `python -m dygmamba.lab.benchmarks.serve_size STAGE FOLDER RUN`, which prints one
+stage runs in a process of its own, `python -m benchmarks.serve_size STAGE FOLDER RUN`, which prints one
 line of JSON. Scores after a restart must equal those before it bit for bit; those of short streams must also equal the
 scores of the run that observes the same events at once.
 """
@@ -20,15 +20,15 @@ import numpy as np
 import pyarrow as pa
 import torch
 
+from benchmarks.harness import SEED, BenchmarkRow, log, require
+from benchmarks.serve_process import DATA, open_predictor, start_server
+from benchmarks.size_stages import EVENTS_PER_NODE, LapTimer
 from dygmamba.core.memory_budget import get_peak_memory
 from dygmamba.core.progress import SILENT
 from dygmamba.data.events.ids import NodeIds
 from dygmamba.data.events.splits import SplitRule
 from dygmamba.data.generate.stream import GeneratorConfig, generate_stream
 from dygmamba.data.storage.dataset import Dataset, save_dataset
-from dygmamba.lab.benchmarks.harness import SEED, BenchmarkRow, Log, require
-from dygmamba.lab.benchmarks.serve_process import DATA, open_predictor, start_server
-from dygmamba.lab.benchmarks.size_stages import EVENTS_PER_NODE, LapTimer
 from dygmamba.live.live_run import LiveRun
 from dygmamba.live.serving_state import ServedRun
 from dygmamba.live.snapshots import STATE_FOLDER, list_snapshots
@@ -47,7 +47,7 @@ MAX_CHECKED_EVENTS = 2_000_000  # of streams whose scores are compared with thos
 Seconds = list[float]
 
 
-def run(device: str, log: Log, events: int, folder: Path | None = None) -> list[BenchmarkRow]:
+def run(device: str, events: int, folder: Path | None = None) -> list[BenchmarkRow]:
     """Measure every stage with a stream of `events` events."""
     with TemporaryDirectory(dir=folder) as place:
         root = Path(place)

@@ -17,6 +17,16 @@ from typing import Any
 import numpy as np
 import torch
 
+from benchmarks import serve_size
+from benchmarks.harness import (
+    SEED,
+    STAND_IN_STREAM,
+    UCI,
+    BenchmarkRow,
+    log,
+    require,
+)
+from benchmarks.serve_process import DATA, RunningServer, open_predictor, start_server
 from dygmamba.core.errors import NotFoundError
 from dygmamba.core.files.writing import make_folder
 from dygmamba.core.progress import SILENT
@@ -24,17 +34,6 @@ from dygmamba.data.events.ids import NodeIds
 from dygmamba.data.generate.stream import generate_stream
 from dygmamba.data.storage.dataset import Dataset, save_dataset
 from dygmamba.data.storage.library import open_dataset
-from dygmamba.lab.benchmarks import serve_size, serve_soak
-from dygmamba.lab.benchmarks.harness import (
-    SEED,
-    STAND_IN_STREAM,
-    UCI,
-    BenchmarkRow,
-    Log,
-    ignore_message,
-    require,
-)
-from dygmamba.lab.benchmarks.serve_process import DATA, RunningServer, open_predictor, start_server
 from dygmamba.models.base import RoundLearner
 from dygmamba.runs.link_training import start_link_run
 from dygmamba.runs.predictor import Predictor
@@ -50,21 +49,13 @@ MAX_SECONDS = 20.0  # a slow model gets fewer requests of a kind
 CHECKED_PAIRS = 200
 
 
-def run(
-    device: str,
-    log: Log = ignore_message,
-    events: int | None = None,
-    soak: float | None = None,
-    folder: Path | None = None,
-) -> list[BenchmarkRow]:
-    """Measure the server; with `events` a stream of that size, with `soak` the memory under load for some seconds.
+def run(device: str, events: int | None = None, folder: Path | None = None) -> list[BenchmarkRow]:
+    """Measure the server; with `events` one that starts with a generated stream of that size.
 
     Trees are trained; DyG-Mamba has the weights that it starts with, which score as fast as any.
     """
-    if soak is not None:
-        return serve_soak.run(device, log, soak, events or serve_soak.EVENTS, folder)
     if events is not None:
-        return serve_size.run(device, log, events, folder)
+        return serve_size.run(device, events, folder)
     with TemporaryDirectory(dir=folder) as place:
         root, dataset = Path(place), open_stream()
         make_folder(root / DATA)
@@ -77,13 +68,11 @@ def run(
                 fit(SILENT)
             else:
                 fit.checkpoints.save(fit.state, better=True)
-            rows += _measure_model(model, fit.run.path, root, device, dataset, log)
+            rows += _measure_model(model, fit.run.path, root, device, dataset)
     return rows
 
 
-def _measure_model(
-    model: str, path: Path, folder: Path, device: str, dataset: Dataset, log: Log
-) -> list[BenchmarkRow]:
+def _measure_model(model: str, path: Path, folder: Path, device: str, dataset: Dataset) -> list[BenchmarkRow]:
     """Check the scores of a server, then measure it with batches and without."""
     load, rows = RequestLoad.continue_stream(dataset), []
     for name, pairs in (("direct", 1), ("batched", ServerSettings().batch_pairs)):

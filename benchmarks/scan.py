@@ -11,15 +11,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dygmamba.lab.benchmarks.harness import (
+from benchmarks.harness import (
     ANCHOR_CHANNELS,
     ANCHOR_STATES,
     SCAN_ANCHORS,
     BenchmarkRow,
-    Log,
     ScanAnchor,
     anchors_apply,
-    ignore_message,
+    log,
     measure_median_seconds,
     require,
     synchronize,
@@ -35,7 +34,7 @@ TOLERANCE = 1e-5
 Scan = Callable[..., tuple[Tensor, Tensor]]
 
 
-def run(device: str, log: Log = ignore_message) -> list[BenchmarkRow]:
+def run(device: str) -> list[BenchmarkRow]:
     """Check values and gradients of `span_scan` with skip and gate in float32, then time it."""
     check_scan(device)
     x = make_inputs(*SIZE, device)
@@ -45,7 +44,7 @@ def run(device: str, log: Log = ignore_message) -> list[BenchmarkRow]:
     log("timing the reference loop once")
     slow = measure_median_seconds(lambda: run_forward_backward(reference.span_scan, x), repeats=1, warmup=0)
     rows = [BenchmarkRow.from_times("scan " + "x".join(map(str, SIZE)), seconds, slow, peak[0])]
-    return [*rows, *measure_anchor_shapes(log)] if device == "cuda" else rows
+    return [*rows, *measure_anchor_shapes()] if device == "cuda" else rows
 
 
 def check_scan(device: str) -> None:
@@ -54,7 +53,7 @@ def check_scan(device: str) -> None:
     require(measure_error(device) < TOLERANCE, claim)
 
 
-def measure_anchor_shapes(log: Log) -> list[BenchmarkRow]:
+def measure_anchor_shapes() -> list[BenchmarkRow]:
     """Measure forward + backward for every shape of the anchors and both rules, after a check of a large shape.
 
     The scan of the anchors uses Euler's rule; the exact rule, which is our default, computes more.

@@ -4,21 +4,21 @@ The references are what the published implementations do: a Python loop over the
 """
 
 import time
+from collections.abc import Callable
 
 import numpy as np
 import torch
 
-from dygmamba.data.events.event_store import EventStore
-from dygmamba.data.generate.stream import GeneratorConfig, generate_stream
-from dygmamba.lab.benchmarks.harness import (
+from benchmarks.harness import (
     BenchmarkRow,
-    Log,
-    ignore_message,
+    log,
     measure_median_seconds,
     require,
     synchronize,
     track_peak_memory,
 )
+from dygmamba.data.events.event_store import EventStore
+from dygmamba.data.generate.stream import GeneratorConfig, generate_stream
 from dygmamba.ops.cooccurrence import cooccurrence
 from dygmamba.ops.decayed_counts import count_before
 from dygmamba.sampling.index import NeighborIndex, gather_view
@@ -28,7 +28,7 @@ QUERIES, LENGTH = 600, 512
 LARGE_EVENTS, LARGE_NODES = 22_800_000, 638_000
 
 
-def run(device: str, log: Log = ignore_message) -> list[BenchmarkRow]:
+def run(device: str) -> list[BenchmarkRow]:
     """Measure the four cases; each is checked against its reference before it is timed."""
     log("generating a stream of 60,000 events")
     store = generate_stream(GeneratorConfig(seed=1, nodes=400, events=60_000))
@@ -60,16 +60,11 @@ def _measure_lookup(
     # Time the reference first: later, the allocator would reuse our blocks and its zeroed arrays would cost nothing.
     slow = measure_median_seconds(lambda: reference_lookup(histories, nodes, times, LENGTH), repeats=20)
     moved, moved_node, moved_when = index.to(device), node.to(device), when.to(device)
-
-    def fast() -> None:
-        moved.recent(moved_node, moved_when, LENGTH)
-        synchronize(device)
-
-    with track_peak_memory() as peak:
-        fast()
-    seconds = measure_median_seconds(fast, repeats=200, warmup=10)
+    row = _measure_fast(
+        "neighbor look-up", lambda: moved.recent(moved_node, moved_when, LENGTH), slow, device, repeats=200
+    )
     check_rows(QUERIES)
-    return BenchmarkRow("neighbor look-up", seconds, slow, slow / seconds, peak[0])
+    return row
 
 
 def _measure_cooccurrence(sequences: NeighborSequence, device: str) -> BenchmarkRow:
@@ -82,15 +77,7 @@ def _measure_cooccurrence(sequences: NeighborSequence, device: str) -> Benchmark
     require(same, "co-occurrence counts equal the counts row by row")
     slow = measure_median_seconds(lambda: reference_cooccurrence(*rows), repeats=3, warmup=0)
     moved = [x.to(device) for x in (left.node, right.node, left.mask, right.mask)]
-
-    def fast() -> None:
-        cooccurrence(*moved)
-        synchronize(device)
-
-    with track_peak_memory() as peak:
-        fast()
-    seconds = measure_median_seconds(fast, repeats=50, warmup=5)
-    return BenchmarkRow("co-occurrence", seconds, slow, slow / seconds, peak[0])
+    return _measure_fast("co-occurrence", lambda: cooccurrence(*moved), slow, device, repeats=50)
 
 
 def _measure_decayed_counts(
@@ -114,15 +101,23 @@ def _measure_decayed_counts(
     )
     slow = measure_median_seconds(lambda: reference_decayed_counts(*queries), repeats=5)
     lists, moved_group, moved_when = grouped.lists.to(device), group.to(device), when.to(device)
+    return _measure_fast(
+        "decayed counts", lambda: count_before(lists, moved_group, moved_when), slow, device, repeats=200
+    )
+
+
+def _measure_fast(
+    case: str, work: Callable[[], object], slow: float, device: str, repeats: int
+) -> BenchmarkRow:
+    """Measure peak and median time of a fast path whose reference takes `slow` seconds."""
 
     def fast() -> None:
-        count_before(lists, moved_group, moved_when)
+        work()
         synchronize(device)
 
     with track_peak_memory() as peak:
         fast()
-    seconds = measure_median_seconds(fast, repeats=200, warmup=10)
-    return BenchmarkRow("decayed counts", seconds, slow, slow / seconds, peak[0])
+    return BenchmarkRow.from_times(case, measure_median_seconds(fast, repeats, warmup=10), slow, peak[0])
 
 
 def reference_decayed_counts(

@@ -1,6 +1,6 @@
 """The server of the benchmark `serve`: a process of its own, so that clients do not share its interpreter.
 
-`python -m dygmamba.lab.benchmarks.serve_process RUN STATE DEVICE BATCH_PAIRS` serves on a free port and prints the
+`python -m benchmarks.serve_process RUN STATE DEVICE BATCH_PAIRS` serves on a free port and prints the
 address.
 """
 

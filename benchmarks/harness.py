@@ -5,15 +5,14 @@ same run, which mean the same on every machine. Anchors are absolute times of ot
 NVIDIA H200 (torch 2.11, CUDA 13.0). They are compared only on that kind of GPU.
 """
 
-import csv
 import ctypes
 import gc
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import asdict, dataclass, fields
-from io import StringIO
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
@@ -24,8 +23,7 @@ from jaxtyping import Float, Int64
 from torch import Tensor
 
 from dygmamba.config import build_config, find_preset
-from dygmamba.core.errors import ConfigError, DygError, NotFoundError
-from dygmamba.core.files.writing import make_folder, write_text
+from dygmamba.core.errors import NotFoundError
 from dygmamba.data.events.splits import chronological_split
 from dygmamba.data.generate.stream import GeneratorConfig, generate_stream
 from dygmamba.data.storage.library import open_dataset
@@ -52,18 +50,15 @@ OBSERVED_EVENTS = 1_000  # events that a model with a memory has observed before
 STEP_PARTS = ("look-up", "forward", "backward", "update")
 
 Ids = Int64[Tensor, "b"]
-Log = Callable[[str], object]  # receives progress messages
 
 
-def ignore_message(message: str) -> None:
-    pass
+def log(message: str) -> None:
+    """Print what is being done on stderr."""
+    sys.stderr.write(f"{message}\n")
 
 
-class WrongResultError(DygError):
+class WrongResultError(Exception):
     """A fast path differs from its reference, so its speed is not measured."""
-
-    exit_code = 1
-    code = "wrong-result"
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +66,7 @@ class BenchmarkRow:
     """One measured case: time of the fast path and of the reference, and the peak of additional memory.
 
     Values that were not measured are None. A case that ran out of memory has no time and a note that says so. The
-    fields are the columns of the CSV and JSON output.
+    fields are the columns of the JSON output.
     """
 
     case: str
@@ -114,23 +109,12 @@ class BenchmarkRow:
             **more,
         )
 
-
-def format_rows_csv(rows: list[BenchmarkRow]) -> str:
-    """Format every column of every row as CSV."""
-    text = StringIO(newline="")
-    writer = csv.DictWriter(text, [field.name for field in fields(BenchmarkRow)])
-    writer.writeheader()
-    writer.writerows(asdict(row) for row in rows)
-    return text.getvalue()
-
-
-def write_tables(folder: Path, name: str, rows: list[BenchmarkRow], markdown: str, svg: str) -> list[Path]:
-    """Write the rows as CSV, their table as Markdown and their chart as SVG, all called `name`."""
-    make_folder(folder)
-    texts = {"csv": format_rows_csv(rows), "md": markdown, "svg": svg}
-    for suffix, text in texts.items():
-        write_text(folder / f"{name}.{suffix}", text)
-    return [folder / f"{name}.{suffix}" for suffix in texts]
+    def compare_growth(self, before: "BenchmarkRow | None") -> "BenchmarkRow":
+        """Return the row with its growth over the same measurement at the previous size."""
+        if before is None or not before.seconds or not self.seconds:
+            return self
+        memory = self.peak_mb / before.peak_mb if before.peak_mb > 0 else None
+        return replace(self, growth=self.seconds / before.seconds, growth_mb=memory)
 
 
 def require(truth: bool, claim: str) -> None:
@@ -234,11 +218,7 @@ def build_trainer(model: str, stream: Stream, settings: dict[str, Any], **loop: 
     published, own = separate_settings(find_preset(model, UCI) | settings)
     torch.manual_seed(SEED)
     scorer = spec.build(build_config(spec.config, own), DatasetFacts.of(stream.store, stream.split.train))
-    if not isinstance(scorer, EncoderScorer):
-        raise ConfigError(
-            f"model '{model}' needs no training; this benchmark needs a model that is trained",
-            code="model-without-training",
-        )
+    assert isinstance(scorer, EncoderScorer)
     config = build_config(FitConfig, published | {"save_every": 1e9} | loop)
     task = LinkTask.create(stream.store, stream.split, stream.device)
     run = RunDirectory(Path("never-written"))
@@ -297,10 +277,7 @@ def select_last_batch(trainer: Trainer, size: int | None = None) -> tuple[Ids, I
 
 def get_training_context(trainer: Trainer) -> TrainingContext:
     """Return the parts of a gradient step: view, loss, optimizer."""
-    if not isinstance(trainer.executor, BatchExecutor):
-        raise ConfigError(
-            "this model is not trained by gradient steps; choose one that is", code="model-without-gradient"
-        )
+    assert isinstance(trainer.executor, BatchExecutor)
     return trainer.executor.context
 
 

@@ -5,27 +5,22 @@ memory, its series ends.
 """
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import torch
 
-from dygmamba.data.events.event_store import EventStore
-from dygmamba.data.events.splits import Split
-from dygmamba.engine.stream import Stream
-from dygmamba.lab.benchmarks.harness import (
+from benchmarks.harness import (
     BenchmarkRow,
-    Log,
     build_trainer,
-    ignore_message,
+    log,
     make_last_step,
     measure_median_seconds,
     require_same_scores,
     track_device_peak,
-    write_tables,
 )
-from dygmamba.report.charts import render_svg_file
-from dygmamba.report.document import LineChart, Point
+from dygmamba.data.events.event_store import EventStore
+from dygmamba.data.events.splits import Split
+from dygmamba.engine.stream import Stream
 
 NODES = 64
 BATCH = {"cpu": 4, "cuda": 32}
@@ -36,7 +31,7 @@ CHECK_LENGTH, PAIRS = 256, 8  # sequence length and number of pairs of the check
 REPEATS = 5
 
 
-def run(device: str, log: Log = ignore_message) -> list[BenchmarkRow]:
+def run(device: str) -> list[BenchmarkRow]:
     """Check the scores of both models at one length, then measure each model at every length."""
     stream = generate_dense_stream(max(LENGTHS[device]), device)
     for model, settings in MODELS.items():
@@ -45,7 +40,7 @@ def run(device: str, log: Log = ignore_message) -> list[BenchmarkRow]:
     reference: dict[int, BenchmarkRow] = {}
     rows: list[BenchmarkRow] = []
     for model in MODELS:
-        series = measure_series(stream, model, reference, log)
+        series = measure_series(stream, model, reference)
         reference = {length: row for length, row in series.items() if row.seconds is not None}
         rows += series.values()
     return rows
@@ -64,9 +59,7 @@ def generate_dense_stream(longest: int, device: str) -> Stream:
     return Stream(store, split, torch.device(device))
 
 
-def measure_series(
-    stream: Stream, model: str, reference: dict[int, BenchmarkRow], log: Log
-) -> dict[int, BenchmarkRow]:
+def measure_series(stream: Stream, model: str, reference: dict[int, BenchmarkRow]) -> dict[int, BenchmarkRow]:
     """Measure a model at every length until it runs out of memory; `reference` are the rows of the other model."""
     device = stream.device.type
     rows: dict[int, BenchmarkRow] = {}
@@ -81,11 +74,7 @@ def measure_series(
                 case, None, None, None, float("nan"), note="out of memory; the series ends"
             )
             break
-        row = add_reference(row, reference.get(length))
-        if last is not None and last.seconds and row.seconds:
-            memory = row.peak_mb / last.peak_mb if last.peak_mb > 0 else None
-            row = replace(row, growth=row.seconds / last.seconds, growth_mb=memory)
-        rows[length] = last = row
+        rows[length] = last = add_reference(row, reference.get(length)).compare_growth(last)
     return rows
 
 
@@ -107,41 +96,3 @@ def add_reference(row: BenchmarkRow, other: BenchmarkRow | None) -> BenchmarkRow
         return row
     ratio = other.seconds / row.seconds
     return replace(row, reference_seconds=other.seconds, ratio=ratio, reference_mb=other.peak_mb)
-
-
-def write(rows: list[BenchmarkRow], folder: Path) -> list[Path]:
-    """Write the table as CSV and Markdown, and the chart as SVG."""
-    return write_tables(folder, "length", rows, format_markdown(rows), render_svg_file(build_charts(rows)))
-
-
-def format_markdown(rows: list[BenchmarkRow]) -> str:
-    """Format one line per model and length."""
-    lines = ["| step | ms | growth | peak MB | growth |", "|---|---|---|---|---|"]
-    for row in rows:
-        if row.seconds is None:
-            lines.append(f"| {row.case} | {row.note} | | | |")
-            continue
-        cells = [row.case, f"{1e3 * row.seconds:.2f}", _format_factor(row.growth), f"{row.peak_mb:.0f}"]
-        lines.append("| " + " | ".join([*cells, _format_factor(row.growth_mb)]) + " |")
-    return "\n".join(lines) + "\n"
-
-
-def _format_factor(growth: float | None) -> str:
-    return "" if growth is None else f"{growth:.2f}x"
-
-
-def build_charts(rows: list[BenchmarkRow]) -> list[LineChart]:
-    """Plot time and memory against length, one curve per model."""
-    timed = [(row, *row.case.partition(" L=")[::2]) for row in rows if row.seconds is not None]
-    times: dict[str, list[Point]] = {}
-    sizes: dict[str, list[Point]] = {}
-    for row, model, rest in timed:
-        length = float(rest.partition(",")[0])
-        times.setdefault(model, []).append((length, 1e3 * (row.seconds or 0)))
-        sizes.setdefault(model, []).append((length, row.peak_mb))
-    axis = "tokens per sequence"
-    charts = {"time of a training step": ("ms", times), "peak memory": ("MB", sizes)}
-    return [
-        LineChart(title, axis, unit, lines, x_kind="log", y_kind="log")
-        for title, (unit, lines) in charts.items()
-    ]

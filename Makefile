@@ -108,7 +108,7 @@ torture: $(READY)
 
 # docs/research/results.md out of docs/research/results/: the stored results and the text around them
 results: $(READY)
-	$(BIN)/python -m dygmamba.lab.results_page docs/research/results
+	$(BIN)/python -m research.results_page docs/research/results
 
 # sdist and wheel, in dist/
 build: $(READY)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from dygmamba.lab.results_page import BLOCK, BLOCKS, PLACEHOLDER
+from research.results_page import BLOCK, BLOCKS, PLACEHOLDER
 
 ROOT = Path(__file__).parents[1]
 MANUAL = [

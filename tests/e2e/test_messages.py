@@ -31,16 +31,12 @@ def test_a_sentence_names_options(python, command):
 
 
 def test_below_the_command_line_nothing_speaks_of_options():
-    """No message of the library contains an option; `import_line` (data/catalogue) is a command line on purpose.
-
-    So are the studies of the laboratory that run as modules.
-    """
+    """No message of the library contains an option; `import_line` (data/catalogue) is a command line on purpose."""
     root = Path(dygmamba.__file__).parent
     found = [
         f"{path.relative_to(root)}: {line.strip()}"
         for path in sorted(root.rglob("*.py"))
-        if not {"cli", "benchmarks"} & set(path.relative_to(root).parts)
-        and path.name not in ("fetch.py", "study_command.py")
+        if "cli" not in path.relative_to(root).parts and path.name != "fetch.py"
         for line in path.read_text().splitlines()
         if re.search(r"(?<![\w-])--[a-z]", line)
     ]

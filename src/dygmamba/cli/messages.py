@@ -10,7 +10,7 @@ _OPTION_NAMES = (
     "draws dst encoding epochs events every fail_above fail_below features fill filtered finetune force format "
     "header host hours label late law log loss max_ahead memory metrics model negatives node_features node_time "
     "nodes on_late only_new orders out pairs period port preset processes raw refit replay resume seed seeds set "
-    "setting sizes skip_bad soak sources speed split src start state store_negatives studies task threshold time "
+    "setting skip_bad sources speed split src start state store_negatives studies task threshold time "
     "time_format time_unit tls_cert tls_key to token top top_per_day train_candidates train_negatives trials types "
     "visible window workers"
 )

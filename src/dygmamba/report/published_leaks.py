@@ -3,7 +3,7 @@
 A published program can leak in two ways. It pads events and negatives in separate calls and reads the padding, so that
 the padded length tells them apart; or it updates a memory after each batch, so that a query sees events of its own
 time. Whether that helps depends on the dataset. `leak_channels.json` holds how much each channel reveals there, as
-measured by `python -m dygmamba.lab.leak_channels DATA_DIR`. What was not examined or not measured is "not known".
+measured by `python -m research.leak_channels DATA_DIR`. What was not examined or not measured is "not known".
 """
 
 import json

@@ -7,9 +7,9 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from dygmamba.lab.result_tables import STREAMS, find_records, format_rows
 from dygmamba.report.result_records import ResultRecord
 from dygmamba.tasks.metric_names import QUERY_TYPE_LABELS
+from research.result_tables import STREAMS, find_records, format_rows
 
 MODELS = ("trees", "walk-trees", "dyg-mamba-counts", "dyg-mamba")
 

@@ -26,14 +26,14 @@ from pathlib import Path
 
 from dygmamba.core.errors import FileError
 from dygmamba.core.files.writing import write_text
-from dygmamba.lab import (
-    ceilings_page,
-    paper_claims,
-    query_type_results,
-    stored_runs,
-)
-from dygmamba.lab.ablation_tables import build_ablation_table, build_power_table
-from dygmamba.lab.result_tables import (
+from dygmamba.lab.studies import FULL
+from dygmamba.lab.study_report import build_study_sheet
+from dygmamba.report.comparison import build_link_table, build_overview_table, describe_conditions
+from dygmamba.report.document import ReportTable, format_markdown
+from dygmamba.report.result_records import ResultRecord, StudyResults
+from research import ceilings_page, paper_claims, query_type_results, stored_runs
+from research.ablation_tables import build_ablation_table, build_power_table
+from research.result_tables import (
     build_best_published_table,
     build_channels_table,
     build_headline_table,
@@ -44,11 +44,6 @@ from dygmamba.lab.result_tables import (
     build_programs_table,
     build_rules_table,
 )
-from dygmamba.lab.studies import FULL
-from dygmamba.lab.study_report import build_study_sheet
-from dygmamba.report.comparison import build_link_table, build_overview_table, describe_conditions
-from dygmamba.report.document import ReportTable, format_markdown
-from dygmamba.report.result_records import ResultRecord, StudyResults
 
 TEMPLATE = "results.in.md"
 PLACEHOLDER = re.compile(r"^<!-- (table|overview|study|stamp) (.+) -->$", re.MULTILINE)

@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 
 from dygmamba.core.errors import FileError
-from dygmamba.lab.ablation_tables import build_ablation_table
-from dygmamba.lab.result_tables import build_headline_table, build_paper_table, get_shipped_settings
-from dygmamba.lab.results_page import BLOCK, build_results_page, fill_result_blocks
 from dygmamba.report.result_records import ResultRecord, StudyResults
 from raising import raises
+from research.ablation_tables import build_ablation_table
+from research.result_tables import build_headline_table, build_paper_table, get_shipped_settings
+from research.results_page import BLOCK, build_results_page, fill_result_blocks
 
 DOCS = Path(__file__).parents[2] / "docs" / "research"
 
@@ -41,7 +41,7 @@ def test_the_readme_has_a_generated_table():
 def test_stored_results_have_seed_visibility_batch_and_command():
     for path in sorted((DOCS / "results").glob("*.json")):
         results = StudyResults.read(path)
-        assert results.command.startswith(("dygmamba ", "python -m dygmamba.lab."))
+        assert results.command.startswith(("dygmamba ", "python -m "))
         for record in results.records:
             assert record.rows
             if record.work in ("similarity", "cost", "simulation", "ceiling"):  # not evaluated on a split

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from dygmamba.lab import paper_claims
 from dygmamba.lab.paper_plan import STEPS, PlannedStudy
 from dygmamba.report.result_records import ResultRecord, StudyResults
+from research import paper_claims
 
 ROW = {"split": "test", "setting": "transductive", "negatives": "random", "visible": "strict", "auc": 0.5}
 

@@ -1,6 +1,6 @@
 """Finished runs and studies as stored records, and the tables of `beyond.md` and `nodes.md` built from them.
 
-    python -m dygmamba.lab.stored_runs docs/research/results RUN... STUDY/results.json...
+    python -m research.stored_runs docs/research/results RUN... STUDY/results.json...
 
 adds the results of run directories (validation and test, all their negatives) to runs.json in that folder, those of
 node tasks to nodes.json, and the results that `dygmamba reproduce STUDY` wrote to STUDY.json, those of `node` to
@@ -8,6 +8,7 @@ nodes.json. A result of the same dataset, model, seed and labels (of a run: trai
 settings) replaces the one before. `make results` rebuilds the tables.
 """
 
+import shlex
 import sys
 from collections.abc import Iterable
 from dataclasses import replace
@@ -17,15 +18,15 @@ from typing import Any
 from dygmamba.core.choices import PUBLISHED_NEGATIVES
 from dygmamba.data.catalogue.known_datasets import normalize_name
 from dygmamba.engine.run_directory import RunDirectory
-from dygmamba.lab.result_tables import STREAMS, format_rows
-from dygmamba.lab.study_command import drop_path_options
 from dygmamba.models import all_models
 from dygmamba.report.comparison import collect_values, group_records
 from dygmamba.report.published import load_table
 from dygmamba.report.result_records import ResultRecord, StudyResults
+from research.result_tables import STREAMS, format_rows
 
 FILE, NODE_FILE, NODE_STUDY = "runs", "nodes", "node"
 COMMAND = "dygmamba train, dygmamba blend"
+PATH_OPTIONS = ("--out", "--data-dir")  # folders of the machine that runs a command
 KEPT_COLUMNS = ("split", "setting", "negatives", "visible", "batch", "ap", "auc", "activity_weight", "n")
 NODE_COLUMNS = (
     *(
@@ -107,6 +108,17 @@ def add_study(folder: Path, path: Path) -> None:
         command = stored.command
     ceilings = stored.ceilings | study.ceilings
     replace(stored, command=command, records=tuple(merged.values()), ceilings=ceilings).write(file)
+
+
+def drop_path_options(command: str) -> str:
+    """Return a command without the options that name folders."""
+    kept, words = [], iter(shlex.split(command))
+    for word in words:
+        if word in PATH_OPTIONS:
+            next(words, None)
+        elif not word.startswith(tuple(f"{option}=" for option in PATH_OPTIONS)):
+            kept.append(word)
+    return shlex.join(kept)
 
 
 def _label_node_record(record: ResultRecord) -> ResultRecord:

@@ -1,6 +1,6 @@
 """Oracles and bounds of the published evaluation sets, and the published values above them.
 
-    python -m dygmamba.lab.ceilings_page docs/research/results DATA_DIR
+    python -m research.ceilings_page docs/research/results DATA_DIR
 
 The command reads the streams from DATA_DIR and writes ceilings.json; `make results` copies its tables to
 docs/research/ceilings.md. Nothing is trained.
@@ -55,7 +55,7 @@ def compute_records(data_dir: Path) -> StudyResults:
         if data in SNAPSHOTS:
             rows = [*_compute_batch_sizes(store, split)]
             records.append(ResultRecord("ceiling", data, "oracles", None, {"by": "batch size"}, rows))
-    command = "python -m dygmamba.lab.ceilings_page docs/research/results DATA_DIR"
+    command = "python -m research.ceilings_page docs/research/results DATA_DIR"
     return StudyResults(FILE, command, tuple(records))
 
 

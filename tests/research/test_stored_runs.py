@@ -5,15 +5,15 @@ import pyarrow as pa
 import dygmamba as dm
 from dygmamba.data.events.ids import NodeIds
 from dygmamba.data.storage.dataset import Dataset
-from dygmamba.lab.stored_runs import (
+from dygmamba.report.result_records import ResultRecord, StudyResults
+from node_cases import labelled_stream
+from research.stored_runs import (
     add_runs,
     add_study,
     build_activity_table,
     build_blend_table,
     build_node_table,
 )
-from dygmamba.report.result_records import ResultRecord, StudyResults
-from node_cases import labelled_stream
 
 TREES = {"trees": 4, "rounds": 2, "epochs": 1, "least": 5, "scales": 2, "neighbors": 2, "transitions": 0}
 

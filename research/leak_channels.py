@@ -1,6 +1,6 @@
 """Measure on which datasets the two known leaks of published programs carry information about the label.
 
-`python -m dygmamba.lab.leak_channels DATA_DIR` measures the datasets with published values that the folder holds and
+`python -m research.leak_channels DATA_DIR` measures the datasets with published values that the folder holds and
 writes report/leak_channels.json, from which report/published_leaks.py decides which published values are free of leaks.
 """
 
@@ -24,7 +24,7 @@ from dygmamba.tasks.link import SETTINGS, build_link_set
 from dygmamba.tasks.metrics import PUBLISHED_BATCH, roc_auc
 
 DATASETS = ("uci", "wikipedia", "enron", "CanParl", "USLegis", "mooc")  # with published values and at hand
-COMMAND = "python -m dygmamba.lab.leak_channels DATA_DIR"
+COMMAND = "python -m research.leak_channels DATA_DIR"
 DIGITS = 4
 
 

@@ -14,13 +14,13 @@ from typing import Any
 
 import torch
 
+from dygmamba.auditing.audit import list_published_above
+from dygmamba.auditing.ceiling_bounds import NegativeDraws, bound_expectation
+from dygmamba.auditing.oracles import Ceiling, EventsByTime, compute_ceiling, score_moment
 from dygmamba.core.choices import PUBLISHED_NEGATIVES
 from dygmamba.data.events.event_store import EventStore
 from dygmamba.data.events.splits import Split, chronological_split
 from dygmamba.data.storage.library import open_dataset
-from dygmamba.lab.audit import list_published_above
-from dygmamba.lab.ceiling_bounds import NegativeDraws, bound_expectation
-from dygmamba.lab.oracles import Ceiling, EventsByTime, compute_ceiling, score_moment
 from dygmamba.report.result_records import ResultRecord, StudyResults
 from dygmamba.sampling.negatives import sample_negatives
 from dygmamba.sampling.view import PairBatch

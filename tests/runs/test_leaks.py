@@ -12,9 +12,9 @@ import dygmamba as dm
 from commands import invoke
 from contract_cases import TINY
 from dygmamba.api.trusted_code import import_model
+from dygmamba.auditing.model_checks import build_audited_model, check_invariances
 from dygmamba.core.errors import DygWarning
 from dygmamba.data.storage.dataset import save_dataset
-from dygmamba.lab.audit_model import build_audited_model, check_invariances
 from dygmamba.models import MODELS
 from dygmamba.runs.contract import ContractError
 from streams import split_stream

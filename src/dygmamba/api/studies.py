@@ -11,15 +11,15 @@ import torch
 from dygmamba.api.argument_types import check_arguments, get_run_path
 from dygmamba.api.datasets import Source, resolve_data
 from dygmamba.api.validation import check_run_protocol
+from dygmamba.auditing.audit import Audit, audit_stream
+from dygmamba.auditing.audit import write_page as write_audit_page
+from dygmamba.auditing.model_checks import build_audited_model, build_audited_run
 from dygmamba.core.errors import ConfigError
 from dygmamba.core.progress import SILENT, Progress
 from dygmamba.data.events.split_spec import AUTO_PROTOCOL
 from dygmamba.data.storage.dataset import Dataset
 from dygmamba.data.storage.leaderboard import get_default_split
 from dygmamba.data.storage.library import open_dataset
-from dygmamba.lab.audit import Audit, audit_stream
-from dygmamba.lab.audit import write_page as write_audit_page
-from dygmamba.lab.audit_model import build_audited_model, build_audited_run
 from dygmamba.lab.job import Job
 from dygmamba.lab.pool import JobCallback, JobEvent, raise_if_failed
 from dygmamba.lab.reproduction import (

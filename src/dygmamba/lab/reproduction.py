@@ -16,12 +16,12 @@ from typing import Any
 
 import numpy as np
 
+from dygmamba.auditing.oracles import EventsByTime, compute_ceiling
 from dygmamba.core.errors import ConfigError
 from dygmamba.data.storage.leaderboard import get_default_split
 from dygmamba.data.storage.library import open_dataset
 from dygmamba.lab.job import Job, ResultCache
 from dygmamba.lab.machine_speed import measure_slowness
-from dygmamba.lab.oracles import EventsByTime, compute_ceiling
 from dygmamba.lab.pool import JobEvent, Pool, choose_worker_count
 from dygmamba.lab.studies import GeneratedDataset, StudyRequest, find_study, plan_jobs
 from dygmamba.lab.study_report import build_study_sheet

@@ -11,9 +11,9 @@ import dygmamba as dm
 from browser import find_browser
 from commands import invoke
 from door_cases import COLUMNS, letters
+from dygmamba.auditing.model_checks import INVARIANCES, AuditedModel, check_ceiling
+from dygmamba.auditing.oracles import EventsByTime, compute_ceiling, measure_tie_luck
 from dygmamba.data.storage.dataset import save_dataset
-from dygmamba.lab.audit_model import INVARIANCES, AuditedModel, check_ceiling
-from dygmamba.lab.oracles import EventsByTime, compute_ceiling, measure_tie_luck
 from dygmamba.models.base import Heuristic
 from dygmamba.report.published import list_published_values
 from dygmamba.tasks.link import build_link_set

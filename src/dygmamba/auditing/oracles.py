@@ -14,8 +14,8 @@ import torch
 from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
+from dygmamba.auditing.ceiling_bounds import NegativeDraws, bound_by_labels, bound_expectation
 from dygmamba.data.events.event_store import EventStore
-from dygmamba.lab.ceiling_bounds import NegativeDraws, bound_by_labels, bound_expectation
 from dygmamba.sampling.view import LabelledPairs, PairBatch
 from dygmamba.tasks.base import EvaluationSet
 from dygmamba.tasks.metrics import PUBLISHED_BATCH, LinkMetrics, link_metrics
@@ -129,7 +129,7 @@ class Ceiling:
       the moment oracle.
     - `reference`: the highest of the edge, the moment and the posterior oracle.
 
-    Bounds (`lab.ceiling_bounds`), for every score that is a function of the pair and the time:
+    Bounds (`auditing.ceiling_bounds`), for every score that is a function of the pair and the time:
 
     - `bound`: even if it has read the labels.
     - `expected_bound`: of the expected metric over draws of the negatives, if the score does not depend on the draw.

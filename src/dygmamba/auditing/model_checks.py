@@ -9,14 +9,14 @@ from typing import Any
 
 import torch
 
+from dygmamba.auditing.ceiling_bounds import LEVEL
+from dygmamba.auditing.oracles import Ceiling, EventsByTime, measure_tie_luck
 from dygmamba.config import build_config, find_preset
 from dygmamba.core.errors import EventError
 from dygmamba.data.events.event_store import EventStore
 from dygmamba.engine.evaluation import STRICT_RULE, score_evaluation_set
 from dygmamba.engine.stream import Stream
 from dygmamba.engine.visibility import VisibilityRule
-from dygmamba.lab.ceiling_bounds import LEVEL
-from dygmamba.lab.oracles import Ceiling, EventsByTime, measure_tie_luck
 from dygmamba.models import find_model
 from dygmamba.models.aliases import current_settings
 from dygmamba.models.base import DatasetFacts, Scorer

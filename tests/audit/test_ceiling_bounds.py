@@ -10,16 +10,16 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dygmamba.data.events.event_store import EventStore
-from dygmamba.data.events.splits import chronological_split
-from dygmamba.lab.ceiling_bounds import (
+from dygmamba.auditing.ceiling_bounds import (
     LEVEL,
     NegativeDraws,
     _find_likely_auc,
     bound_by_labels,
     bound_expectation,
 )
-from dygmamba.lab.oracles import EventsByTime, compute_ceiling, score_moment
+from dygmamba.auditing.oracles import EventsByTime, compute_ceiling, score_moment
+from dygmamba.data.events.event_store import EventStore
+from dygmamba.data.events.splits import chronological_split
 from dygmamba.sampling.view import PairBatch
 from dygmamba.tasks.link import build_link_set
 from dygmamba.tasks.metrics import average_precision, link_metrics, roc_auc
@@ -242,7 +242,7 @@ def test_batches_of_a_large_snapshot_may_be_bounded_one_by_one(monkeypatch):
     store = snapshots(sort_by_source=False)
     draws = NegativeDraws.of(store, build_link_set(store, chronological_split(store), "test"))
     joint = bound_expectation(draws).auc
-    monkeypatch.setattr("dygmamba.lab.ceiling_bounds.MAX_PRODUCTS", 1)
+    monkeypatch.setattr("dygmamba.auditing.ceiling_bounds.MAX_PRODUCTS", 1)
     assert joint < bound_expectation(draws).auc <= 1
 
 

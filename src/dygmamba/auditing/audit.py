@@ -11,19 +11,15 @@ from typing import Any
 
 import torch
 
-from dygmamba.core.choices import PUBLISHED_NEGATIVES
-from dygmamba.core.errors import ConfigError, EventError
-from dygmamba.core.files.writing import make_folder, write_text
-from dygmamba.core.progress import SILENT, Progress
-from dygmamba.engine.stream import Stream
-from dygmamba.lab.audit_model import (
+from dygmamba.auditing.model_checks import (
     AuditCheck,
     AuditedModel,
     check_ceiling,
     check_invariances,
     check_same_time_visibility,
 )
-from dygmamba.lab.audit_stream import (
+from dygmamba.auditing.oracles import Ceiling, EventsByTime, compute_ceiling
+from dygmamba.auditing.stream_statistics import (
     BatchSizeBias,
     PaddingLeak,
     PeriodStatistics,
@@ -36,7 +32,11 @@ from dygmamba.lab.audit_stream import (
     measure_row_order,
     score_rules,
 )
-from dygmamba.lab.oracles import Ceiling, EventsByTime, compute_ceiling
+from dygmamba.core.choices import PUBLISHED_NEGATIVES
+from dygmamba.core.errors import ConfigError, EventError
+from dygmamba.core.files.writing import make_folder, write_text
+from dygmamba.core.progress import SILENT, Progress
+from dygmamba.engine.stream import Stream
 from dygmamba.report.published import METRICS, list_published_values
 from dygmamba.tasks.base import EvaluationSet
 from dygmamba.tasks.link import SETTINGS, SPLITS, build_link_set, has_events
@@ -232,7 +232,7 @@ def render_page(audit: Audit) -> str:
 
     environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True)
     environment.filters |= {"percent": format_percent, "share": format_share}
-    template = environment.from_string(files("dygmamba.lab").joinpath(TEMPLATE).read_text("utf-8"))
+    template = environment.from_string(files("dygmamba.auditing").joinpath(TEMPLATE).read_text("utf-8"))
     test_ceilings = [ceiling for ceiling, _ in audit.ceilings if ceiling.split == "test"]
     return template.render(
         audit=audit,

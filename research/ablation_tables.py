@@ -4,9 +4,9 @@ from math import sqrt
 from pathlib import Path
 
 from dygmamba.data.catalogue.known_datasets import normalize_name
-from dygmamba.lab.studies import ABLATION_DATASETS, FULL
 from dygmamba.report.published import load_table
 from dygmamba.report.result_records import SeedValues
+from dygmamba.studies.studies import ABLATION_DATASETS, FULL
 from research.result_tables import STREAMS, collect_ap, format_rows, read_records
 
 # names of the ablations in the paper's tables

@@ -9,11 +9,11 @@ from statistics import mean, stdev
 
 from dygmamba.data.catalogue.known_datasets import normalize_name
 from dygmamba.data.events.times import format_rough_duration
-from dygmamba.lab.paper_plan import PAPER_PLAN, STEPS, PlannedStudy
-from dygmamba.lab.reproduction import estimate_training
-from dygmamba.lab.studies import FULL, STUDIES
 from dygmamba.report.published import PublishedValue, published_values
 from dygmamba.report.result_records import ResultRecord, SeedValues
+from dygmamba.runs.training_cost import estimate_training
+from dygmamba.studies.paper_plan import PAPER_PLAN, STEPS, PlannedStudy
+from dygmamba.studies.studies import FULL, STUDIES
 from dygmamba.tasks.link import SETTINGS
 from research.result_tables import STREAMS, collect_ap, format_rows, get_shipped_settings, read_records
 

@@ -14,7 +14,6 @@ from typing import Any
 
 from dygmamba.core.choices import PUBLISHED_NEGATIVES
 from dygmamba.data.catalogue.known_datasets import normalize_name
-from dygmamba.lab.studies import FULL, PUBLISHED_HEURISTICS
 from dygmamba.models import MODELS
 from dygmamba.models.aliases import update_stored_settings
 from dygmamba.report.published import published_values
@@ -33,6 +32,7 @@ from dygmamba.report.short_training import (
     format_setting,
     get_shipped_settings,
 )
+from dygmamba.studies.studies import FULL, PUBLISHED_HEURISTICS
 from dygmamba.tasks.metric_names import SETTING_LABELS
 
 DEFAULTS_FILE = "defaults"

@@ -26,11 +26,11 @@ from pathlib import Path
 
 from dygmamba.core.errors import FileError
 from dygmamba.core.files.writing import write_text
-from dygmamba.lab.studies import FULL
-from dygmamba.lab.study_report import build_study_sheet
 from dygmamba.report.comparison import build_link_table, build_overview_table, describe_conditions
 from dygmamba.report.document import ReportTable, format_markdown
 from dygmamba.report.result_records import ResultRecord, StudyResults
+from dygmamba.studies.studies import FULL
+from dygmamba.studies.study_report import build_study_sheet
 from research import ceilings_page, paper_claims, query_type_results, stored_runs
 from research.ablation_tables import build_ablation_table, build_power_table
 from research.result_tables import (

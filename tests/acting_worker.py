@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from dygmamba.core.errors import ConfigError, Interrupted
-from dygmamba.lab import pool
-from dygmamba.lab.job import Job
+from dygmamba.studies import pool
+from dygmamba.studies.job import Job
 
 pool.STOP_TIMEOUT = 1.0  # of the process that imports this module
 

@@ -2,7 +2,7 @@
 
 `tests/goldens/goldens.json` was recorded with version 0.1.0 by `tests/golden_cases.py`. On the kind of processor and
 with the library versions it was recorded with, digests must agree to the last bit; elsewhere scores must agree to
-rounding. After an intended change record again, and change `CODE_VERSION` in `dygmamba/lab/job.py`.
+rounding. After an intended change record again, and change `CODE_VERSION` in `dygmamba/studies/job.py`.
 """
 
 import json

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from dygmamba.lab import pool
-from dygmamba.lab.job import Job
+from dygmamba.studies import pool
+from dygmamba.studies.job import Job
 
 
 class ThreadWorker(ThreadPoolExecutor):

@@ -18,8 +18,6 @@ from dygmamba.core.setting_descriptions import describe_allowed, describe_settin
 from dygmamba.data.generate.process import LAWS
 from dygmamba.data.readers.options import FORMATS, TIME_UNITS
 from dygmamba.engine.fit_config import LinkFitConfig, NodeFitConfig
-from dygmamba.lab import STUDY_NAMES
-from dygmamba.lab.studies import STUDIES
 from dygmamba.models import COMPOSED, MODELS, aliases, configs, find_model, require_model
 from dygmamba.nn.column_features import COLUMN_FEATURES
 from dygmamba.nn.encodings import CHANNELS, PAIR_CHANNELS
@@ -33,6 +31,8 @@ from dygmamba.nn.tokens import QUERIES, SPAN_KINDS
 from dygmamba.ops.scan.reference import RULES
 from dygmamba.ops.spectral_bound import MOST_ROWS
 from dygmamba.sampling.negatives import SAMPLERS
+from dygmamba.studies import STUDY_NAMES
+from dygmamba.studies.studies import STUDIES
 from dygmamba.tasks.link import SETTINGS, SPLITS
 from dygmamba.tasks.losses import LOSSES
 from dygmamba.tasks.training_negatives import TRAINING_NEGATIVES

@@ -7,8 +7,8 @@ from dygmamba.config import build_config, find_preset, load_ablations
 from dygmamba.core.errors import ConfigError
 from dygmamba.data.storage.dataset import save_dataset
 from dygmamba.engine.run_directory import RunDirectory
-from dygmamba.lab.studies import StudyRequest, ablation_jobs
 from dygmamba.models import MODELS, aliases, configs
+from dygmamba.studies.studies import StudyRequest, ablation_jobs
 from forged_runs import forge_run
 from raising import raises
 

@@ -10,7 +10,6 @@ from dygmamba.config import build_config, find_size_preset
 from dygmamba.core.errors import ConfigError, DygWarning
 from dygmamba.data.storage.dataset import save_dataset
 from dygmamba.engine.run_directory import RunDirectory
-from dygmamba.lab.studies import StudyRequest, ablation_jobs
 from dygmamba.models import REGISTERED, aliases, configs
 from dygmamba.report.comparison import label_records, read_run_record
 from dygmamba.report.run_sections import find_seed_runs
@@ -18,6 +17,7 @@ from dygmamba.runs.backtest import Journal
 from dygmamba.runs.provenance import extend_run
 from dygmamba.runs.selection import SELECTION_FILE, CandidateRecord, SelectionRecord, load_selection
 from dygmamba.runs.tuning_trials import _require_same_study
+from dygmamba.studies.studies import StudyRequest, ablation_jobs
 from forged_runs import forge_run
 from raising import raises
 

@@ -4,7 +4,6 @@ from dataclasses import replace
 
 import pytest
 
-from dygmamba.lab.reproduction import write_study_page
 from dygmamba.report.comparison import build_link_table, build_overview_table
 from dygmamba.report.result_records import ResultRecord, StudyResults
 from dygmamba.report.short_training import (
@@ -13,6 +12,7 @@ from dygmamba.report.short_training import (
     find_changed_settings,
     get_shipped_settings,
 )
+from dygmamba.studies.reproduction import write_study_page
 
 LABEL = "1 epoch, published 100"
 ROW = {"split": "test", "setting": "transductive", "negatives": "random", "visible": "strict", "batch": 200}

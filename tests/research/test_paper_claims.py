@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import pytest
 
-from dygmamba.lab.paper_plan import STEPS, PlannedStudy
 from dygmamba.report.result_records import ResultRecord, StudyResults
+from dygmamba.studies.paper_plan import STEPS, PlannedStudy
 from research import paper_claims
 
 ROW = {"split": "test", "setting": "transductive", "negatives": "random", "visible": "strict", "auc": 0.5}

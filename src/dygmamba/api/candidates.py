@@ -96,8 +96,8 @@ def estimate_seconds(
         name: Name of the dataset.
         events: Number of its events.
     """
-    from dygmamba.lab.reproduction import estimate_training
     from dygmamba.models import require_model
+    from dygmamba.runs.training_cost import estimate_training
 
     if candidate.preset == "small":
         return SMALL_PER_EVENT * events * min(SMALL_EPOCHS, settings.get("epochs", inf))

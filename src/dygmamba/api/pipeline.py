@@ -456,21 +456,21 @@ def _report_start(fit: Trainer, progress: Progress) -> None:
     for name in PRESET_KEYS:
         if name in chosen:
             progress.message(chosen[name])
-    about, events = sections["run"], len(fit.stream.store)
-    seconds = estimate_seconds(
-        Candidate(about["model"]), "cpu", sections["train"], name=about["data"], events=events
-    )
-    if table := _describe_table(fit, seconds):
-        progress.message(table)
+    if table := _describe_table(fit):
+        about, events = sections["run"], len(fit.stream.store)
+        seconds = estimate_seconds(
+            Candidate(about["model"]), "cpu", sections["train"], name=about["data"], events=events
+        )
+        time_needed = "" if seconds is None else f", about {format_rough_duration(seconds)} on this CPU"
+        progress.message(f"{table}{time_needed}")
 
 
-def _describe_table(fit: Trainer, seconds: float | None = None) -> str:
-    """Describe size, memory and time of a training from one table, before it is built; empty without a table."""
+def _describe_table(fit: Trainer) -> str:
+    """Describe size and memory of a training from one table, before it is built; empty without a table."""
     if not isinstance(fit.scorer, FeatureReader) or not fit.executor.pending_queries:
         return ""
     size = TableSize(fit.executor.pending_queries, len(fit.scorer.names))
-    time_needed = "" if seconds is None else f", about {format_rough_duration(seconds)} on this CPU"
-    return f"training table: {size}; about {format_bytes(size.peak_bytes)} of memory{time_needed}"
+    return f"training table: {size}; about {format_bytes(size.peak_bytes)} of memory"
 
 
 def report_resume(fit: Trainer, progress: Progress) -> None:

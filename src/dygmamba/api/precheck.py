@@ -51,7 +51,6 @@ from dygmamba.data.events.split_spec import AUTO_PROTOCOL, check_protocol
 from dygmamba.data.storage.locations import parse_table_format
 from dygmamba.data.storage.locations import require_dataset as require_dataset
 from dygmamba.engine.run_directory import RunDirectory
-from dygmamba.lab import STUDY_NAMES
 from dygmamba.runs.run_list import list_runs as list_runs
 from dygmamba.runs.run_names import find_run as find_run
 from dygmamba.server.settings import ServerSettings
@@ -418,6 +417,7 @@ def check_reproduce(
 ) -> None:
     """Check the arguments of a study."""
     from dygmamba.models import require_model
+    from dygmamba.studies import STUDY_NAMES
 
     check_protocol(protocol)
     if study not in STUDY_NAMES:

@@ -20,9 +20,12 @@ from dygmamba.data.events.split_spec import AUTO_PROTOCOL
 from dygmamba.data.storage.dataset import Dataset
 from dygmamba.data.storage.leaderboard import get_default_split
 from dygmamba.data.storage.library import open_dataset
-from dygmamba.lab.job import Job
-from dygmamba.lab.pool import JobCallback, JobEvent, raise_if_failed
-from dygmamba.lab.reproduction import (
+from dygmamba.report.document import Document
+from dygmamba.report.result_records import StudyResults
+from dygmamba.runs.opening import build_link_stream, choose_device, open_run
+from dygmamba.studies.job import Job
+from dygmamba.studies.pool import JobCallback, JobEvent, raise_if_failed
+from dygmamba.studies.reproduction import (
     CostEstimate,
     ExecutionOptions,
     estimate_cost,
@@ -30,12 +33,9 @@ from dygmamba.lab.reproduction import (
     prepare_jobs,
     write_study_page,
 )
-from dygmamba.lab.reproduction import run_study as run_jobs
-from dygmamba.lab.studies import StudyRequest
-from dygmamba.lab.study_report import build_study_sheet
-from dygmamba.report.document import Document
-from dygmamba.report.result_records import StudyResults
-from dygmamba.runs.opening import build_link_stream, choose_device, open_run
+from dygmamba.studies.reproduction import run_study as run_jobs
+from dygmamba.studies.studies import StudyRequest
+from dygmamba.studies.study_report import build_study_sheet
 
 if TYPE_CHECKING:
     from dygmamba.api.run import Run

@@ -1,33 +1,22 @@
-"""Reproduction of a study: estimate the cost of its jobs, run those without a result, write its page.
+"""Reproduction of a study: estimate the cost of its jobs, run those without a result, write its page."""
 
-Costs are estimated from the measurements in `measured.json`: seconds per epoch, epochs and memory of trainings on an
-NVIDIA H200 alone or on two cores of a server (docs/research/log.md). Time is taken to be proportional to the number of
-events and is interpolated between the measured lengths. Entries with `evaluation_seconds` are processor time of one
-core; they are scaled by the speed of this machine. A model without measurements has no estimate.
-"""
-
-import json
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cache
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from dygmamba.auditing.oracles import EventsByTime, compute_ceiling
 from dygmamba.core.errors import ConfigError
 from dygmamba.data.storage.leaderboard import get_default_split
 from dygmamba.data.storage.library import open_dataset
-from dygmamba.lab.job import Job, ResultCache
-from dygmamba.lab.machine_speed import measure_slowness
-from dygmamba.lab.pool import JobEvent, Pool, choose_worker_count
-from dygmamba.lab.studies import GeneratedDataset, StudyRequest, find_study, plan_jobs
-from dygmamba.lab.study_report import build_study_sheet
 from dygmamba.report.html import write_document
 from dygmamba.report.result_records import COST_FIELDS, PATH_FIELDS, ResultRecord, StudyResults
 from dygmamba.runs.opening import choose_device
+from dygmamba.runs.training_cost import estimate_training
+from dygmamba.studies.job import Job, ResultCache
+from dygmamba.studies.pool import JobEvent, Pool, choose_worker_count
+from dygmamba.studies.studies import GeneratedDataset, StudyRequest, find_study, plan_jobs
+from dygmamba.studies.study_report import build_study_sheet
 from dygmamba.tasks.link import build_link_set
 
 EPOCHS_BY_WORK = {
@@ -39,7 +28,6 @@ COST_JOB_SECONDS = (
     60.0  # a cost job times a bounded number of steps, so its duration hardly depends on the model
 )
 HEURISTIC_COST = (1.0, 100.0)  # seconds and megabytes
-LENGTH_EXPONENT = 0.6  # cost grows with length to this power outside the measured lengths
 UNKNOWN_COST = 1.0  # weight per token of a model without measurements, to sort jobs
 DIGITS = 6  # of metrics in saved results
 LOSS_DIGITS = 4
@@ -56,63 +44,6 @@ class CostEstimate:
     megabytes: float | None
 
 
-@dataclass(frozen=True, slots=True)
-class TrainingCost:
-    """Estimated cost of a training that has the device for itself."""
-
-    epoch_seconds: float
-    epochs: float  # that were trained until validation stopped improving
-    megabytes: float
-    evaluation_seconds: float = 0.0  # of the evaluation on the test split, where it was measured apart
-
-
-def estimate_training(model: str, data: str, device: str, size: dict[str, float]) -> TrainingCost | None:
-    """Estimate the cost of a training on a kind of device ("cpu" or "cuda"); None if nothing comparable was measured.
-
-    Args:
-        model: Name of the model.
-        data: Name of the dataset.
-        device: Kind of device.
-        size: Events, length and patch.
-    """
-    measurements = [entry for entry in load_measurements() if entry["model"] == model]
-    if not measurements:
-        return None
-    is_patched = size.get("patch", 1) > 1
-    # Prefer measurements on this device, on this dataset and with patches like the job's, in this order. There is not
-    # always one: trees run on CPU cores on any machine, and most models were measured on one dataset.
-    for matches in (
-        lambda entry: entry["device"] == device,
-        lambda entry: entry["data"] == data,
-        lambda entry: (entry.get("patch", 1) > 1) == is_patched,
-    ):
-        measurements = [entry for entry in measurements if matches(entry)] or measurements
-    length = float(size.get("length", 1))
-    memory = _interpolate_cost(length, [(entry.get("length", 1), entry["peak_mb"]) for entry in measurements])
-    seconds_per_event = _interpolate_cost(
-        length,
-        [(entry.get("length", 1), entry["epoch_seconds"] / entry["events"]) for entry in measurements],
-    )
-    events = size.get("events", float(measurements[0]["events"]))
-    # When early stopping ends a training depends on the stream: of several measured ones the geometric mean.
-    measured_epochs = _geometric_mean([entry["epochs"] for entry in measurements])
-    evaluations = [
-        entry["evaluation_seconds"] / entry["events"] for entry in measurements if _is_processor_time(entry)
-    ]
-    slowness, evaluation = 1.0, 0.0
-    if len(evaluations) == len(measurements):
-        slowness, evaluation = measure_slowness(), _geometric_mean(evaluations) * events
-    return TrainingCost(seconds_per_event * events * slowness, measured_epochs, memory, evaluation * slowness)
-
-
-def _geometric_mean(values: list[float]) -> float:
-    return float(np.exp(np.log(values).mean()))
-
-
-def _is_processor_time(measurement: dict[str, Any]) -> bool:
-    return "evaluation_seconds" in measurement
-
-
 def estimate_cost(job: Job, device: str) -> CostEstimate:
     """Estimate the cost of a job on a kind of device ("cpu" or "cuda")."""
     if job.work == "heuristic":
@@ -127,21 +58,6 @@ def estimate_cost(job: Job, device: str) -> CostEstimate:
     return CostEstimate(cost.epoch_seconds * epochs + evaluation, cost.megabytes)
 
 
-def _interpolate_cost(length: float, points: Iterable[tuple[float, float]]) -> float:
-    """Return the cost at a length: log-log interpolation between (length, cost) points, LENGTH_EXPONENT outside.
-
-    Several costs of one length, of different datasets, count as their geometric mean.
-    """
-    by_length: dict[float, list[float]] = {}
-    for measured_length, measured_cost in points:
-        by_length.setdefault(measured_length, []).append(measured_cost)
-    lengths = sorted(by_length)
-    costs = [float(np.log(by_length[own]).mean()) for own in lengths]
-    nearest = float(np.clip(length, lengths[0], lengths[-1]))
-    cost = float(np.exp(np.interp(np.log(nearest), np.log(lengths), costs)))
-    return cost * (length / nearest) ** LENGTH_EXPONENT
-
-
 def sort_by_cost(jobs: list[Job], device: str) -> list[Job]:
     """Sort jobs by descending cost, so that all workers stay busy until the end."""
 
@@ -150,11 +66,6 @@ def sort_by_cost(jobs: list[Job], device: str) -> list[Job]:
         return UNKNOWN_COST * float(job.size.get("length", 1)) if seconds is None else seconds
 
     return sorted(jobs, key=lambda job: -weight(job))
-
-
-@cache
-def load_measurements() -> list[dict[str, Any]]:
-    return json.loads(files("dygmamba.lab").joinpath("measured.json").read_text("utf-8"))
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from dygmamba.lab import job_runners
+from dygmamba.studies import job_runners
 
 CPU = torch.device("cpu")
 

@@ -27,7 +27,7 @@ from dygmamba.core.errors import DygError, FileError, Interrupted, first_line
 from dygmamba.core.files.writing import make_folder
 from dygmamba.core.process_settings import use_passive_wait_policy
 from dygmamba.core.progress import EpochCallback
-from dygmamba.lab.job import Job, ResultCache
+from dygmamba.studies.job import Job, ResultCache
 
 GPU_WORKERS = 18  # trainings that share one GPU well (docs/research/log.md)
 STOP_TIMEOUT = 30.0  # seconds that a stopped worker has to save its run
@@ -101,7 +101,7 @@ class Worker:
         return JobEvent(job, "done")
 
     def compute(self, job: Job) -> dict[str, Any]:
-        from dygmamba.lab.job_runners import JOB_RUNNERS, JobContext
+        from dygmamba.studies.job_runners import JOB_RUNNERS, JobContext
 
         progress = EpochCallback(self.send_epoch)
         context = JobContext(self.results, self.device, self.data_dir, progress, lambda: self.is_stopped)

@@ -7,7 +7,6 @@ from typing import Any
 
 from dygmamba.core.choices import NEGATIVES
 from dygmamba.data.catalogue.known_datasets import normalize_name
-from dygmamba.lab.studies import FULL, STUDIES
 from dygmamba.report.comparison import (
     build_link_tables,
     build_overview_table,
@@ -21,6 +20,7 @@ from dygmamba.report.document import Cell, Document, HeatMap, LineChart, ReportT
 from dygmamba.report.published import PublishedValue, load_table
 from dygmamba.report.result_records import ResultRecord, SeedValues, StudyResults, select_work
 from dygmamba.report.short_training import add_training_column, describe_trainings, name_label
+from dygmamba.studies.studies import FULL, STUDIES
 from dygmamba.tasks.metric_names import SETTING_LABELS
 
 SHOWN_EPOCHS = (20, 40, 60, 80, 100)

@@ -20,12 +20,6 @@ from dygmamba.core.errors import ConfigError, FileError, Interrupted, LockedErro
 from dygmamba.data.generate.stream import GeneratorConfig
 from dygmamba.data.storage.dataset import save_dataset
 from dygmamba.data.storage.library import generate_dataset
-from dygmamba.lab import job_runners, pool, studies
-from dygmamba.lab.job import CODE_VERSION, ResultCache
-from dygmamba.lab.paper_plan import PAPER_PLAN, PlannedStudy
-from dygmamba.lab.reproduction import ExecutionOptions, gather_results, prepare_jobs, write_study_page
-from dygmamba.lab.studies import LINK_DATASETS, STUDIES, GeneratedDataset, StudyRequest, plan_jobs
-from dygmamba.lab.study_report import build_study_sheet
 from dygmamba.report.document import (
     Cell,
     Document,
@@ -38,6 +32,12 @@ from dygmamba.report.document import (
 from dygmamba.report.result_records import ResultRecord, StudyResults
 from dygmamba.runs.evaluation import evaluate_link_scorer
 from dygmamba.runs.opening import open_run
+from dygmamba.studies import job_runners, pool, studies
+from dygmamba.studies.job import CODE_VERSION, ResultCache
+from dygmamba.studies.paper_plan import PAPER_PLAN, PlannedStudy
+from dygmamba.studies.reproduction import ExecutionOptions, gather_results, prepare_jobs, write_study_page
+from dygmamba.studies.studies import LINK_DATASETS, STUDIES, GeneratedDataset, StudyRequest, plan_jobs
+from dygmamba.studies.study_report import build_study_sheet
 from raising import raises
 from thread_worker import use_thread_workers
 
@@ -256,7 +256,7 @@ def test_a_study_generates_a_missing_dataset_once(tmp_path, monkeypatch, capsys)
     """A dry run names the dataset and writes nothing."""
     few = GeneratedDataset("many", GeneratorConfig(nodes=40, events=1_200, communities=4))
     monkeypatch.setitem(STUDIES, "large", replace(STUDIES["large"], dataset=few))
-    monkeypatch.setattr("dygmamba.lab.studies.COIN_SIZED", "many")
+    monkeypatch.setattr("dygmamba.studies.studies.COIN_SIZED", "many")
     small = ("--set", "length=6", "--set", "width=4", "--set", "batch=300", "--device", "cpu")
     places = ("--data-dir", str(tmp_path / "data"), "--out", str(tmp_path / "out"))
     code, out, err = invoke(monkeypatch, capsys, "reproduce", "large", *small, *places, "--dry-run")

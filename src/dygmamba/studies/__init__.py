@@ -1,7 +1,4 @@
-"""Laboratory: reproduction of the paper's studies, audit of datasets and models, benchmarks.
-
-Only the commands and functions `reproduce`, `audit` and `bench` use it; the rest of the package never imports it.
-"""
+"""Reproduction of the studies of the paper: `dygmamba reproduce`."""
 
 # names of the studies in `studies.py`, readable without torch
 STUDY_NAMES = (

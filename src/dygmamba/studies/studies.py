@@ -16,15 +16,15 @@ from dygmamba.data.storage.leaderboard import get_default_split
 from dygmamba.data.storage.library import generate_dataset, open_dataset
 from dygmamba.data.storage.locations import data_folder, data_folders, has_dataset
 from dygmamba.engine.fit_config import LinkFitConfig, NodeFitConfig
-from dygmamba.lab.job import CODE_VERSION, Job
-from dygmamba.lab.noise import NOISE_KINDS
-from dygmamba.lab.paper_plan import PAPER_PLAN, PAPER_PROTOCOL
 from dygmamba.models import all_models, find_model
 from dygmamba.models.aliases import current_model_name, current_settings
 from dygmamba.models.spec import NodeSpec
 from dygmamba.report.short_training import NEUTRAL_SETTINGS
 from dygmamba.runs.link_training import separate_settings
 from dygmamba.runs.node_training import NodeSettings
+from dygmamba.studies.job import CODE_VERSION, Job
+from dygmamba.studies.noise import NOISE_KINDS
+from dygmamba.studies.paper_plan import PAPER_PLAN, PAPER_PROTOCOL
 from dygmamba.tasks.metrics import PUBLISHED_BATCH
 
 # Of the paper's twelve datasets those that the project has measured. MOOC is in the paper's tables of link prediction

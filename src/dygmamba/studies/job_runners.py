@@ -33,8 +33,6 @@ from dygmamba.engine.run_directory import RunDirectory
 from dygmamba.engine.stream import Stream
 from dygmamba.engine.visibility import VisibilityRule
 from dygmamba.explain.hidden_states import measure_state_similarity
-from dygmamba.lab.job import CODE_VERSION, Job, ResultCache
-from dygmamba.lab.noise import OverwrittenHistoryStream, insert_noise, supports_overwriting
 from dygmamba.models.base import MemorySaver, Scorer
 from dygmamba.runs.calibration import calibrate_link_run
 from dygmamba.runs.evaluation import HeuristicEvaluator, Ranking, evaluate_link_scorer
@@ -49,6 +47,8 @@ from dygmamba.runs.node_direct import start_direct_node_run
 from dygmamba.runs.node_training import evaluate_node_fit, resume_node_run, start_node_run
 from dygmamba.runs.opening import choose_device, open_run, read_split, store_run_dataset
 from dygmamba.runs.provenance import StartOptions, describe_environment
+from dygmamba.studies.job import CODE_VERSION, Job, ResultCache
+from dygmamba.studies.noise import OverwrittenHistoryStream, insert_noise, supports_overwriting
 from dygmamba.tasks.link import SETTINGS, build_link_set
 from dygmamba.tasks.metrics import link_metrics
 

@@ -8,11 +8,11 @@ import pytest
 
 import dygmamba as dm
 from commands import invoke
-from dygmamba.lab import reproduction
-from dygmamba.lab.job import Job, ResultCache
-from dygmamba.lab.job_runners import JOB_RUNNERS, JobContext
-from dygmamba.lab.reproduction import estimate_cost
-from dygmamba.lab.studies import StudyRequest, list_trained_models, plan_jobs
+from dygmamba.runs import training_cost
+from dygmamba.studies.job import Job, ResultCache
+from dygmamba.studies.job_runners import JOB_RUNNERS, JobContext
+from dygmamba.studies.reproduction import estimate_cost
+from dygmamba.studies.studies import StudyRequest, list_trained_models, plan_jobs
 
 SIZE = {"events": 10_000, "length": 32, "patch": 1, "epochs": 5}
 
@@ -52,9 +52,9 @@ def test_a_longer_history_takes_longer(device):
 
 def test_a_slower_machine_takes_longer(monkeypatch):
     """For trees, which were measured in processor time: twice as slow, twice as long."""
-    monkeypatch.setattr(reproduction, "measure_slowness", lambda: 1.0)
+    monkeypatch.setattr(training_cost, "measure_slowness", lambda: 1.0)
     once = estimate_cost(job("trees"), "cpu").seconds
-    monkeypatch.setattr(reproduction, "measure_slowness", lambda: 2.0)
+    monkeypatch.setattr(training_cost, "measure_slowness", lambda: 2.0)
     assert estimate_cost(job("trees"), "cpu").seconds == pytest.approx(2 * once)
 
 

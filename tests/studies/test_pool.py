@@ -16,9 +16,9 @@ import pytest
 from acting_worker import ActingWorker, wait_for
 from dygmamba.core.errors import Interrupted
 from dygmamba.core.interrupts import Interrupts
-from dygmamba.lab import pool
-from dygmamba.lab.job import Job, ResultCache
-from dygmamba.lab.pool import Pool, assign_gpu, raise_if_failed
+from dygmamba.studies import pool
+from dygmamba.studies.job import Job, ResultCache
+from dygmamba.studies.pool import Pool, assign_gpu, raise_if_failed
 from raising import raises
 
 
@@ -156,8 +156,8 @@ SCRIPT = """
 import sys
 from pathlib import Path
 from acting_worker import ActingWorker
-from dygmamba.lab import pool
-from dygmamba.lab.job import Job, ResultCache
+from dygmamba.studies import pool
+from dygmamba.studies.job import Job, ResultCache
 
 pool.Worker = ActingWorker
 jobs = [Job("link", "uci", "digest", model, 0, {}) for model in sys.argv[2:]]

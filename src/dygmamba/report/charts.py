@@ -7,7 +7,7 @@ contains it.
 
 import math
 import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from importlib.resources import files
 from itertools import pairwise
@@ -48,28 +48,6 @@ def draw_chart(chart: Chart) -> str:
 
 def load_chart_css() -> str:
     return files("dygmamba.report").joinpath("charts.css").read_text("utf-8")
-
-
-def render_svg_file(charts: Sequence[LineChart]) -> str:
-    """Return an SVG file with the charts side by side, each under its title and legend, on white."""
-    width, height = WIDTH * len(charts), HEIGHT + HEADER_HEIGHT
-    parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="{width}" height="{height}" '
-        f'font-family="system-ui, sans-serif" class="chart">',
-        f"<style>{load_chart_css()}</style>",
-        f'<rect width="{width}" height="{height}" fill="white"/>',
-    ]
-    for column, chart in enumerate(charts):
-        across, legend = 8.0, []
-        for number, name in enumerate(chart.series):
-            line = ((across, 32), (across + 18, 32))
-            legend.append(svg.draw_polyline(line, f"line c{number % COLOR_COUNT}"))
-            legend.append(svg.draw_text(across + 23, 36, name, "start"))
-            across += 40 + CHAR_WIDTH * len(name)
-        inner = f'<g transform="translate(0 {HEADER_HEIGHT})">{"".join(_draw_lines(chart))}</g>'
-        title = svg.draw_text(8, 16, chart.title, "start", "head")
-        parts.append(f'<g transform="translate({column * WIDTH} 0)">{title}{"".join(legend)}{inner}</g>')
-    return "\n".join([*parts, "</svg>", ""])
 
 
 def draw_line_chart(chart: LineChart) -> str:

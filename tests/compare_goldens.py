@@ -36,14 +36,18 @@ def main(commit: str) -> int:
     with tempfile.TemporaryDirectory(dir=RECORDS) as name:
         checkout, fresh = Path(name) / "checkout", Path(name) / "commit.json"
         recorders = {ROOT: Path(name) / "tree.json"} | ({} if is_current(record) else {checkout: fresh})
+        processes: list[subprocess.Popen[bytes]] = []
         try:
             if checkout in recorders:
                 git("worktree", "add", "--detach", str(checkout), sha)
-            processes = [start_recorder(sources / "src", out) for sources, out in recorders.items()]
+            for sources, out in recorders.items():
+                processes.append(start_recorder(sources / "src", out))
             exit_codes = [process.wait() for process in processes]
             if any(exit_codes):
                 sys.exit("a recording failed; its error is above")
         finally:
+            for process in processes:
+                process.kill()  # where this one is interrupted
             if checkout in recorders:
                 git("worktree", "remove", "--force", str(checkout))
         if checkout in recorders:

@@ -166,7 +166,6 @@ def digest_json(value: Any) -> str:
 LEFT_OUT = re.compile(
     r"second|memory_|^run$|path|folder|^id$|sha256|made_with|peak|^size$|^weights$|^of$|^bond$|wall|elapsed|^code$|version$|^unused_columns$"
 )
-RENAMED = {"dyg-mamba-counts": "fading-mamba"}  # names that were changed after the goldens were recorded
 
 
 def normalise(value: Any) -> Any:
@@ -179,7 +178,7 @@ def normalise(value: Any) -> Any:
         return "nan" if math.isnan(value) else value.hex()
     if isinstance(value, str) and (" " in value or "/" in value or os.sep in value):
         return "<text>"
-    return RENAMED.get(value, value) if isinstance(value, str) else value
+    return value
 
 
 # What `--json` cannot print twice: measured times and memory, and the hour that names a run.

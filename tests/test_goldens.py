@@ -97,6 +97,7 @@ def test_old_run_folders_still_work(tmp_path):
         check(value, GOLDENS["old_runs"][name])
 
 
+@pytest.mark.filterwarnings("ignore:.*was started with processor")  # some are resumed on another one
 def test_old_runs_of_every_kind_still_work(tmp_path):
     """A blend, a node run, a choice within a budget, a backtest, an export and a live state, finished or stopped."""
     found = record_kinds(tmp_path)

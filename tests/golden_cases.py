@@ -420,29 +420,20 @@ def call_more(call: Callable[..., Any], folder: Path, run: str, where: list[str]
     columns = labelled_stream().to_arrow().to_pylist()
     lines = [",".join(str(value) for value in row.values()) for row in columns]
     labels.write_text("\n".join([",".join(columns[0]), *lines]) + "\n")
-    short = ["--epochs", "1", "--set", "trees=6", "--set", "rounds=3", "--out", str(runs)]
+    trees = ["--model", "trees", "--out", str(runs)]
+    short = ["--epochs", "1", "--set", "trees=6", "--set", "rounds=3"]
     call("error", "train", "absent", *where)
     call("evaluate events", "evaluate", run, "--events", str(later), *where)
     call("data import label", "data", "import", str(labels), "--label", "label", "--out", "labels", *where)
-    nodes = call("train node", "train", "labels", "--task", "node", "--model", "trees", *short, *where)
+    nodes = call("train node", "train", "labels", "--task", "node", *trees, *short, *where)
     node_run = nodes["results"][0]["run"]
     (folder / "nodes.csv").write_text("node\n3\n5\n")
     call("predict node", "predict", node_run, "--nodes", str(folder / "nodes.csv"), *where)
     call("explain node", "explain", node_run, "--node", "3", *where)
-    call("train budget", "train", "mail", "--budget", "1h", *short, *where)
-    call("train refit", "train", "mail", "--model", "trees", "--refit", "all", *short, *where)
-    call(
-        "backtest",
-        "backtest",
-        "mail",
-        "--model",
-        "trees",
-        "--every",
-        "12h",
-        *short[:-1],
-        str(folder / "b"),
-        *where,
-    )
+    call("train budget", "train", "mail", "--budget", "1h", "--out", str(runs), *short, *where)
+    call("train refit", "train", "mail", "--refit", "all", *trees, *short, *where)
+    periods = ["--every", "12h", "--out", str(folder / "backtest")]
+    call("backtest", "backtest", "mail", "--model", "trees", *periods, *short, *where)
     call("export", "export", run, "--to", str(folder / "trees.zip"), *where)
     call("audit model", "audit", "mail", "--model", "trees", *where)
     call("models all", "models", "--data", "mail", *where)

@@ -24,7 +24,7 @@ OLD_RUNS, OLD_KINDS = HERE / "runs-0.1.tar.gz", HERE / "kinds-0.1.tar.gz"
 OLD = ("trees", "dyg-mamba", "fading-mamba", "jodie")
 TREES: dict[str, Any] = {"trees": 6, "rounds": 3}
 MAMBA = {"model": "dyg-mamba", "length": 6, "width": 4, "time_dim": 4, "out": 4, "states": 2}
-LIVE = {"late": "1h", "on_late": "set-aside", "max_ahead": "off"}
+LIVE: dict[str, Any] = {"late": "1h", "on_late": "set-aside", "max_ahead": "off"}
 FUTURE = 1.8e9  # after all events
 
 

@@ -21,7 +21,6 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 MAX_WHEEL_BYTES = 2_000_000
-PUBLIC_HOSTS = {"pypi.org", "files.pythonhosted.org"}
 # systems for which every dependency must have wheels, as uv names them
 PLATFORMS = (
     "x86_64-manylinux_2_28",
@@ -29,7 +28,6 @@ PLATFORMS = (
     "aarch64-apple-darwin",
     "x86_64-pc-windows-msvc",
 )
-CONDA_NAMES = {"torch": "pytorch"}  # others have the same name there
 MACOS = "14.0"  # the oldest that torch has wheels for
 
 
@@ -53,11 +51,11 @@ def check_wheel(tag: str) -> Iterator[str]:
     version = read_version()
     wheels, sdists = list((ROOT / "dist").glob("*.whl")), list((ROOT / "dist").glob("*.tar.gz"))
     if len(wheels) != 1 or len(sdists) != 1:
-        yield f"dist/ holds {len(wheels)} wheels and {len(sdists)} sdists, not one of each; run make build"
+        yield f"dist/ holds {len(wheels)} wheels and {len(sdists)} sdists, not one of each; run make release-check"
         return
     for path in (*wheels, *sdists):
         if not path.name.startswith(f"dyg_mamba-{version}"):
-            yield f"{path.name} is not of version {version}; run make build"
+            yield f"{path.name} is not of version {version}; run make release-check"
     if (size := wheels[0].stat().st_size) > MAX_WHEEL_BYTES:
         yield f"{wheels[0].name} has {size:,} bytes, more than {MAX_WHEEL_BYTES:,}"
     names = set(zipfile.ZipFile(wheels[0]).namelist())
@@ -82,43 +80,13 @@ def check_sdist(tag: str) -> Iterator[str]:
         listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True).stdout.split(
             "\n"
         )
-        needed = {
-            name
-            for name in listed
-            if name not in ("", "uv.lock") and not re.match(r"\.(?!github/|gitignore)", name)
-        }
+        needed = {name for name in listed if name and not re.match(r"\.(?!github/|gitignore)", name)}
         if missing := sorted(needed - names):
             yield f"{path.name} lacks {', '.join(missing[:5])}; see only-include in pyproject.toml"
 
 
-def check_recipe(tag: str) -> Iterator[str]:
-    """The recipe for conda has the dependencies of pyproject.toml and its oldest Python."""
-    project = read_project()
-    found = re.search(r"^  run:\n((?:    - .*\n)+)", read("recipe/meta.yaml"), re.MULTILINE)
-    listed = {
-        line.removeprefix("    - ").replace(" ", "") for line in (found[1] if found else "").splitlines()
-    }
-    needed = {
-        f"{CONDA_NAMES.get(name, name)}{bounds}"
-        for name, bounds in map(split_requirement, project["dependencies"])
-    }
-    needed.add("python>={{python_min}}")
-    for line in sorted(needed ^ listed):
-        yield f"recipe/meta.yaml {'lacks' if line in needed else 'has'} {line}"
-    oldest = project["requires-python"].removeprefix(">=")
-    if f'"{oldest}"' not in read("recipe/conda_build_config.yaml"):
-        yield f"recipe/conda_build_config.yaml has another oldest Python than {oldest}"
-
-
-def split_requirement(text: str) -> tuple[str, str]:
-    """Split a requirement into its name and its bounds."""
-    name = re.match(r"[\w-]+", text)
-    assert name is not None, text
-    return name[0], text[name.end() :]
-
-
 def check_version(tag: str) -> Iterator[str]:
-    """Tag, changelog, citation and recipe have this version, and the changelog a date."""
+    """Tag, changelog and citation have this version, and the changelog a date."""
     version = read_version()
     if tag and tag != f"v{version}":
         yield f"the tag is {tag}, the version {version}"
@@ -134,31 +102,12 @@ def check_version(tag: str) -> Iterator[str]:
         yield f"CITATION.cff has version {cited.get('version')}, not {version}"
     if heading is not None and cited.get("date-released") != heading[1]:
         yield f"CITATION.cff is dated {cited.get('date-released')}, CHANGELOG.md {heading[1]}"
-    if f'set version = "{version}"' not in read("recipe/meta.yaml"):
-        yield f"recipe/meta.yaml has another version than {version}"
 
 
 def check_addresses(tag: str) -> Iterator[str]:
     """The repository, its issues and the manual are linked from the package index, the site and the citation."""
     if missing := {"Repository", "Issues", "Documentation", "Changelog"} - set(read_project()["urls"]):
-        yield (
-            f"pyproject.toml has no address for {', '.join(sorted(missing))}; "
-            "python release/set_repository.py https://github.com/OWNER/NAME fills them in everywhere"
-        )
-
-
-def check_lock(tag: str) -> Iterator[str]:
-    """uv.lock is up to date, has the versions of constraints.txt, and names public hosts only."""
-    if run_tool("uv", "lock", "--check").returncode:
-        yield "uv.lock is not up to date; run make lock"
-    locked = {item["name"]: item.get("version") for item in tomllib.loads(read("uv.lock"))["package"]}
-    for line in read("constraints.txt").split():
-        name, version = line.split("==")
-        name = re.sub(r"[-_.]+", "-", name).lower()
-        if locked.get(name, version) != version:
-            yield f"constraints.txt has {name} {version}, uv.lock {locked[name]}"
-    if strange := set(re.findall(r"https?://([^/\"]+)", read("uv.lock"))) - PUBLIC_HOSTS:
-        yield f"uv.lock names {', '.join(sorted(strange))}"
+        yield f"pyproject.toml has no address for {', '.join(sorted(missing))} in [project.urls]"
 
 
 def check_platforms(tag: str) -> Iterator[str]:
@@ -223,7 +172,7 @@ def check_install(tag: str) -> Iterator[str]:
     """The wheel installs into an empty environment outside the checkout and works there."""
     wheels = list((ROOT / "dist").glob("*.whl"))
     if not wheels:
-        yield "there is no wheel; run make build"
+        yield "there is no wheel; run make release-check"
         return
     with tempfile.TemporaryDirectory() as folder:
         venv.create(folder, with_pip=True)
@@ -252,9 +201,7 @@ CHECKS: dict[str, Callable[[str], Iterator[str]]] = {
     "version": check_version,
     "wheel": check_wheel,
     "sdist": check_sdist,
-    "recipe": check_recipe,
     "metadata": check_metadata,
-    "lock": check_lock,
     "platforms": check_platforms,
     "workflows": check_workflows,
     "addresses": check_addresses,

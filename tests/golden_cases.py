@@ -1,25 +1,25 @@
 """Record what the package computes: weights, metrics, scores, imported files and command output as digests.
 
-The recorder uses only the public surface (`dygmamba.*`, the command line, files of a run directory), so the same file
-records any version of the package:
+The recorder uses only the public surface (`import dygmamba as dm`, the command line, files of a run directory), so the
+same file records any version of the package:
 
     python tests/golden_cases.py --out goldens.json [--device cuda]
+    make goldens AT=COMMIT                           # compare the working tree with a commit (compare_goldens.py)
 """
 
 import argparse
 import contextlib
 import hashlib
-import inspect
 import io
 import json
 import math
 import os
 import re
+import sqlite3
 import sys
-import tarfile
 import tempfile
 import tomllib
-from importlib.resources import files
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +36,7 @@ from safetensors import safe_open
 import dygmamba as dm
 
 HERE = Path(__file__).resolve().parent / "goldens"
-OLD_RUNS = HERE / "runs-0.1.tar.gz"
+ABLATIONS = Path(__file__).resolve().parents[1] / "src" / "dygmamba" / "presets" / "ablations.toml"
 PAIRS = [(3, 17), (5, 2), (11, 30), (0, 39), (21, 8), (7, 7)]
 SMALL = {"epochs": 2, "batch": 100}
 # Sizes that keep one training under a second without leaving out a code path. They are given as a preset file, because
@@ -46,7 +46,6 @@ DENSE = {"time_dim": 8, "out": 8}
 SIZES: dict[str, dict[str, Any]] = {
     "dyg-mamba": MAMBA,
     "mamba": MAMBA,
-    "fading-mamba": MAMBA | {"walk_dim": 16},
     "dyg-mamba-counts": MAMBA | {"walk_dim": 16},
     "tgat": DENSE | {"neighbors": 4},
     "cawn": DENSE | {"walks": 4, "heads": 2},
@@ -85,12 +84,10 @@ def labelled_stream() -> dm.Dataset:
 
 
 def training_cases() -> dict[str, dict[str, Any]]:
-    """Every model of version 0.1.0 under the name it had then, every ablation, and the other ways to train."""
-    cases: dict[str, dict[str, Any]] = {
-        name: {"model": name, **sizes} for name, sizes in SIZES.items() if name != "dyg-mamba-counts"
-    }
-    ablations = tomllib.loads((files("dygmamba") / "presets" / "ablations.toml").read_text("utf-8"))
-    for name, parts in ablations.items():
+    """Every model, every ablation, and the other ways to train."""
+    cases: dict[str, dict[str, Any]] = {name: {"model": name, **sizes} for name, sizes in SIZES.items()}
+    # of the working tree, also where another version is recorded: both train the same cases
+    for name, parts in tomllib.loads(ABLATIONS.read_text("utf-8")).items():
         walks = {"walk_dim": 16} if parts.get("walk_dim") == 120 else {}
         # a variant of another model is trained as the paper's model is, not by the preset of that model
         alike = {"lr": 1e-4, "order": "time"} if "model" in parts else {}
@@ -116,9 +113,8 @@ def train(data: dm.Dataset, arguments: dict[str, Any], folder: Path, **more: Any
     lines = [f"{key} = {json.dumps(value)}" for key, value in settings.items()]
     preset = folder / "golden.toml"
     preset.write_text("\n".join(["[preset]", f'model = "{model}"', "[settings]", *lines]) + "\n")
-    if "protocol" in inspect.signature(dm.train).parameters:  # versions without it know only this protocol
-        more["protocol"] = "benchmark"
-    (run,) = dm.train(data, model, preset=str(preset), out=folder, negatives=negatives, **more)
+    more |= {"negatives": negatives, "protocol": "benchmark"}
+    (run,) = dm.train(data, model, preset=str(preset), out=folder, **more)
     return run
 
 
@@ -167,19 +163,9 @@ def digest_json(value: Any) -> str:
     return hashlib.sha256(json.dumps(normalise(value), sort_keys=True).encode()).hexdigest()[:16]
 
 
-# Names that changed after the recording, so that recordings of both versions compare.
-RENAMED = {
-    "fading-mamba": "dyg-mamba-counts",
-    "fading-counts": "decayed-counts",
-    "fading-pair": "decayed-pair",
-    "fading-cooccurrence": "decayed-cooccurrence",
-}
 LEFT_OUT = re.compile(
     r"second|memory_|^run$|path|folder|^id$|sha256|made_with|peak|^size$|^weights$|^of$|^bond$|wall|elapsed|^code$|version$|^unused_columns$"
 )
-
-
-RENAMED = {"dyg-mamba-counts": "fading-mamba"}  # names that were changed after the goldens were recorded
 
 
 def normalise(value: Any) -> Any:
@@ -192,31 +178,59 @@ def normalise(value: Any) -> Any:
         return "nan" if math.isnan(value) else value.hex()
     if isinstance(value, str) and (" " in value or "/" in value or os.sep in value):
         return "<text>"
-    return RENAMED.get(value, value) if isinstance(value, str) else value
+    return value
 
 
-def record_readers(folder: Path) -> dict[str, str]:
-    """The digest of the dataset that each kind of file becomes."""
-    found = {}
-    for name, (path, options) in reader_fixtures(folder).items():
-        dataset = dm.read(path, **options)
-        found[name] = digest_dataset(dataset)
-    return found
+# What `--json` cannot print twice: measured times and memory, and the hour that names a run.
+MEASURED = re.compile(r"second|memory_|peak|wall|elapsed|^started$|^sqlite$")
+STAMP = re.compile(r"\b\d{8}-\d{6}-(seed\d+)(-\d+)?")
 
 
-def digest_dataset(dataset: dm.Dataset) -> str:
-    """A digest of a dataset's events in the user's ids, and of its stored columns."""
-    sink = io.BytesIO()
+def mask(value: Any, folder: Path) -> Any:
+    """The same values without what depends on the clock, the machine's speed and the temporary folder."""
+    if isinstance(value, dict):
+        return {
+            k: "<measured>" if MEASURED.search(str(k)) else mask(part, folder) for k, part in value.items()
+        }
+    if isinstance(value, list):
+        return [mask(part, folder) for part in value]
+    return STAMP.sub(r"STAMP-\1", value.replace(str(folder), "/FOLDER")) if isinstance(value, str) else value
+
+
+def record_readers(folder: Path) -> dict[str, Any]:
+    """What each kind of source becomes: a digest of the events in the user's ids, and the saved file's own words."""
+    sources = reader_fixtures(folder)
+    return {
+        name: attempt(record_reader, source, options, folder) for name, (source, options) in sources.items()
+    }
+
+
+def record_reader(source: Any, options: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """Read and save one source; the stored file has the content hash and the origin."""
+    dataset = dm.read(source, **options)
     table = dataset.to_arrow()
-    for name in table.column_names:
-        column = table[name].combine_chunks()
-        sink.write(f"{name} {column.type} {column.to_pylist()!r}\n".encode())
-    sink.write(dataset.content.encode())
-    return hashlib.sha256(sink.getvalue()).hexdigest()[:16]
+    columns = [(name, str(table[name].type), repr(table[name].to_pylist())) for name in table.column_names]
+    saved = dm.save(dataset, data_dir=folder / "saved")
+    with safe_open(saved, "pt") as file:
+        about = file.metadata()
+    about["about"] = mask(json.loads(about["about"]), folder)
+    return {
+        "events": hashlib.sha256(repr(columns).encode()).hexdigest()[:16],
+        "tensors": digest_tensors(saved),
+        "stored": about,
+    }
 
 
-def reader_fixtures(folder: Path) -> dict[str, tuple[Path, dict[str, Any]]]:
-    """Small files of every kind that the package reads, with the options each needs."""
+def attempt(function: Callable[..., Any], *arguments: Any) -> Any:
+    """What a function returns, or its error: a version that lacks a feature is recorded all the same."""
+    try:
+        return function(*arguments)
+    except Exception as error:
+        return {"error": f"{type(error).__name__} {getattr(error, 'code', error)}"}
+
+
+def reader_fixtures(folder: Path) -> dict[str, tuple[Any, dict[str, Any]]]:
+    """Small files and tables of every kind that the package reads, with the options each needs."""
     import board_cases
 
     rng = np.random.default_rng(11)
@@ -225,7 +239,7 @@ def reader_fixtures(folder: Path) -> dict[str, tuple[Path, dict[str, Any]]]:
     when = 1.5e9 + np.cumsum(rng.integers(0, 5000, count))
     amount = rng.random(count).round(2)
     rows = list(zip(src, dst, when, amount, strict=True))
-    found: dict[str, tuple[Path, dict[str, Any]]] = {}
+    found: dict[str, tuple[Any, dict[str, Any]]] = {}
 
     def write(name: str, text: str, **options: Any) -> None:
         path = folder / name
@@ -289,11 +303,41 @@ def reader_fixtures(folder: Path) -> dict[str, tuple[Path, dict[str, Any]]]:
     found["tgb-seq"] = (folder / "GoogleLocal", {})
     board_cases.relbench_folder(folder / "rel-events")
     found["relbench"] = (folder / "rel-events", {})
-    return found
+    return found | table_fixtures(folder, table)
 
 
-def record_commands(folder: Path) -> dict[str, Any]:
-    """The normalised `--json` output and the exit code of the commands, on one small stream."""
+def table_fixtures(folder: Path, table: pa.Table) -> dict[str, tuple[Any, dict[str, Any]]]:
+    """Tables with bad rows, types, labels, duplicates and node features; in memory, in a database, in two files."""
+    import pandas as pd
+
+    rows = table.to_pylist()
+    texts = ["from;to;date;amount"]
+    for k, row in enumerate(rows):
+        texts.append(f"{row['src']};{row['dst']};{k % 28 + 1}.3.2024;{row['amount']}".replace(";0.", ";0,"))
+    (folder / "dates.csv").write_text("\n".join(texts))
+    (folder / "bad.csv").write_text("\n".join([*texts[:9], "a;;soon;1", *texts[9:], texts[-1]]))
+    frame = pd.DataFrame(rows).assign(kind=["buy", "sell", None, "buy"] * 20, label=["yes", "no"] * 40)
+    frame[:40].to_csv(folder / "half-1.csv", index=False)
+    frame[40:].to_csv(folder / "half-2.csv", index=False)
+    nodes = pd.DataFrame({"node": range(9), "age": range(20, 29), "city": list("abcabcabc")})
+    with contextlib.closing(sqlite3.connect(folder / "mail.sqlite")) as base, base:
+        frame.to_sql("mail", base, index=False)
+    day_first = {"time_format": "%d.%m.%Y"}
+    return {
+        "dates.csv": (folder / "dates.csv", day_first),
+        "bad.csv": (folder / "bad.csv", day_first | {"skip_bad": True, "drop_duplicates": True}),
+        "two files": ([folder / "half-1.csv", folder / "half-2.csv"], {"name": "halves"}),
+        "frame": (frame, {"types": "kind", "fill": 0.0, "name": "frame"}),
+        "labelled frame": (frame, {"label": "label", "columns": False, "bipartite": True, "name": "labels"}),
+        "node features": (frame, {"features": "amount", "node_features": nodes, "name": "nodes"}),
+        "rows": ([(f"a{row['src']}", f"b{row['dst']}", row["time"]) for row in rows], {"name": "rows"}),
+        "dict": (frame[["src", "dst", "time"]].to_dict("list"), {"time_unit": "plain", "name": "dict"}),
+        "sqlite": (folder / "mail.sqlite", {"query": "SELECT src, dst, time, kind FROM mail"}),
+    }
+
+
+def record_commands(folder: Path, *, all_commands: bool = False) -> dict[str, Any]:
+    """The `--json` output and the exit code of the commands, on one small stream."""
     data, runs = folder / "data", folder / "runs"
     where = ["--data-dir", str(data), "--json"]
     os.environ.pop("DYGMAMBA_DATA", None)  # `data list` also looks there, and in the user's cache
@@ -307,7 +351,7 @@ def record_commands(folder: Path) -> dict[str, Any]:
     def call(name: str, *words: str) -> Any:
         code, out = run_command(*words)
         value = json.loads(out) if out.strip() else None
-        found[name] = {"exit": code, "json": normalise(value)}
+        found[name] = {"exit": code, "json": mask(value, folder)}
         return value
 
     call("data import", "data", "import", str(log), "--out", "mail", *where)
@@ -363,7 +407,40 @@ def record_commands(folder: Path) -> dict[str, Any]:
         str(folder / "studies"),
         *where,
     )
+    if all_commands:
+        call_more(call, folder, first, where)
     return found
+
+
+def call_more(call: Callable[..., Any], folder: Path, run: str, where: list[str]) -> None:
+    """The commands that `make goldens` alone compares; `data fetch` needs a network, `bench` measures time."""
+    runs, later, labels = folder / "runs", folder / "later.csv", folder / "labels.csv"
+    rows = [f"a{k % 12},b{k % 9},{1.6e9 + 600 * (300 + k)}" for k in range(40)]
+    later.write_text("\n".join(["src,dst,time", *rows]) + "\n")
+    columns = labelled_stream().to_arrow().to_pylist()
+    lines = [",".join(str(value) for value in row.values()) for row in columns]
+    labels.write_text("\n".join([",".join(columns[0]), *lines]) + "\n")
+    trees = ["--model", "trees", "--out", str(runs)]
+    short = ["--epochs", "1", "--set", "trees=6", "--set", "rounds=3"]
+    call("error", "train", "absent", *where)
+    call("evaluate events", "evaluate", run, "--events", str(later), *where)
+    call("data import label", "data", "import", str(labels), "--label", "label", "--out", "labels", *where)
+    nodes = call("train node", "train", "labels", "--task", "node", *trees, *short, *where)
+    node_run = nodes["results"][0]["run"]
+    (folder / "nodes.csv").write_text("node\n3\n5\n")
+    call("predict node", "predict", node_run, "--nodes", str(folder / "nodes.csv"), *where)
+    call("explain node", "explain", node_run, "--node", "3", *where)
+    call("train budget", "train", "mail", "--budget", "1h", "--out", str(runs), *short, *where)
+    call("train refit", "train", "mail", "--refit", "all", *trees, *short, *where)
+    periods = ["--every", "12h", "--out", str(folder / "backtest")]
+    call("backtest", "backtest", "mail", "--model", "trees", *periods, *short, *where)
+    call("export", "export", run, "--to", str(folder / "trees.zip"), *where)
+    call("audit model", "audit", "mail", "--model", "trees", *where)
+    call("models all", "models", "--data", "mail", *where)
+    call("reproduce plan", "reproduce", "link", "--datasets", "mail", "--dry-run", *where)
+    call("data append", "data", "import", str(later), "--append", "mail", *where)
+    call("runs", "runs", "--best", "--runs", str(runs), "--json")
+    call("demo", "demo", "--epochs", "1", "--out", str(folder / "demo"), "--json")
 
 
 def run_command(*words: str) -> tuple[int, str]:
@@ -381,63 +458,6 @@ def run_command(*words: str) -> tuple[int, str]:
     finally:
         sys.argv = before
     return int(code or 0), out.getvalue()
-
-
-TINY = {"length": 6, "width": 4, "time_dim": 4, "out": 4, "states": 2}
-OLD: dict[str, dict[str, Any]] = {
-    "trees": {"model": "trees", "trees": 6, "rounds": 3},
-    "dyg-mamba": {"model": "dyg-mamba", **TINY},
-    "fading-mamba": {"model": "fading-mamba", **TINY, "walk_dim": 8},
-    "jodie": {"model": "jodie", "time_dim": 4, "out": 4},
-}
-
-
-def make_old_runs(archive: Path) -> None:
-    """Write today's run directories, one of them stopped half-way, and their dataset file into an archive."""
-
-    class Stop(Exception):
-        pass
-
-    def stop(entry: dict[str, Any]) -> None:
-        raise Stop
-
-    def keep(info: tarfile.TarInfo) -> tarfile.TarInfo | None:
-        # pages are not read again, and one model's optimizer state would be most of the archive
-        left_out = info.name.endswith("report.html") or info.name.startswith("fading-mamba/checkpoint/last")
-        return None if left_out else info
-
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        data, runs = folder / "data", folder / "runs"
-        dm.save(stream("old"), data_dir=data)
-        dataset = dm.load("old", data_dir=data)
-        for label, arguments in OLD.items():
-            run = train(dataset, arguments, runs, device="cpu", data_dir=data)
-            run.path.rename(folder / label)
-        with contextlib.suppress(Stop):
-            train(dataset, OLD["dyg-mamba"], runs, device="cpu", data_dir=data, progress=stop)
-        (half,) = (runs / "old" / "dyg-mamba").iterdir()
-        half.rename(folder / "stopped")
-        archive.parent.mkdir(exist_ok=True)
-        with tarfile.open(archive, "w:gz", compresslevel=9) as tar:
-            for label in (*OLD, "stopped", "data"):
-                tar.add(folder / label, label, filter=keep)
-
-
-def record_old_runs(folder: Path) -> dict[str, Any]:
-    """Open, resume and predict with run directories and a dataset file that version 0.1.0 wrote."""
-    with tarfile.open(OLD_RUNS) as tar:
-        tar.extractall(folder, filter="data")
-    data = folder / "data"
-    found: dict[str, Any] = {}
-    for label in OLD:
-        run = dm.open(folder / label, device="cpu", data_dir=data)
-        found[label] = describe_run(run) | {"ranked": digest_json(run.rank([3, 5], k=3).to_pylist())}
-        seen = run.observe([(3, 39, 1.8e9), (5, 2, 1.8e9 + 60)])
-        found[label]["observed"] = [float(v) for v in seen.score(PAIRS[:3])["score"].to_pylist()]
-    resumed = dm.resume(folder / "stopped", device="cpu", data_dir=data)
-    found["stopped"] = describe_run(resumed)
-    return found
 
 
 def record_nodes(folder: Path, device: str) -> dict[str, Any]:
@@ -465,23 +485,27 @@ def _host() -> str:
     return llvmlite.binding.get_host_cpu_name()
 
 
-def record(device: str = "cpu") -> dict[str, Any]:
-    """Everything, as one object."""
+def record(device: str = "cpu", *, exact: bool = False) -> dict[str, Any]:
+    """Everything, as one object; `exact` keeps sentences and adds the commands that no test calls."""
+    from old_runs import record_kinds, record_old_runs
+
     torch.set_num_threads(1)
     found: dict[str, Any] = {"fingerprint": fingerprint(), "training": {}}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         for case, arguments in training_cases().items():
             place = folder / "training" / case.replace(" ", "-")
-            found["training"][case] = record_training(stream(), arguments, place, device)
-        found["training"]["node"] = record_nodes(folder / "nodes", device)
+            found["training"][case] = attempt(record_training, stream(), arguments, place, device)
+        found["training"]["node"] = attempt(record_nodes, folder / "nodes", device)
         if device == "cpu":
-            (folder / "files").mkdir()
+            for part in ("files", "commands", "old", "kinds"):
+                (folder / part).mkdir()
             found["readers"] = record_readers(folder / "files")
-            (folder / "commands").mkdir()
-            found["commands"] = record_commands(folder / "commands")
-            (folder / "old").mkdir()
-            found["old_runs"] = record_old_runs(folder / "old")
+            commands = record_commands(folder / "commands", all_commands=exact)
+            found["commands"] = (
+                commands if exact else {key: normalise(value) for key, value in commands.items()}
+            )
+            found["old_runs"] = record_old_runs(folder / "old") | record_kinds(folder / "kinds")
     return found
 
 
@@ -489,8 +513,9 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, default=HERE / "goldens.json")
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--make-old-runs", action="store_true")
+    parser.add_argument("--exact", action="store_true")
     chosen = parser.parse_args()
-    if chosen.make_old_runs:
-        make_old_runs(OLD_RUNS)
-    chosen.out.write_text(json.dumps(record(chosen.device), indent=1, sort_keys=True) + "\n")
+    content = record(chosen.device, exact=chosen.exact)
+    if chosen.exact:
+        content["sources"] = str(Path(dm.__file__).parent)
+    chosen.out.write_text(json.dumps(content, indent=1, sort_keys=True) + "\n")

@@ -278,10 +278,9 @@ def test_the_version_is_written_once():
 
 
 def test_other_files_state_the_same_version():
-    """A citation and a recipe need the version as text; it is that of the package."""
+    """A citation needs the version as text; it is that of the package."""
     root = Path(__file__).parents[1]
     assert f"\nversion: {dm.__version__}\n" in (root / "CITATION.cff").read_text()
-    assert f'set version = "{dm.__version__}"' in (root / "recipe" / "meta.yaml").read_text()
 
 
 def test_dependencies_have_upper_bounds_that_the_tested_versions_meet():

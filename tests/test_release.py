@@ -1,16 +1,14 @@
-"""The scripts of a release: they find what is wrong, and write one address everywhere."""
+"""The checks of a release find what is wrong; workflows and pages name targets that the Makefile has."""
 
 import importlib.util
 import re
 import shutil
-import tomllib
 import zipfile
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parents[1]
-CHANGED = ("pyproject.toml", "mkdocs.yml", "CITATION.cff", "recipe/meta.yaml", "SECURITY.md")
 
 
 def load(name: str):
@@ -23,33 +21,10 @@ def load(name: str):
 
 @pytest.fixture
 def checkout(tmp_path):
-    """The files that the scripts read and change."""
-    for name in (*CHANGED, "src/dygmamba/_version.py"):
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(ROOT / name, tmp_path / name)
+    """The sources of a package that has its version alone."""
+    (tmp_path / "src" / "dygmamba").mkdir(parents=True)
+    shutil.copy(ROOT / "src/dygmamba/_version.py", tmp_path / "src/dygmamba")
     return tmp_path
-
-
-def test_the_address_is_written_into_every_file_once(checkout, monkeypatch):
-    """For all addresses: the last one given is the only one that is left, and the check of addresses passes."""
-    script, check = load("set_repository"), load("check")
-    monkeypatch.setattr(check, "ROOT", checkout)
-    for address in ("https://github.com/Some-One/first", "https://github.com/Some-One/second/"):
-        script.main(address, checkout)
-    for name in CHANGED:
-        text = (checkout / name).read_text()
-        assert "Some-One/second" in text
-        assert "first" not in re.findall(r"Some-One/(\w+)", text)
-    assert tomllib.loads((checkout / "pyproject.toml").read_text())["project"]["dynamic"] == [
-        "readme",
-        "version",
-    ]
-    build = tomllib.loads((checkout / "pyproject.toml").read_text())["build-system"]["requires"]
-    host = re.findall(r"^    - (hatch\S*)", (checkout / "recipe/meta.yaml").read_text(), re.MULTILINE)
-    assert [re.match(r"[\w-]+", name)[0] for name in build] == host  # conda builds without isolation
-    assert list(check.check_addresses("")) == []
-    with pytest.raises(SystemExit):
-        script.main("github.com/somebody", checkout)
 
 
 @pytest.mark.parametrize(
@@ -73,23 +48,6 @@ def test_a_wheel_with_more_than_the_package_is_refused(checkout, monkeypatch, ex
     assert said in problem
 
 
-def test_the_recipe_has_the_dependencies_of_the_package(checkout, monkeypatch):
-    """For all dependencies: a bound that differs, or one that is missing, is named."""
-    check = load("check")
-    shutil.copy(ROOT / "recipe/conda_build_config.yaml", checkout / "recipe")
-    monkeypatch.setattr(check, "ROOT", checkout)
-    assert list(check.check_recipe("")) == []
-    recipe = checkout / "recipe/meta.yaml"
-    recipe.write_text(
-        recipe.read_text().replace("    - pytorch >=2.11,<3\n", "").replace("rich >=13", "rich >=12")
-    )
-    assert list(check.check_recipe("")) == [
-        "recipe/meta.yaml lacks pytorch>=2.11,<3",
-        "recipe/meta.yaml has rich>=12,<16",
-        "recipe/meta.yaml lacks rich>=13,<16",
-    ]
-
-
 def test_actions_are_pinned_by_commit_and_rights_are_given_per_job():
     """For all workflows: no action by a tag, which its owner may move, and no rights for all jobs at once."""
     for path in sorted((ROOT / ".github" / "workflows").glob("*.yml")):
@@ -98,11 +56,14 @@ def test_actions_are_pinned_by_commit_and_rights_are_given_per_job():
         assert "\npermissions: {}\n" in text
 
 
-def test_logs_become_pages(tmp_path):
-    """For all logs: a page with their text, escaped, and a link to it from the list."""
-    logs, site = tmp_path / "logs", tmp_path / "site"
-    logs.mkdir()
-    (logs / "torture.txt").write_text("<seed 1>\n")
-    load("log_pages").main(logs, site)
-    assert "&lt;seed 1&gt;" in (site / "checks" / "torture.html").read_text()
-    assert 'href="torture.html"' in (site / "checks" / "index.html").read_text()
+def test_targets_of_make_are_few_and_described():
+    """CONTRIBUTING.md describes every target, and no file names one that does not exist."""
+    makefile = (ROOT / "Makefile").read_text()
+    targets = re.findall(r"^\.PHONY: (.+)$", makefile, flags=re.MULTILINE)[0].split()
+    guide = (ROOT / "CONTRIBUTING.md").read_text()
+    assert re.findall(r"^make ([\w-]+) ", guide, flags=re.MULTILINE) == targets
+    for path in (ROOT / ".ci/run", *sorted((ROOT / ".github").rglob("*.*ml")), ROOT / "CONTRIBUTING.md"):
+        if path.exists():  # .ci is not part of the sdist
+            assert set(re.findall(r"(?:run: |`|^|  )make ([\w-]+)", path.read_text(), re.MULTILINE)) <= set(
+                targets
+            )

@@ -36,7 +36,8 @@ from dygmamba.studies.studies import STUDIES
 from dygmamba.tasks.link import SETTINGS, SPLITS
 from dygmamba.tasks.losses import LOSSES
 from dygmamba.tasks.training_negatives import TRAINING_NEGATIVES
-from golden_cases import OLD_RUNS, PAIRS
+from golden_cases import PAIRS
+from old_runs import OLD_RUNS
 from raising import raises
 
 LIGHT = """

@@ -46,7 +46,6 @@ DENSE = {"time_dim": 8, "out": 8}
 SIZES: dict[str, dict[str, Any]] = {
     "dyg-mamba": MAMBA,
     "mamba": MAMBA,
-    "fading-mamba": MAMBA | {"walk_dim": 16},
     "dyg-mamba-counts": MAMBA | {"walk_dim": 16},
     "tgat": DENSE | {"neighbors": 4},
     "cawn": DENSE | {"walks": 4, "heads": 2},
@@ -85,10 +84,8 @@ def labelled_stream() -> dm.Dataset:
 
 
 def training_cases() -> dict[str, dict[str, Any]]:
-    """Every model of version 0.1.0 under the name it had then, every ablation, and the other ways to train."""
-    cases: dict[str, dict[str, Any]] = {
-        name: {"model": name, **sizes} for name, sizes in SIZES.items() if name != "dyg-mamba-counts"
-    }
+    """Every model of version 0.1.0, every ablation, and the other ways to train."""
+    cases: dict[str, dict[str, Any]] = {name: {"model": name, **sizes} for name, sizes in SIZES.items()}
     ablations = tomllib.loads((files("dygmamba") / "presets" / "ablations.toml").read_text("utf-8"))
     for name, parts in ablations.items():
         walks = {"walk_dim": 16} if parts.get("walk_dim") == 120 else {}
@@ -167,19 +164,9 @@ def digest_json(value: Any) -> str:
     return hashlib.sha256(json.dumps(normalise(value), sort_keys=True).encode()).hexdigest()[:16]
 
 
-# Names that changed after the recording, so that recordings of both versions compare.
-RENAMED = {
-    "fading-mamba": "dyg-mamba-counts",
-    "fading-counts": "decayed-counts",
-    "fading-pair": "decayed-pair",
-    "fading-cooccurrence": "decayed-cooccurrence",
-}
 LEFT_OUT = re.compile(
     r"second|memory_|^run$|path|folder|^id$|sha256|made_with|peak|^size$|^weights$|^of$|^bond$|wall|elapsed|^code$|version$|^unused_columns$"
 )
-
-
-RENAMED = {"dyg-mamba-counts": "fading-mamba"}  # names that were changed after the goldens were recorded
 
 
 def normalise(value: Any) -> Any:
@@ -192,7 +179,7 @@ def normalise(value: Any) -> Any:
         return "nan" if math.isnan(value) else value.hex()
     if isinstance(value, str) and (" " in value or "/" in value or os.sep in value):
         return "<text>"
-    return RENAMED.get(value, value) if isinstance(value, str) else value
+    return value
 
 
 def record_readers(folder: Path) -> dict[str, str]:
@@ -387,7 +374,7 @@ TINY = {"length": 6, "width": 4, "time_dim": 4, "out": 4, "states": 2}
 OLD: dict[str, dict[str, Any]] = {
     "trees": {"model": "trees", "trees": 6, "rounds": 3},
     "dyg-mamba": {"model": "dyg-mamba", **TINY},
-    "fading-mamba": {"model": "fading-mamba", **TINY, "walk_dim": 8},
+    "dyg-mamba-counts": {"model": "dyg-mamba-counts", **TINY, "walk_dim": 8},
     "jodie": {"model": "jodie", "time_dim": 4, "out": 4},
 }
 
@@ -403,7 +390,9 @@ def make_old_runs(archive: Path) -> None:
 
     def keep(info: tarfile.TarInfo) -> tarfile.TarInfo | None:
         # pages are not read again, and one model's optimizer state would be most of the archive
-        left_out = info.name.endswith("report.html") or info.name.startswith("fading-mamba/checkpoint/last")
+        left_out = info.name.endswith("report.html") or info.name.startswith(
+            "dyg-mamba-counts/checkpoint/last"
+        )
         return None if left_out else info
 
     with tempfile.TemporaryDirectory() as name:

@@ -473,11 +473,10 @@ def describe_model(name: str) -> dict[str, Any]:
     """
     from dygmamba.engine.fit_config import LinkFitConfig
     from dygmamba.models import find_model, require_model
-    from dygmamba.models.aliases import current_model_name
 
     spec = require_model(name) or find_model(name)
     return {
-        "name": current_model_name(name),
+        "name": name,
         "config": spec.config.__name__,
         "title": spec.title,
         "looks_at": spec.looks_at,

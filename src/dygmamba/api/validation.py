@@ -13,7 +13,6 @@ from dygmamba.config import get_training_hints, is_preset_file, read_preset_file
 from dygmamba.core.errors import ConfigError
 from dygmamba.data.events.split_spec import AUTO_PROTOCOL
 from dygmamba.engine.run_directory import RunDirectory
-from dygmamba.models.aliases import current_model_name
 from dygmamba.tasks.metric_names import (
     BOARD_CANDIDATES,
     DEFAULT_CANDIDATES,
@@ -247,8 +246,8 @@ def check_start(start: Path | None, *, task: str, model: str | None, preset: str
             f"a run that starts from another one has its settings; leave out `preset={preset!r}`, or `start_from`",
             code="start-and-preset",
         )
-    own = current_model_name(RunDirectory(start).config().get("run", {}).get("model"))
-    if model is not None and current_model_name(model) != own:
+    own = RunDirectory(start).config().get("run", {}).get("model")
+    if model is not None and model != own:
         raise ConfigError(
             f"{start} is a run of '{own}', and its weights are of no use to `model={model!r}`; leave out `model`",
             code="start-other-model",

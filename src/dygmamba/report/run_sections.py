@@ -12,7 +12,7 @@ from dygmamba.core.errors import DygError
 from dygmamba.data.events.times import format_duration
 from dygmamba.engine.run_directory import RunDirectory
 from dygmamba.explain.forgetting import QUANTILES, Forgetting
-from dygmamba.models.aliases import update_stored_settings
+from dygmamba.models.stored_settings import update_stored_settings
 from dygmamba.report.document import AxisKind, BarChart, Cell, LineChart, Point, ReportTable, Section
 from dygmamba.tasks.metric_names import (
     ERROR_METRICS,

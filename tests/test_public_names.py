@@ -126,8 +126,6 @@ CLASSES = {
         "export": "(self, to: Path | str, raw: bool = False) -> ExportResult",
         "to_arrow": "(self) -> Table",
         "to_pandas": "(self) -> DataFrame",
-        "to_pyg": "(self) -> TemporalData",
-        "to_networkx": "(self) -> MultiDiGraph",
         "digest": "",
         "ids": "",
         "name": "",

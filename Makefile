@@ -80,7 +80,7 @@ test-lowest: $(READY)
 	  --python .venv-lowest/bin/python --no-header --no-annotate -o .venv-lowest/lowest.txt
 	cat .venv-lowest/lowest.txt
 	.venv-lowest/bin/pip install --disable-pip-version-check -r .venv-lowest/lowest.txt -e . \
-	  pytest pytest-timeout pytest-xdist hypothesis beartype scikit-learn pandas polars networkx pyyaml
+	  pytest pytest-timeout pytest-xdist hypothesis beartype scikit-learn pandas polars networkx openpyxl pyyaml
 	.venv-lowest/bin/pytest -n 2 --dist worksteal -m "not torture" -W ignore::DeprecationWarning --timeout 900 $(LOWEST) # old and new packages meet, and old Numba compiles slowly
 
 # which lines the tests run; the sampling of Python 3.12 and newer makes it cheap

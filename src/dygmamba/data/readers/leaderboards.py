@@ -46,14 +46,6 @@ def _read_tgb(path: Path, dataset: "Dataset") -> "Leaderboard":
     return replace(board, negatives=_read_pickled_negatives(files, board, dataset))
 
 
-def _read_relbench(path: Path, dataset: "Dataset") -> "Leaderboard":
-    from dygmamba.data.storage.leaderboard import Leaderboard
-
-    board = Leaderboard("relbench", _split_by_quantiles(dataset))
-    files = {period: path / "negatives" / f"{period}_ns.pkl" for period in ("val", "test")}
-    return replace(board, negatives=_read_pickled_negatives(files, board, dataset))
-
-
 def _split_by_quantiles(dataset: "Dataset") -> tuple[int, int, int]:
     """Return the sizes of TGB's splits, at quantiles of time; an event at a quantile belongs to the earlier split."""
     time = dataset.store.time.numpy()
@@ -182,5 +174,4 @@ def read_labels(file: Path, dataset: "Dataset") -> "LeaderboardLabels":
 LEADERBOARD_READERS: dict[str, Callable[[Path, "Dataset"], "Leaderboard"]] = {
     "tgb": _read_tgb,
     "tgb-seq": _read_tgb_seq,
-    "relbench": _read_relbench,
 }

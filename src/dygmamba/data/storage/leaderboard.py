@@ -24,6 +24,7 @@ from dygmamba.data.storage.dataset import VERSION_SEPARATOR, Dataset
 from dygmamba.data.storage.locations import DATASET_SUFFIX
 from dygmamba.data.storage.tensor_file import read_sealed_tensors, write_sealed_tensors
 
+STORED_FORMATS = (*LEADERBOARD_FORMATS, "relbench")  # of datasets; RelBench folders are no longer read
 LEADERBOARD_SUFFIX, LEADERBOARD_FORMAT = ".board", "dygmamba-board-1"
 Period = Literal["val", "test"]
 PERIODS: tuple[Period, Period] = ("val", "test")
@@ -99,7 +100,7 @@ def save_leaderboard(leaderboard: Leaderboard, dataset: Dataset, folder: Path) -
 
 def find_leaderboard_file(dataset: Dataset) -> Path | None:
     """Return the file with the leaderboard of a dataset, if any; the same version may have another name."""
-    if dataset.path is None or dataset.origin.format not in LEADERBOARD_FORMATS:
+    if dataset.path is None or dataset.origin.format not in STORED_FORMATS:
         return None
     pattern = f"*{VERSION_SEPARATOR}{dataset.version}{LEADERBOARD_SUFFIX}"
     return next(iter(sorted(dataset.path.parent.glob(pattern))), None)
@@ -167,7 +168,7 @@ def load_leaderboard(dataset: Dataset) -> Leaderboard:
     path = find_leaderboard_file(dataset)
     if path is None:
         raise ConfigError(
-            f"dataset '{dataset.name}' has no leaderboard; import a folder of TGB, TGB-Seq or RelBench",
+            f"dataset '{dataset.name}' has no leaderboard; import a folder of TGB or TGB-Seq",
             code="no-leaderboard",
         )
     return load_leaderboard_file(path, dataset)

@@ -384,7 +384,6 @@ def check_serve(
     run: Path,
     *,
     device: str,
-    replay: Path | None,
     host: str,
     port: int,
     token: str | None,
@@ -397,7 +396,6 @@ def check_serve(
     check_device(device)
     if device not in ("auto", "cpu"):
         raise ConfigError(f"a live run needs `device='cpu'`; got '{device}'", code="live-needs-cpu")
-    require_file(replay, "replay")
     for package in ("fastapi", "uvicorn", "prometheus_client"):
         if find_spec(package) is None:
             raise ConfigError(

@@ -27,7 +27,6 @@ from dygmamba.api.validation import (
     UPPER_LIMITS,
     check_backbone_conflicts,
     check_budget,
-    check_forecast,
     check_one_seed,
     check_period,
     check_run_protocol,
@@ -35,7 +34,6 @@ from dygmamba.api.validation import (
     check_start,
     check_task,
     check_visible,
-    is_property_evaluation,
     parse_budget,
     parse_duration,
     parse_limits,
@@ -223,13 +221,7 @@ def check_evaluate(
     device: str,
     data_dir: Path | None,
 ) -> None:
-    """Check the arguments of an evaluation of a run, of a heuristic, or of node properties."""
-    of_links = {"negatives": negatives, "candidates": candidates, "filtered": filtered, "seed": seed}
-    if is_property_evaluation(metrics, **of_links, visible=visible):
-        check_names("split", split)
-        check_forecast(model)
-        require_dataset(target, data_dir)
-        return
+    """Check the arguments of an evaluation of a run, or of a heuristic."""
     for option, value in (("negatives", negatives), ("split", split), ("setting", setting)):
         check_names(option, value)
     check_visible(visible)

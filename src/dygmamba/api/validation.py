@@ -16,8 +16,6 @@ from dygmamba.engine.run_directory import RunDirectory
 from dygmamba.tasks.metric_names import (
     BOARD_CANDIDATES,
     DEFAULT_CANDIDATES,
-    FORECAST_NAMES,
-    NDCG_METRIC,
     parse_hits_k,
 )
 
@@ -153,29 +151,6 @@ def _parse_candidates(candidates: int | str | None) -> int | str | None:
             code="unknown-candidates",
         )
     return count
-
-
-def is_property_evaluation(metrics: Names | None, **given: Any) -> bool:
-    """Return whether node properties are evaluated; raise ConfigError for options that only links have."""
-    names = [part.strip() for part in metrics.split(",")] if isinstance(metrics, str) else list(metrics or ())
-    if NDCG_METRIC not in names:
-        return False
-    wrong = [f"`{name}`" for name, value in given.items() if value]
-    if len(set(names)) > 1 or wrong:
-        raise ConfigError(
-            f"{NDCG_METRIC} evaluates node properties; leave out {wrong[0] if wrong else 'the other metrics'}",
-            code="ndcg-with-link-options",
-        )
-    return True
-
-
-def check_forecast(model: str) -> None:
-    """Raise ConfigError unless the model forecasts node properties."""
-    if model not in FORECAST_NAMES:
-        raise ConfigError(
-            f"{NDCG_METRIC} takes `model` {' or '.join(FORECAST_NAMES)}, got '{model}'; choose one of them",
-            code="model-without-forecast",
-        )
 
 
 def check_search_limits(trials: int | None, hours: float | None) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Literal
 
 import torch
-from jaxtyping import Float64, Int32, Int64
+from jaxtyping import Int32, Int64
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
@@ -42,23 +42,12 @@ class LeaderboardNegatives:
 
 
 @dataclass(frozen=True, slots=True)
-class LeaderboardLabels:
-    """Labels of node property prediction: at a time, the weight of a node for each kind; sorted by time and node."""
-
-    time: Float64[Tensor, "m"]
-    node: Int64[Tensor, "m"]
-    kind: Int64[Tensor, "m"]  # also a node: a genre, a token, a trading nation
-    weight: Float64[Tensor, "m"]
-
-
-@dataclass(frozen=True, slots=True)
 class Leaderboard:
-    """A leaderboard's split, negatives by period, and node labels if it has some."""
+    """A leaderboard's split, and negatives by period."""
 
     name: str
     sizes: tuple[int, int, int]  # events of training, validation and test, in time order
     negatives: dict[Period, LeaderboardNegatives] = field(default_factory=dict)
-    labels: LeaderboardLabels | None = None
 
     @property
     def split(self) -> SplitRule:
@@ -83,10 +72,6 @@ def save_leaderboard(leaderboard: Leaderboard, dataset: Dataset, folder: Path) -
         for period, negatives in leaderboard.negatives.items()
         for part in ("start", "node")
     }
-    if leaderboard.labels is not None:
-        tensors |= {
-            f"label_{part}": getattr(leaderboard.labels, part) for part in ("time", "node", "kind", "weight")
-        }
     about = {
         "format": LEADERBOARD_FORMAT,
         "digest": dataset.digest,
@@ -115,10 +100,7 @@ def load_leaderboard_file(path: Path, dataset: Dataset) -> Leaderboard:
         for period in PERIODS
         if f"{period}_start" in tensors
     }
-    columns = [tensors.get(f"label_{part}") for part in ("time", "node", "kind", "weight")]
-    present = [column for column in columns if column is not None]
-    labels = LeaderboardLabels(*present) if len(present) == len(columns) else None
-    return Leaderboard(name, sizes, negatives, labels)
+    return Leaderboard(name, sizes, negatives)
 
 
 def read_published_leaderboard(dataset: Dataset) -> Leaderboard | None:

@@ -53,7 +53,6 @@ MAX_WORDS = 5000
 LETTER_COUNT = 8
 AIRPORT_REGION_LETTERS = 7
 SPLIT_COLUMN = "split"
-WEIGHT_COLUMN = "weight"
 
 
 @dataclass(frozen=True, slots=True)

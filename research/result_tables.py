@@ -15,7 +15,7 @@ from typing import Any
 from dygmamba.core.choices import PUBLISHED_NEGATIVES
 from dygmamba.data.catalogue.known_datasets import normalize_name
 from dygmamba.models import MODELS
-from dygmamba.models.aliases import update_stored_settings
+from dygmamba.models.stored_settings import update_stored_settings
 from dygmamba.report.published import published_values
 from dygmamba.report.published_leaks import (
     PROGRAMS,

@@ -1,12 +1,10 @@
-"""Tiny folders as TGB, TGB-Seq and RelBench publish them, written with other code than reads them."""
+"""Tiny folders as TGB and TGB-Seq publish them, written with other code than reads them."""
 
 import csv
 import pickle
 from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 
 HEADERS = {
     "tgbl-wiki": "user_id,item_id,timestamp,state_label,comma_separated_list_of_features",
@@ -130,28 +128,3 @@ def seq_folder(folder: Path, name="GoogleLocal", events=100, width=4):
     drawn = rng.integers(8, 14, (events - 85, width))
     np.save(folder / f"{name}_test_ns.npy", drawn)
     return rows, drawn
-
-
-def relbench_folder(folder: Path, events=100, two_sides=True):
-    """TGB's rows as RelBench stores them, local numbers on both sides."""
-    (folder / "db").mkdir(parents=True)
-    (folder / "negatives").mkdir()
-    rng = np.random.default_rng(4)
-    src, dst = rng.integers(0, 8, events), rng.integers(0, 6, events)
-    when = 1_600_000_000 + 5 * (np.arange(events) // 2)
-    columns = {"event_id": np.arange(events), "src_id": src, "dst_id": dst}
-    columns |= {
-        "event_ts": pa.array(when * 10**9, pa.timestamp("ns", tz="UTC")),
-        "weight": pa.array(rng.random(events), pa.float32()),
-    }
-    pq.write_table(pa.table(columns), folder / "db" / "events.parquet")
-    tables = (
-        {"src_nodes": ("src_id", 8), "dst_nodes": ("dst_id", 6)} if two_sides else {"nodes": ("node_id", 8)}
-    )
-    for table, (column, count) in tables.items():
-        pq.write_table(pa.table({column: np.arange(count)}), folder / "db" / f"{table}.parquet")
-    rows = [(int(a), int(b) + 8 * two_sides, int(t)) for a, b, t in zip(src, dst, when, strict=True)]
-    negatives = {period: negatives_of(rows, mask, 4) for period, mask in periods(rows).items()}
-    for period, found in negatives.items():
-        (folder / "negatives" / f"{period}_ns.pkl").write_bytes(pickle.dumps(found))
-    return rows, negatives

@@ -301,8 +301,6 @@ def reader_fixtures(folder: Path) -> dict[str, tuple[Any, dict[str, Any]]]:
         found[board] = (folder / name, {})
     board_cases.seq_folder(folder / "GoogleLocal")
     found["tgb-seq"] = (folder / "GoogleLocal", {})
-    board_cases.relbench_folder(folder / "rel-events")
-    found["relbench"] = (folder / "rel-events", {})
     return found | table_fixtures(folder, table)
 
 

@@ -21,7 +21,7 @@ import dygmamba as dm
 from golden_cases import HERE, PAIRS, describe_run, digest_json, labelled_stream, mask, run_command, train
 
 OLD_RUNS, OLD_KINDS = HERE / "runs-0.1.tar.gz", HERE / "kinds-0.1.tar.gz"
-OLD = ("trees", "dyg-mamba", "fading-mamba", "jodie")
+OLD = ("trees", "dyg-mamba", "dyg-mamba-counts", "jodie")
 TREES: dict[str, Any] = {"trees": 6, "rounds": 3}
 MAMBA = {"model": "dyg-mamba", "length": 6, "width": 4, "time_dim": 4, "out": 4, "states": 2}
 LIVE: dict[str, Any] = {"late": "1h", "on_late": "set-aside", "max_ahead": "off"}

@@ -261,7 +261,7 @@ def import_(rng: random.Random) -> list[str]:
         bipartite=None,
         time_unit=("s", "ns", "days", *ODD),
         fill=("0", *HUGE, *ODD[:12]),
-        format=("csv", "parquet", "jodie", "dyglib", "npz", "tgb", "tgb-seq", "relbench", *ODD),
+        format=("csv", "parquet", "jodie", "dyglib", "npz", "tgb", "tgb-seq", *ODD),
         delimiter=(";", "tab", "ab", "\r", "\n", '"', *ODD[:8]),
         encoding=("latin-1", "utf-16", "utf-32", "cp500", "hex", "idna", "undefined", *ODD),
         out=("x", *PATHS, *ODD),

@@ -57,6 +57,7 @@ def test_every_example_is_tested():
         "own_model",
         "own_training_loop",
         "predict_new_events",
+        "tgb_node_properties",
         "train",
     ]
 
@@ -145,6 +146,14 @@ def test_the_audit_prints_baselines_rules_and_checks(script_outputs):
     assert output.count("rule '") >= 3
     assert output.count(": passed") >= 4
     assert "failed" not in output
+
+
+@pytest.mark.e2e
+def test_node_properties_are_forecast_better_by_more_than_the_last_label(script_outputs):
+    found = re.findall(r"^(\S+) .*test NDCG@10 (\S+)", script_outputs["tgb_node_properties"], re.MULTILINE)
+    scores = {name: float(value) for name, value in found}
+    assert scores["state-space"] >= scores["moving-average"] - 0.005
+    assert scores["moving-average"] > scores["persistent"] + 0.03
 
 
 @pytest.mark.e2e

@@ -7,11 +7,9 @@ rounding. After an intended change record again, and change `CODE_VERSION` in `d
 """
 
 import json
-import warnings
 
 import pytest
 
-from dygmamba.core.errors import DygWarning
 from golden_cases import (
     HERE,
     fingerprint,
@@ -52,14 +50,6 @@ def check(found: dict, expected: dict) -> None:
         assert found["scores"] == pytest.approx(expected["scores"], abs=2e-3)
 
 
-@pytest.fixture(autouse=True)
-def old_names():
-    """Old model names are used on purpose."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DygWarning)
-        yield
-
-
 @pytest.mark.parametrize(
     "case", [pytest.param(name, marks=[] if name in QUICK else [long_run]) for name in training_cases()]
 )
@@ -90,6 +80,7 @@ def test_commands_are_unchanged(tmp_path, monkeypatch):
             assert normalise(found[name]["json"]) == value["json"], name
 
 
+@pytest.mark.filterwarnings("ignore:.*was started with processor")  # one is resumed on another processor
 def test_old_run_folders_still_work(tmp_path):
     """Run folders and dataset files of version 0.1.0 open, resume and predict to the same bits."""
     found = record_old_runs(tmp_path)

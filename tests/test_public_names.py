@@ -45,8 +45,7 @@ FUNCTIONS = {
     "data_dir: Path | str | None = None, **settings: Any) -> Table",
     "evaluate_scores": "(scores: Scores, data: Dataset | Source, *, split: str = test, setting: str = transductive, "
     "negatives: str = random, protocol: str = auto, data_dir: Path | str | None = None) -> Table",
-    "generate": "(*, name: str = generated, kind: str = forgetting, scratch: Path | str | None = None, **settings: "
-    "Any) -> Dataset",
+    "generate": "(*, name: str = generated, scratch: Path | str | None = None, **settings: Any) -> Dataset",
     "list_queries": "(data: Dataset | Source, *, split: str = test, setting: str = transductive, "
     "negatives: str = random, protocol: str = auto, data_dir: Path | str | None = None) -> Table",
     "list_runs": "(data: str = latest, *, folder: Path | str = runs) -> Table",
@@ -126,8 +125,6 @@ CLASSES = {
         "export": "(self, to: Path | str, raw: bool = False) -> ExportResult",
         "to_arrow": "(self) -> Table",
         "to_pandas": "(self) -> DataFrame",
-        "to_pyg": "(self) -> TemporalData",
-        "to_networkx": "(self) -> MultiDiGraph",
         "digest": "",
         "ids": "",
         "name": "",

@@ -4,7 +4,7 @@ DyG-Mamba here is the NeurIPS 2025 paper (openreview ja2wA4UncJ), not DyGMamba (
 
     read(source, *, src, dst, ...) -> Dataset   events from a file, several files, a data frame, rows ...
     load(name, data_dir) -> Dataset             a dataset by name; save(dataset), datasets(), remove(name)
-    generate(*, name, kind, ...) -> Dataset     a stream whose decay law is known
+    generate(*, name, ...) -> Dataset           a stream whose decay law is known
     train(data, model, *, seeds, ...) -> Runs   train a model on a dataset, one run per seed
     tune(data, model, *, trials) -> Tuning      search for better settings, as a preset for train
     backtest(data, model, *, every, ...)        frozen, warm-started and refitted models, period by period

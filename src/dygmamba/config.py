@@ -29,7 +29,7 @@ def load_ablations() -> dict[str, dict[str, Any]]:
 
 def find_preset(model: str, dataset: str, negatives: str | None = None) -> dict[str, Any]:
     """Return the published settings of a model on a dataset; the more specific table wins."""
-    table = load_presets().get(_current_name(model), {})
+    table = load_presets().get(model, {})
     levels = [table, table.get(dataset, {})]
     if negatives is not None:
         levels.append(levels[-1].get(negatives, {}))
@@ -38,7 +38,7 @@ def find_preset(model: str, dataset: str, negatives: str | None = None) -> dict[
 
 def find_node_preset(model: str, dataset: str) -> dict[str, Any]:
     """Return the settings of a backbone for node classification; they win over those for links."""
-    table = load_presets("node.toml").get(_current_name(model), {})
+    table = load_presets("node.toml").get(model, {})
     return find_preset(model, dataset) | _merge_levels([table, table.get(dataset, {})])
 
 
@@ -49,7 +49,7 @@ def find_size_preset(name: str, model: str) -> dict[str, Any]:
         name: "small" for CPUs, "short" for minutes on a GPU, "paper" (which changes nothing), or a file NAME.toml.
         model: The model that has them.
     """
-    model = _current_name(model)
+    model = model
     if name == "paper":
         return {}
     if is_preset_file(name):
@@ -91,12 +91,10 @@ def is_preset_file(name: str) -> bool:
 
 def read_preset_file(path: Path) -> PresetFile:
     """Read a preset that a search wrote: [preset] names the model, [settings] are its settings."""
-    from dygmamba.models.aliases import current_settings
-
     try:
         sections = tomllib.loads(path.read_bytes().decode("utf-8"))
         about, settings = sections["preset"], sections["settings"]
-        preset = PresetFile(_current_name(str(about["model"])), dict(settings), dict(about))
+        return PresetFile(str(about["model"]), dict(settings), dict(about))
     except OSError as error:
         raise FileError(
             f"preset {path} cannot be read ({error.strerror}); give a file that `tune` wrote",
@@ -111,13 +109,6 @@ def read_preset_file(path: Path) -> PresetFile:
             f"preset {path} needs the sections [preset], with `model = ...`, and [settings]; add what is missing",
             code="malformed-preset",
         ) from error
-    return dataclasses.replace(preset, settings=current_settings(preset.model, preset.settings))
-
-
-def _current_name(model: str) -> str:
-    from dygmamba.models.aliases import current_model_name
-
-    return current_model_name(model)
 
 
 def _merge_levels(levels: list[dict[str, Any]]) -> dict[str, Any]:
@@ -131,9 +122,6 @@ def build_config(kind: type[T], settings: dict[str, Any]) -> T:
 
 def validate_settings(owner: str, hints: dict[str, Any], settings: dict[str, Any]) -> dict[str, Any]:
     """Return the settings converted to their declared types; `owner` names what has them in the error message."""
-    from dygmamba.models.aliases import rename_settings
-
-    settings = rename_settings(settings, hints)
     for key in settings:
         if key not in hints:
             close = difflib.get_close_matches(key, hints, n=1)

@@ -1,4 +1,4 @@
-"""TGB, TGB-Seq and RelBench folders: TGB's own numbers and features, its split, its negatives, and what is wrong."""
+"""TGB and TGB-Seq folders: TGB's own numbers and features, its split, its negatives, and what is wrong."""
 
 import pickle
 from dataclasses import replace
@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import dygmamba as dm
-from board_cases import HEADERS, VERSION, relbench_folder, seq_folder, tgb_folder, write_table
+from board_cases import HEADERS, VERSION, seq_folder, tgb_folder, write_table
 from commands import invoke
 from dygmamba.core.errors import ConfigError, FileError
 from dygmamba.data.storage.leaderboard import (
@@ -108,16 +108,6 @@ def test_tgb_seq_keeps_its_own_periods(tmp_path):
     assert path.exists()
 
 
-@pytest.mark.parametrize("two_sides", [True, False])
-def test_relbench_has_tgbs_numbers(tmp_path, two_sides):
-    """Local numbers become TGB's: destinations behind the sources where there are two tables of nodes."""
-    rows, negatives = relbench_folder(tmp_path / "tgbl-small", two_sides=two_sides)
-    data = dm.read(tmp_path / "tgbl-small")
-    assert (data.name, triples(data.store), data.store.bipartite) == ("tgbl-small", rows, two_sides)
-    assert data.store.features.edge.shape[1] == 1
-    require_lists(load_leaderboard(data), rows, negatives)
-
-
 def test_a_leaderboard_is_saved_with_its_dataset(monkeypatch, capsys, tmp_path):
     """One command imports both; removing the dataset removes its leaderboard."""
     tgb_folder(tmp_path / "tgbl_wiki")
@@ -130,6 +120,8 @@ def test_a_leaderboard_is_saved_with_its_dataset(monkeypatch, capsys, tmp_path):
     board = load_leaderboard(data)
     assert file.name == f"tgbl-wiki@{data.version}.board"
     assert load_leaderboard_split(data) == board.split
+    imported_before = replace(data, origin=replace(data.origin, format="relbench"))
+    assert load_leaderboard_split(imported_before) == board.split
     assert load_leaderboard_split(dm.generate(nodes=20, events=100, communities=2)) is None
     other = replace(data, digest="0" * 64)
     with raises("leaderboard-mismatch", FileError):
@@ -190,19 +182,15 @@ def test_what_is_wrong_with_a_folder_is_one_sentence(monkeypatch, capsys, tmp_pa
 
 
 def test_what_is_wrong_with_the_others_is_one_sentence(monkeypatch, capsys, tmp_path):
-    """TGB-Seq: periods out of order, an array of another length, of objects; RelBench: nodes beyond their table."""
+    """TGB-Seq: periods out of order, an array of another length, of objects."""
     seq_folder(tmp_path / "order")
     (tmp_path / "order" / "GoogleLocal.csv").write_text("src,dst,time,split\n0,1,1,1\n0,1,2,0\n")
     seq_folder(tmp_path / "short")
     np.save(tmp_path / "short" / "GoogleLocal_test_ns.npy", np.zeros((3, 2), np.int64))
     seq_folder(tmp_path / "objects")
     np.save(tmp_path / "objects" / "GoogleLocal_test_ns.npy", np.array([[{}]], object), allow_pickle=True)
-    relbench_folder(tmp_path / "beyond")
-    (tmp_path / "beyond" / "db" / "dst_nodes.parquet").write_bytes(
-        (tmp_path / "beyond" / "db" / "src_nodes.parquet").read_bytes()[:9]
-    )
     (tmp_path / "nothing").mkdir()
-    for folder in ("order", "short", "objects", "beyond", "nothing"):
+    for folder in ("order", "short", "objects", "nothing"):
         words = ("data", "import", str(tmp_path / folder), "--data-dir", str(tmp_path / "data"))
         code, _, error = invoke(monkeypatch, capsys, *words)
         assert (code, error.count("\n")) == (2, 1), folder

@@ -1,24 +1,19 @@
 """The registry and the settings of every model: complete, readable without torch, and equal to what is implemented."""
 
-import json
 import subprocess
 import sys
-import tarfile
-from dataclasses import fields, replace
+from dataclasses import fields
 from typing import get_args
 
 import pytest
 
-import dygmamba as dm
-from commands import invoke
-from dygmamba.config import build_config, find_preset
 from dygmamba.core import choices
-from dygmamba.core.errors import ConfigError, DygWarning
+from dygmamba.core.errors import ConfigError
 from dygmamba.core.setting_descriptions import describe_allowed, describe_settings
 from dygmamba.data.generate.process import LAWS
 from dygmamba.data.readers.options import FORMATS, TIME_UNITS
 from dygmamba.engine.fit_config import LinkFitConfig, NodeFitConfig
-from dygmamba.models import COMPOSED, MODELS, aliases, configs, find_model, require_model
+from dygmamba.models import COMPOSED, MODELS, configs
 from dygmamba.nn.column_features import COLUMN_FEATURES
 from dygmamba.nn.encodings import CHANNELS, PAIR_CHANNELS
 from dygmamba.nn.history_features import HISTORY_CHANNELS
@@ -36,8 +31,6 @@ from dygmamba.studies.studies import STUDIES
 from dygmamba.tasks.link import SETTINGS, SPLITS
 from dygmamba.tasks.losses import LOSSES
 from dygmamba.tasks.training_negatives import TRAINING_NEGATIVES
-from golden_cases import PAIRS
-from old_runs import OLD_RUNS
 from raising import raises
 
 LIGHT = """
@@ -56,14 +49,6 @@ models.require_model("tgn")
 assert len(models.MODELS) >= 19
 print(*sorted({"torch", "numba", "numpy", "pyarrow", "triton"} & set(sys.modules)))
 """
-
-
-@pytest.fixture
-def fresh_warnings():
-    """Warnings about former names appear once per process."""
-    aliases._warn_renamed.cache_clear()
-    yield
-    aliases._warn_renamed.cache_clear()
 
 
 @pytest.mark.slow
@@ -142,58 +127,3 @@ def test_unknown_channels_are_errors():
     with raises("bad-pair-features", ConfigError) as error:
         configs.DyGMambaCountsConfig(pair_features=("time",))
     assert "time" in str(error.value)
-
-
-def test_a_former_model_name_works_and_warns_once(fresh_warnings, recwarn):
-    assert find_model("fading-mamba") is require_model("fading-mamba") is MODELS["dyg-mamba-counts"]
-    assert find_preset("fading-mamba", "uci") == find_preset("dyg-mamba-counts", "uci") != {}
-    (warning,) = recwarn
-    assert warning.category is DygWarning
-    assert all(name in str(warning.message) for name in ("'fading-mamba'", "'dyg-mamba-counts'", "0.2"))
-
-
-def test_former_values_of_settings_become_current_ones(fresh_warnings, recwarn):
-    old = {"channels": ["time", "fading-counts", "fading-cooccurrence"], "pair_features": ["fading-pair"]}
-    new = build_config(configs.DyGMambaCountsConfig, old | aliases.STORED_DEFAULTS["dyg-mamba-counts"] | old)
-    assert (new.channels, new.pair_features) == (
-        ("time", "decayed-counts", "decayed-cooccurrence"),
-        ("decayed-pair",),
-    )
-    assert len(recwarn) == 3
-    stored = aliases.update_stored_settings("dyg-mamba-counts", old)
-    assert build_config(configs.DyGMambaCountsConfig, stored) == replace(new, edge_units="raw")
-    assert len(recwarn) == 3
-
-
-def test_a_former_name_cannot_be_registered():
-    from dygmamba.models import add_model
-
-    with raises("model-name-taken", ConfigError):
-        add_model("fading-mamba", MODELS["trees"])
-
-
-def test_a_stored_run_with_former_names_opens_with_one_warning(fresh_warnings, recwarn, tmp_path):
-    """The goldens check its scores to the last bit; the run keeps its name."""
-    with tarfile.open(OLD_RUNS) as tar:
-        tar.extractall(tmp_path, filter="data")
-    run = dm.open(tmp_path / "fading-mamba", device="cpu", data_dir=tmp_path / "data")
-    assert run.score(PAIRS).num_rows == len(PAIRS)
-    assert run.config["run"]["model"] == "fading-mamba"
-    assert [str(warning.message) for warning in recwarn if warning.category is DygWarning] == [
-        "model 'fading-mamba' is now called 'dyg-mamba-counts'; the old name works until 0.2"
-    ]
-
-
-def test_a_new_run_gets_the_current_name(fresh_warnings, tmp_path):
-    tiny = {"epochs": 1, "length": 4, "width": 4, "time_dim": 4, "walk_dim": 8, "states": 2}
-    data = dm.generate(nodes=40, events=300, communities=4)
-    with pytest.warns(DygWarning, match="dyg-mamba-counts"):
-        (run,) = dm.train(data, "fading-mamba", device="cpu", out=tmp_path, **tiny)
-    assert run.config["run"]["model"] == "dyg-mamba-counts" == run.path.parent.name
-    assert run.config["model"]["channels"] == list(configs.DyGMambaCountsConfig().channels)
-
-
-def test_a_former_name_works_on_the_command_line(fresh_warnings, monkeypatch, capsys):
-    code, out, err = invoke(monkeypatch, capsys, "models", "fading-mamba", "--json")
-    assert (code, json.loads(out)["name"]) == (0, "dyg-mamba-counts")
-    assert err.count("is now called") == 1

@@ -12,7 +12,7 @@ from contract_cases import build, sample_store
 from dygmamba.core.errors import ConfigError, DygError
 from dygmamba.data.events.columns import MAX_UNSCALED_RMS
 from dygmamba.models import MODELS
-from dygmamba.models.base import DatasetFacts, build_scorer
+from dygmamba.models.base import DatasetFacts
 from dygmamba.models.configs import NetworkConfig
 from dygmamba.sampling.draws import Draws
 from dygmamba.sampling.index import NeighborIndex, gather_view
@@ -128,12 +128,3 @@ def test_a_warm_start_keeps_the_units_of_the_earlier_run(frame, tmp_path):
     config.write_text(config.read_text().replace("edge_scale = [0.000244140625]", "edge_scale = [0.0]"))
     with pytest.raises(DygError):
         dm.Run(more.path).score([(1, 2)])
-
-
-def test_an_encoder_with_former_names_is_refused():
-    class Old(dm.Encoder):
-        beside_dim = 3
-        requests = ()
-
-    with raises("former-encoder-names", ConfigError):
-        build_scorer(lambda config, facts: Old(), None, DatasetFacts(3, 0, 0))

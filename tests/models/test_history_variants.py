@@ -9,8 +9,9 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from contract_cases import TINY, sample_store
 from dygmamba.config import build_config
 from dygmamba.core.errors import ConfigError
-from dygmamba.models import MODELS, aliases, configs
+from dygmamba.models import MODELS, configs
 from dygmamba.models.base import DatasetFacts
+from dygmamba.models.stored_settings import update_stored_settings
 from dygmamba.ops.dispatch import use_reference
 from dygmamba.sampling.index import NeighborIndex, gather_view
 from dygmamba.sampling.view import PairBatch
@@ -121,26 +122,25 @@ def test_a_relation_reads_the_overlaps_of_every_decay():
         assert last.shape == (64, 256)
 
 
-@pytest.mark.parametrize("name", ["dyg-mamba-counts", "fading-mamba"])
-def test_stored_runs_without_the_settings_have_their_former_values(name):
+def test_stored_runs_without_the_settings_have_their_former_values():
     """A golden run of version 0.1.0 checks the bits of such a run."""
     stored = {"channels": list(FORMER["channels"]), "length": 7}
-    config = build_config(SPEC.config, aliases.update_stored_settings(name, stored))
+    config = build_config(SPEC.config, update_stored_settings("dyg-mamba-counts", stored))
     assert config == configs.DyGMambaCountsConfig(length=7, walk_dim=120, edge_units="raw", **FORMER)
     kept = {"walk_decays": 3, "tables": "add"}
-    config = build_config(SPEC.config, aliases.update_stored_settings(name, kept))
+    config = build_config(SPEC.config, update_stored_settings("dyg-mamba-counts", kept))
     assert (config.walk_decays, config.tables, config.relation) == (3, "add", "separate")
 
 
 def test_stored_runs_of_other_models_keep_their_settings():
     stored = {"length": 7, "edge_units": "scaled"}
-    assert aliases.update_stored_settings("dyg-mamba", stored) == stored
-    assert aliases.update_stored_settings("edgebank", {}) == {}
+    assert update_stored_settings("dyg-mamba", stored) == stored
+    assert update_stored_settings("edgebank", {}) == {}
 
 
 @pytest.mark.parametrize("name", [name for name, spec in MODELS.items() if "edge_units" in spec.settings])
 def test_stored_networks_without_the_setting_read_edge_features_as_they_are(name):
-    assert aliases.update_stored_settings(name, {})["edge_units"] == "raw"
+    assert update_stored_settings(name, {})["edge_units"] == "raw"
 
 
 def test_settings_that_exclude_each_other_are_errors():

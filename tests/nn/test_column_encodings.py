@@ -13,10 +13,10 @@ from dygmamba.core.errors import ConfigError
 from dygmamba.data.events.columns import MAX_CODE_COLUMNS
 from dygmamba.data.events.node_rows import NodeRows
 from dygmamba.models import MODELS
-from dygmamba.models.aliases import update_stored_settings
 from dygmamba.models.base import DatasetFacts, EncoderScorer
 from dygmamba.models.classifiers import NodeClassifier, SourceEmbedding
 from dygmamba.models.column_requests import request_columns, request_node_features
+from dygmamba.models.stored_settings import update_stored_settings
 from dygmamba.nn.column_features import PairColumns, PairNodeFeatures
 from dygmamba.sampling.columns import QueryColumns, find_query_columns
 from dygmamba.sampling.index import NeighborIndex, gather_view

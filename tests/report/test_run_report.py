@@ -22,8 +22,6 @@ from dygmamba.report.run_sections import (
     REPORT_TASKS,
     build_baselines_section,
     build_results_section,
-    build_seeds_section,
-    find_seed_runs,
     summarize_link_results,
 )
 from raising import raises
@@ -217,26 +215,6 @@ def test_baselines_of_the_results_file_are_in_the_report(tmp_path):
     page = render_report(run)
     assert "Verdict: far above recency." in page
     assert "best baseline: 78.36 (recency)" in page
-
-
-def test_runs_of_other_seeds_are_compared(tmp_path):
-    """Runs that differ in the seed only, with mean and deviation; other and damaged runs are left out."""
-    runs = [
-        make_run(
-            tmp_path / f"run-{seed}", seed=seed, rows=[row("dyg-mamba", "transductive", 0.9 + 0.01 * seed)]
-        )
-        for seed in (0, 2, 1)
-    ]
-    make_run(tmp_path / "other", seed=5, digest="1")
-    (make_run(tmp_path / "broken", seed=6).path / "config.toml").write_text("[run]")
-    assert [other.seed for other in find_seed_runs(runs[0])] == [0, 1, 2]
-    section = build_seeds_section(runs[1], "ap")
-    grid = section.tables[0]
-    assert [cells[0].text for cells in grid.rows] == ["0", "1", "2 (this run)", "all"]
-    assert grid.rows[-1][1].text == "91.00 ± 1.00"
-    assert [line[-1] for line in section.charts[0].series.values()] == [(5, 88.0)] * 3
-    assert "Results by seed" in render_report(runs[0])
-    assert build_seeds_section(make_run(tmp_path / "alone" / "run"), "ap") is None
 
 
 def test_the_cards_show_ap_and_the_best_baseline():

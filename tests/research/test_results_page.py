@@ -142,28 +142,6 @@ def test_a_damaged_file_is_an_error(text, tmp_path):
     assert str(path) in str(caught.value)
 
 
-def test_results_of_a_renamed_model_are_read_under_its_current_name(tmp_path):
-    record = ResultRecord("link", "uci", "fading-mamba", 0, {"model": "fading-mamba"}, [{"ap": 0.9}])
-    StudyResults("link", "dygmamba", (record,)).write(tmp_path / "old.json")
-    (read,) = StudyResults.read(tmp_path / "old.json").records
-    assert (read.model, read.about) == ("dyg-mamba-counts", {"model": "dyg-mamba-counts"})
-
-
-def test_results_with_the_former_name_of_a_setting_have_the_shipped_settings(tmp_path):
-    shipped = get_shipped_settings("dyg-mamba-counts", "uci")
-    old = {"beside" if name == "pair_features" else name: value for name, value in shipped.items()}
-    row = {"split": "test", "setting": "transductive", "negatives": "random", "visible": "strict", "ap": 0.9}
-    for settings, shown in ((old, 1), (old | {"beside": ["walks"]}, 0)):
-        record = ResultRecord("link", "uci", "dyg-mamba-counts", 0, {}, [row], settings)
-        StudyResults("link", "dygmamba", (record,)).write(tmp_path / "defaults.json")
-        (read,) = StudyResults.read(tmp_path / "defaults.json").records
-        assert read.settings["pair_features"] == settings["beside"]
-        assert build_headline_table(tmp_path).count("90.00") == shown
-        assert "pair_features = " not in build_headline_table(tmp_path)
-        changed = build_headline_table(tmp_path, only_shipped=False)
-        assert ("pair_features = walks" in changed) == (shown == 0)
-
-
 def write_defaults(folder, model="dyg-mamba", seeds=(0, 1), **changed):
     """A file of records of the shipped settings, except for those given, and of a heuristic."""
     row = {"split": "test", "setting": "transductive", "negatives": "random", "visible": "strict"}

@@ -14,6 +14,7 @@ from dygmamba.models.configs import TreesConfig
 from dygmamba.models.trees import BoostedTrees
 from dygmamba.sampling.view import LabelledView
 from dygmamba.tasks.link import LinkTask, build_link_set
+from purchases import generate_purchases
 from raising import raises
 from streams import split_stream
 
@@ -22,7 +23,7 @@ SMALL = {"trees": 20, "rounds": 20, "epochs": 1, "leaves": 15, "rate": 0.2, "nei
 
 @cache
 def purchases():
-    return dm.generate(kind="purchases", customers=40, shops=150, events=1000, categories=4)
+    return generate_purchases(customers=40, shops=150, events=1000, categories=4)
 
 
 @pytest.fixture(scope="module")

@@ -25,6 +25,7 @@ from dygmamba.runs.export_onnx import EXPORTABLE_NETWORKS as CAN
 from dygmamba.runs.export_onnx import ONNX_DECOMPOSITIONS, export_onnx_trees
 from dygmamba.runs.link_training import start_link_run
 from dygmamba.tasks.calibration import Calibration
+from purchases import generate_purchases
 from raising import raises
 
 TINY = {"length": 2, "width": 2, "states": 2, "blocks": 1, "time_dim": 2, "out": 4}
@@ -304,7 +305,7 @@ def test_a_program_with_other_logits_is_not_written(made, tmp_path, monkeypatch)
 
 def test_a_program_reads_the_event_types(tmp_path):
     """The codes of categorical columns are an input, on which the logits of both formats depend."""
-    data = dm.generate(kind="purchases", customers=20, shops=30, events=300, categories=4)
+    data = generate_purchases(customers=20, shops=30, events=300, categories=4)
     settings = TINY | {"length": 6, "channels": ["time", "event-types"], "pair_features": []}
     fit = start_link_run(data, "dyg-mamba-counts", 0, settings, torch.device("cpu"), tmp_path)
     fit.checkpoints.save(fit.state, better=True)

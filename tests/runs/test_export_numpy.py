@@ -25,6 +25,7 @@ from dygmamba.runs.export_numpy import _describe_features
 from dygmamba.runs.numpy_features import FEATURES
 from dygmamba.runs.numpy_scorer import Scorer, compute_digest
 from dygmamba.sampling.view import PairBatch
+from purchases import generate_purchases
 from raising import raises
 from strategies import event_streams
 from streams import split_stream
@@ -70,7 +71,7 @@ def messages():
 @cache
 def purchases():
     """A bipartite stream with amounts and categories."""
-    return dm.generate(kind="purchases", customers=30, shops=80, events=900, categories=4)
+    return generate_purchases(customers=30, shops=80, events=900, categories=4)
 
 
 def read_real(folder, name, count):

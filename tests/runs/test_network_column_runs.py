@@ -9,6 +9,7 @@ import dygmamba as dm
 from commands import invoke
 from dygmamba.core.errors import ConfigError, NotFoundError
 from dygmamba.data.storage.dataset import save_dataset
+from purchases import generate_purchases, generate_residents
 from raising import raises
 
 FORMER = ["decayed-pair", "walks", "transitions"]
@@ -20,7 +21,8 @@ SMALL = {
 
 @cache
 def generate(kind):
-    return dm.generate(kind=kind, customers=40, shops=150, events=1000, categories=4)
+    make = {"purchases": generate_purchases, "residents": generate_residents}[kind]
+    return make(customers=40, shops=150, events=1000, categories=4)
 
 
 def train(data, out, **more):

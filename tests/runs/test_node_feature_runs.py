@@ -9,6 +9,7 @@ import dygmamba as dm
 from dygmamba.data.events.node_rows import NodeRows
 from dygmamba.data.storage.dataset import save_dataset
 from dygmamba.runs.contract import sample_stream
+from purchases import generate_residents
 from raising import raises
 
 SMALL = {"trees": 20, "rounds": 20, "epochs": 1, "leaves": 15, "rate": 0.2, "neighbors": 4, "transitions": 0}
@@ -16,7 +17,7 @@ SMALL = {"trees": 20, "rounds": 20, "epochs": 1, "leaves": 15, "rate": 0.2, "nei
 
 @cache
 def residents():
-    return dm.generate(kind="residents", customers=40, shops=150, events=1000, categories=4)
+    return generate_residents(customers=40, shops=150, events=1000, categories=4)
 
 
 @pytest.fixture(scope="module")

@@ -12,12 +12,11 @@ from dygmamba.core.errors import ConfigError
 from dygmamba.data.events.categories import Category
 from dygmamba.data.events.columns import ColumnFacts, NumericColumn, TypeColumn, rank_columns
 from dygmamba.data.events.event_store import EventStore, FeatureTable
-from dygmamba.data.generate.config import PurchaseConfig
-from dygmamba.data.generate.purchases import generate_purchases
 from dygmamba.sampling.column_sums import ColumnSumRequest
 from dygmamba.sampling.columns import HISTORIES, ColumnRequest, QueryColumns
 from dygmamba.sampling.index import NeighborIndex, gather_view
 from dygmamba.sampling.view import PairBatch
+from purchases import generate_purchases
 from raising import raises
 from strategies import event_streams
 
@@ -199,7 +198,7 @@ def test_a_query_without_columns_is_an_error_only_where_they_are_read():
 
 def test_columns_are_ranked_by_training_events_only():
     """A column that the nodes explain comes before noise; constants and vectors are left out; the test is not read."""
-    store = generate_purchases(PurchaseConfig(customers=20, shops=30, events=400, categories=3))
+    store = generate_purchases(customers=20, shops=30, events=400, categories=3).store
     noise = torch.randn(400, 1, generator=torch.Generator().manual_seed(0))
     edge = torch.cat([noise, torch.ones(400, 1), store.features.edge], dim=1)
     table = replace(store.features, edge=edge, names=("noise", "one", "amount"))

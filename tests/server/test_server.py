@@ -18,10 +18,8 @@ import pytest
 import dygmamba as dm
 from browser import find_browser
 from commands import invoke
-from dygmamba.api import serving
 from dygmamba.api.client import Client
 from dygmamba.api.serving import parse_source
-from dygmamba.live.event_sources import RecordedStream
 from dygmamba.live.growing_file import GrowingFile
 from dygmamba.server.runner import run_server
 from dygmamba.server.settings import ServerSettings
@@ -186,15 +184,14 @@ def test_tls_and_token_together(mail, tmp_path):
             client.score([("a", "b")])
 
 
-def test_a_growing_file_and_a_recorded_stream_are_sources(mail, tmp_path, caplog):
-    """Lines are appended as they are written, once, also after a restart; a replay ends with its last event.
+def test_a_growing_file_is_a_source(mail, tmp_path, caplog):
+    """Lines are appended as they are written, once, also after a restart.
 
     Lines that are not events are counted in the log.
     """
     path = tmp_path / "events.jsonl"
     line = '{{"src": "alice", "dst": "bob", "time": "2024-03-0{}"}}\n'
     path.write_text('{"odd": 1}\n' + line.format(1) + "no json\n" + line.format(2)[:20])
-    recorded = dm.read([("eve", "bob", "2024-02-20"), ("eve", "bob", "2024-02-21")], name="old")
 
     def wait(url: str, sequence: int) -> None:
         with Client(url) as client:
@@ -202,9 +199,7 @@ def test_a_growing_file_and_a_recorded_stream_are_sources(mail, tmp_path, caplog
                 threading.Event().wait(0.02)
 
     state = tmp_path / "state"
-    with running(lambda: dm.live(mail, state), [RecordedStream(recorded, 1e9)]) as url:
-        wait(url, 2)
-    for sequence, more in ((3, ""), (5, line.format(2)[20:] + line.format(3))):
+    for sequence, more in ((1, ""), (3, line.format(2)[20:] + line.format(3))):
         with path.open("a") as file:
             file.write(more)
         with running(lambda: dm.live(mail, state), [GrowingFile(path)]) as url:
@@ -213,8 +208,8 @@ def test_a_growing_file_and_a_recorded_stream_are_sources(mail, tmp_path, caplog
         {"invalid": 1, "unreadable": 1}
     ]
     with dm.live(mail, state) as live:
-        assert live.sequence == 5
-        assert set(live.offsets) == {f"file:{path}", f"replay:{recorded.content[:16]}"}
+        assert live.sequence == 3
+        assert set(live.offsets) == {f"file:{path}"}
 
 
 def test_a_source_that_fails_or_may_have_lost_events_raises_an_alert(mail, tmp_path, monkeypatch):
@@ -242,20 +237,6 @@ def test_a_source_that_fails_or_may_have_lost_events_raises_an_alert(mail, tmp_p
         path.write_text(line.format(2) + line.format(3))
         wait("source-gap")
         assert "dygmamba_source_gaps_total 1.0" in urllib.request.urlopen(f"{url}/metrics").read().decode()
-
-
-def test_a_recorded_file_is_read_as_the_dataset_of_the_run(tmp_path, monkeypatch):
-    """Under the dataset's column names, or as src, dst and time."""
-    path = tmp_path / "new.csv"
-    path.write_text("customer,shop,bought at\na,b,2024-02-01\nb,c,2024-02-02\n")
-    data = dm.read(path, src="customer", dst="shop", time="bought at")
-    monkeypatch.setattr(serving, "open_run_dataset", lambda folder, data_dir: data)
-    for names in ("customer,shop,bought at", "src,dst,time"):
-        path.write_text(f"{names}\na,b,2024-03-01\n")
-        assert len(serving.read_recorded(path, tmp_path, None).store) == 1
-    path.write_text("x,y,z\na,b,2024-03-01\n")
-    with raises("unknown-column"):
-        serving.read_recorded(path, tmp_path, None)
 
 
 def test_a_signal_stops_the_server_after_what_has_begun(mail, tmp_path):

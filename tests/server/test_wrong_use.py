@@ -88,8 +88,6 @@ def test_a_state_folder_that_cannot_be_used_is_said_before_the_port_is_open(
         (["--on-late", "forget"], "--on-late takes 'refuse' or 'set-aside'"),
         (["--max-ahead", "never"], "--max-ahead takes a time"),
         (["--source", "amqp://host/topic"], "kafka://HOST:PORT/TOPIC"),
-        (["--replay", "nothing.csv"], "nothing.csv does not exist"),
-        (["--replay", __file__, "--speed", "0"], "--speed must be positive"),
         (["--tls-cert", __file__], "both a certificate and a key"),
         (["--device", "cuda"], "a live run needs --device cpu"),
     ],

@@ -12,7 +12,6 @@ from dygmamba.core.choices import FORMATS, NEGATIVES, SETTINGS, SPLITS, TIME_UNI
 from dygmamba.core.errors import ConfigError, FileError
 from dygmamba.data.events.split_spec import LEADERBOARD_SPLIT, parse_parts, parse_shares
 from dygmamba.engine.run_directory import RunDirectory
-from dygmamba.models.aliases import current_settings
 
 # names that options accept
 OPTION_NAMES = {
@@ -95,7 +94,6 @@ def check_trainable(
     """Raise an error if the model, or the one that would be chosen, cannot be trained with these settings."""
     if preset is not None and is_preset_file(preset):
         read_preset_file(Path(preset))
-    settings = current_settings(model, settings)
     if model is not None:
         _check_model_choice(model, settings, task, preset)
         return

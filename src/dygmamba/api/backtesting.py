@@ -13,7 +13,6 @@ from dygmamba.core.errors import EventError
 from dygmamba.core.progress import EpochFunction, Progress, as_progress
 from dygmamba.data.storage.dataset import Dataset
 from dygmamba.data.storage.library import open_dataset
-from dygmamba.models.aliases import current_model_name, current_settings
 from dygmamba.report.backtest_page import build_backtest_page
 from dygmamba.report.html import write_document
 from dygmamba.runs.backtest import BacktestRequest, run_backtest
@@ -75,8 +74,7 @@ def backtest(
     folder = None if data_dir is None else Path(data_dir)
     dataset = open_dataset(data, folder) if isinstance(data, str) else data
     where, observer = choose_device(device), as_progress(progress)
-    model = current_model_name(model)
-    settings = current_settings(model, settings | dict(overrides or {}))
+    settings |= dict(overrides or {})
     chosen = parse_names("variants", variants, VARIANTS)
     span, known = parse_period("every", every), None if window is None else parse_period("window", window)
     if model is None:

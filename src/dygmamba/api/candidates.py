@@ -15,7 +15,6 @@ from dygmamba.config import (
     read_preset_file,
 )
 from dygmamba.core.errors import ConfigError
-from dygmamba.models.aliases import current_model_name, current_settings
 
 # seconds of an epoch on two cores of a server per event, and epochs, of the preset for CPUs (docs/how-to/train.md)
 SMALL_PER_EVENT, SMALL_EPOCHS = 9e-4, 12
@@ -56,7 +55,7 @@ def list_candidates(device_type: str, model: str | None, preset: str | None) -> 
         preset: The preset if the user named one; the candidates are then models that have it.
     """
     if model is not None:
-        return (Candidate(current_model_name(model), preset),)
+        return (Candidate(model, preset),)
     if preset is not None and is_preset_file(preset):
         return (Candidate(read_preset_file(Path(preset)).model, preset),)
     if preset in SIZE_PRESETS:
@@ -75,8 +74,7 @@ def find_refused(candidates: tuple[Candidate, ...], settings: dict[str, Any]) ->
     for candidate in candidates:
         try:
             sized = {} if candidate.preset is None else find_size_preset(candidate.preset, candidate.model)
-            given = current_settings(candidate.model, settings)
-            check_settings(candidate.model, sized | given, "link")
+            check_settings(candidate.model, sized | settings, "link")
         except ConfigError as error:
             errors[candidate] = error
     if len(errors) == len(candidates):

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from dygmamba.data.events.splits import SplitCounts, SplitRule
     from dygmamba.data.events.statistics import Quantiles as Quantiles
     from dygmamba.data.events.statistics import Statistics
-    from dygmamba.data.generate.config import GeneratorConfig, PurchaseConfig
+    from dygmamba.data.generate.config import GeneratorConfig
     from dygmamba.data.readers import ReadOptions
     from dygmamba.data.readers.node_tables import NodeTableResult
     from dygmamba.data.storage.dataset import Dataset as Dataset
@@ -296,24 +296,23 @@ class GeneratedFile:
 
     dataset: "Dataset"
     path: Path
-    config: "GeneratorConfig | PurchaseConfig"
+    config: "GeneratorConfig"
 
 
 def generate_file(
     name: str,
     settings: dict[str, Any],
     *,
-    kind: str = "forgetting",
     data_dir: Path | None = None,
     progress: Progress = SILENT,
 ) -> GeneratedFile:
-    """Generate a synthetic dataset of a kind, and save it in the data folder."""
+    """Generate a synthetic dataset, and save it in the data folder."""
     from dygmamba.config import build_config
-    from dygmamba.data.generate.config import find_generator_config
+    from dygmamba.data.generate.config import GeneratorConfig
     from dygmamba.data.storage.dataset import save_dataset
     from dygmamba.data.storage.library import generate_dataset
 
-    config, folder = build_config(find_generator_config(kind), settings), data_folder(data_dir)
+    config, folder = build_config(GeneratorConfig, settings), data_folder(data_dir)
     with progress.stage(f"generating {config.events:,} events"):
         dataset = generate_dataset(name, config, folder)
         return GeneratedFile(dataset, save_dataset(dataset, folder), config)

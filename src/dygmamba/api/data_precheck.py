@@ -12,7 +12,7 @@ from dygmamba.core.errors import ConfigError
 from dygmamba.core.settings import get_setting_hints
 from dygmamba.data.catalogue.known_datasets import find_entry
 from dygmamba.data.catalogue.leaderboard_folders import detect_folder_format
-from dygmamba.data.generate.config import GeneratorConfig, find_generator_config
+from dygmamba.data.generate.config import GeneratorConfig
 from dygmamba.data.storage.locations import check_dataset_name
 from dygmamba.data.storage.locations import require_dataset as require_dataset
 
@@ -54,10 +54,9 @@ def check_fetch(name: str) -> None:
     find_entry(name)
 
 
-def check_generate(name: str, settings: dict[str, Any], kind: str = "forgetting") -> None:
+def check_generate(name: str, settings: dict[str, Any]) -> None:
     """Check the arguments of a generated dataset."""
-    config = find_generator_config(kind)
-    validate_settings(config.__name__, get_setting_hints(config), settings)
+    validate_settings(GeneratorConfig.__name__, get_setting_hints(GeneratorConfig), settings)
     if settings.get("law", "never") not in LAWS:
         raise ConfigError(f"`law` takes {', '.join(LAWS)}; got {settings['law']!r}", code="unknown-law")
     check_dataset_name(name)

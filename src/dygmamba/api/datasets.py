@@ -12,7 +12,7 @@ from dygmamba.config import build_config
 from dygmamba.core.errors import FileError, NotFoundError
 from dygmamba.core.memory_budget import DEFAULT_BUDGET, parse_gigabytes
 from dygmamba.core.progress import LOGGER
-from dygmamba.data.generate.config import find_generator_config
+from dygmamba.data.generate.config import GeneratorConfig
 from dygmamba.data.readers import ReadOptions
 from dygmamba.data.readers.in_memory import read_in_memory
 from dygmamba.data.readers.node_tables import add_node_features, require_node_table
@@ -192,20 +192,17 @@ def load(name: str, data_dir: Path | str | None = None) -> Dataset:
 
 
 @check_arguments
-def generate(
-    *, name: str = GENERATED, kind: str = "forgetting", scratch: Path | str | None = None, **settings: Any
-) -> Dataset:
-    """Generate a dataset whose decay law is known, or with kind="purchases" one whose amounts and types matter.
+def generate(*, name: str = GENERATED, scratch: Path | str | None = None, **settings: Any) -> Dataset:
+    """Generate a dataset whose decay law is known.
 
-    With kind="residents" the features of nodes matter, and change over time. The documentation of the generated stream
-    explains the settings. A dataset that is too large for memory is written to `scratch`, by default the system's
-    temporary folder.
+    The documentation of the generated stream explains the settings. A dataset that is too large for memory is written
+    to `scratch`, by default the system's temporary folder.
 
     >>> import dygmamba as dm
     >>> dm.generate(nodes=30, events=200, communities=3, law="power").describe().events
     200
     """
-    config = build_config(find_generator_config(kind), settings)
+    config = build_config(GeneratorConfig, settings)
     return generate_dataset(name, config, None if scratch is None else Path(scratch))
 
 

@@ -1,4 +1,4 @@
-"""Evaluation by the published protocol: of a trained run, of a heuristic, or of forecasts of node properties."""
+"""Evaluation by the published protocol: of a trained run, or of a heuristic."""
 
 import warnings
 from collections.abc import Iterator, Sequence
@@ -13,10 +13,8 @@ from dygmamba.api.datasets import Source, resolve_data
 from dygmamba.api.processes import process_group
 from dygmamba.api.validation import (
     Names,
-    check_forecast,
     check_run_protocol,
     check_visible,
-    is_property_evaluation,
     parse_metrics,
     parse_names,
 )
@@ -25,7 +23,7 @@ from dygmamba.core.errors import ConfigError, DygWarning, EventError
 from dygmamba.core.progress import SILENT, Progress
 from dygmamba.data.events.split_spec import AUTO_PROTOCOL
 from dygmamba.data.storage.dataset import Dataset
-from dygmamba.data.storage.leaderboard import get_default_split, load_leaderboard
+from dygmamba.data.storage.leaderboard import get_default_split
 from dygmamba.data.storage.library import open_dataset
 from dygmamba.engine.evaluation import STRICT_RULE
 from dygmamba.engine.run_directory import RunDirectory
@@ -44,9 +42,6 @@ from dygmamba.runs.node_training import evaluate_node_fit, open_node_run
 from dygmamba.runs.opening import as_directory, choose_device, describe_training, open_run, read_split
 from dygmamba.sampling.negatives import SAMPLERS
 from dygmamba.tasks.link import SETTINGS, SPLITS
-from dygmamba.tasks.metric_names import NDCG_METRIC
-from dygmamba.tasks.node_properties import NodePropertyLabels
-from dygmamba.tasks.state_space_forecast import build_forecast
 
 Row = dict[str, Any]
 
@@ -73,12 +68,12 @@ def evaluate(
 
     Args:
         data: A dataset, its name, or anything that `read` takes.
-        model: A heuristic, or with metrics="ndcg@10" a forecast: "persistent", "moving-average" or "state-space".
+        model: A heuristic.
         negatives: Negative samplers: random, historical, inductive.
         split: "val", "test" or both.
         setting: "transductive" (all nodes), "inductive" (new nodes) or both.
         visible: "strict" (only strictly earlier events are visible) or "batch" (the published rule).
-        metrics: "ap", "auc" (the default), ranking metrics such as "mrr,hits@10", or "ndcg@10".
+        metrics: "ap", "auc" (the default), or ranking metrics such as "mrr,hits@10".
         candidates: What ranking metrics rank among: a number of destinations, "all", or "board" (the candidates of the
             dataset's leaderboard).
         filtered: Leave out candidates that are true destinations of the same source and time.
@@ -236,9 +231,6 @@ def evaluate_untrained(
     progress: Progress = SILENT,
 ) -> list[Row]:
     """Evaluate a model that needs no training, once per draw of the negatives or the candidates."""
-    of_links = {"candidates": request.candidates, "filtered": request.filtered, "visible": request.visible}
-    if is_property_evaluation(request.metrics, seeds=seeds, **of_links):
-        return evaluate_node_properties(_open_dataset(data, data_dir), model, request.split)
     require_untrained(model, data if isinstance(data, str) else data.name)
     dataset = _open_dataset(data, data_dir)
     choices, (pairwise, ranking) = request.list_choices("random"), request.parse_metrics()
@@ -273,33 +265,6 @@ def require_untrained(model: str, data: str) -> None:
             f"model '{model}' must be trained first: `dygmamba.train({data!r}, {model!r})`",
             code="model-needs-training",
         )
-
-
-def evaluate_node_properties(dataset: Dataset, model: str, split: Names = "test") -> list[Row]:
-    """Evaluate a forecast of node properties: a row per split with the mean NDCG@10 over its label times."""
-    check_forecast(model)
-    names: Sequence[str] = parse_names("split", split, SPLITS)
-    board = load_leaderboard(dataset)
-    labels = NodePropertyLabels.from_board(dataset.store, board)
-    forecast, chosen = build_forecast(model, dataset.store, labels)
-    judged = labels.score_forecast(forecast)
-    rows = []
-    for name in (name for name in names if judged[name]):
-        scores = [score for score, _ in judged[name]]
-        about = {
-            "dataset": dataset.name,
-            "model": model,
-            "task": "property",
-            "split": name,
-            "board": board.name,
-        }
-        counts = {"moments": len(scores), "n": sum(count for _, count in judged[name])}
-        rows.append(
-            {**about, "visible": "strict", NDCG_METRIC: sum(scores) / len(scores), **counts, **chosen}
-        )
-    if not rows:
-        raise EventError("the chosen splits have no labels; choose others", code="no-labels")
-    return rows
 
 
 def warn_if_unfinished(run: Path | RunDirectory) -> None:

@@ -29,8 +29,8 @@ from dygmamba.engine.fit import StopCondition, Trainer, never_stop
 from dygmamba.engine.fit_config import NodeFitConfig
 from dygmamba.engine.run_directory import RunDirectory
 from dygmamba.models import find_model
-from dygmamba.models.aliases import update_stored_settings
 from dygmamba.models.base import FeatureReader, RoundLearner
+from dygmamba.models.stored_settings import update_stored_settings
 from dygmamba.runs.blending import BLEND, rebuild_blend
 from dygmamba.runs.calibration import copy_calibration
 from dygmamba.runs.final_evaluation import run_final_evaluation, run_final_node_evaluation

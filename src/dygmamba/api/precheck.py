@@ -27,7 +27,6 @@ from dygmamba.api.validation import (
     UPPER_LIMITS,
     check_backbone_conflicts,
     check_budget,
-    check_forecast,
     check_one_seed,
     check_period,
     check_run_protocol,
@@ -35,7 +34,6 @@ from dygmamba.api.validation import (
     check_start,
     check_task,
     check_visible,
-    is_property_evaluation,
     parse_budget,
     parse_limits,
     parse_loggers,
@@ -211,13 +209,7 @@ def check_evaluate(
     device: str,
     data_dir: Path | None,
 ) -> None:
-    """Check the arguments of an evaluation of a run, of a heuristic, or of node properties."""
-    of_links = {"negatives": negatives, "candidates": candidates, "filtered": filtered, "seed": seed}
-    if is_property_evaluation(metrics, **of_links, visible=visible):
-        check_names("split", split)
-        check_forecast(model)
-        require_dataset(target, data_dir)
-        return
+    """Check the arguments of an evaluation of a run, or of a heuristic."""
     for option, value in (("negatives", negatives), ("split", split), ("setting", setting)):
         check_names(option, value)
     check_visible(visible)
@@ -372,7 +364,6 @@ def check_serve(
     run: Path,
     *,
     device: str,
-    replay: Path | None,
     host: str,
     port: int,
     token: str | None,
@@ -385,7 +376,6 @@ def check_serve(
     check_device(device)
     if device not in ("auto", "cpu"):
         raise ConfigError(f"a live run needs `device='cpu'`; got '{device}'", code="live-needs-cpu")
-    require_file(replay, "replay")
     for package in ("fastapi", "uvicorn", "prometheus_client"):
         if find_spec(package) is None:
             raise ConfigError(
@@ -438,11 +428,10 @@ def describe_model(name: str) -> dict[str, Any]:
     """
     from dygmamba.engine.fit_config import LinkFitConfig
     from dygmamba.models import find_model, require_model
-    from dygmamba.models.aliases import current_model_name
 
     spec = require_model(name) or find_model(name)
     return {
-        "name": current_model_name(name),
+        "name": name,
         "config": spec.config.__name__,
         "title": spec.title,
         "looks_at": spec.looks_at,

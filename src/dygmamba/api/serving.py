@@ -6,18 +6,14 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from dygmamba.api.live import live as open_live
-from dygmamba.core.errors import ConfigError, NotFoundError
-from dygmamba.data.readers import ReadOptions, read_more_events
-from dygmamba.data.storage.dataset import Dataset
-from dygmamba.engine.run_directory import RunDirectory
+from dygmamba.core.errors import ConfigError
 from dygmamba.live.backup import lock_folder
 from dygmamba.live.event_log import LOG_FILE, LogReader
-from dygmamba.live.event_sources import EventSource, RecordedStream
+from dygmamba.live.event_sources import EventSource
 from dygmamba.live.growing_file import GrowingFile
 from dygmamba.live.kafka_source import KafkaTopic
 from dygmamba.live.live_run import LiveRun
 from dygmamba.live.verdicts import Lateness, parse_lateness, parse_lead
-from dygmamba.runs.opening import open_run_dataset
 from dygmamba.server.runner import run_server
 from dygmamba.server.settings import ServerSettings
 
@@ -31,8 +27,6 @@ def serve_run(
     on_late: str | None = None,
     max_ahead: str | None = None,
     sources: Sequence[str] = (),
-    replay: Path | None = None,
-    speed: float = 1.0,
     device: str = "auto",
     data_dir: Path | None = None,
     on_start: Callable[[str], None] = lambda url: None,
@@ -47,18 +41,12 @@ def serve_run(
         on_late: What happens to events that are earlier still: "refuse" or "set-aside".
         max_ahead: How far ahead of the clock events may be dated, or "off".
         sources: Where events come from beside requests, see `parse_source`.
-        replay: File of recorded events to append at their own pace, divided by `speed`.
-        speed: How much faster than recorded the events are replayed.
         device: cpu, cuda or auto.
         data_dir: Where to look for the dataset of the run first.
         on_start: Called with the URL when the port is open.
     """
     check_state(state, late=late, on_late=on_late, max_ahead=max_ahead)
     followed = [parse_source(text) for text in sources]
-    if replay is not None:
-        if not speed > 0:
-            raise ConfigError(f"`speed` must be positive; got {speed:g}", code="speed-not-positive")
-        followed.append(RecordedStream(read_recorded(replay, run.resolve(), data_dir), speed))
 
     def open_run() -> LiveRun:
         return open_live(
@@ -90,16 +78,3 @@ def parse_source(text: str) -> EventSource:
             f"a source is the path of a file or kafka://HOST:PORT/TOPIC; got '{text}'", code="unknown-source"
         )
     return KafkaTopic(parts.netloc, topic)
-
-
-def read_recorded(path: Path, run: Path, data_dir: Path | None) -> Dataset:
-    """Read events as the dataset of a run was read; their columns may also be named src, dst and time."""
-    dataset = open_run_dataset(RunDirectory(run), data_dir)
-    try:
-        return read_more_events(path, ReadOptions(), dataset)
-    except NotFoundError:
-        try:
-            return read_more_events(path, ReadOptions(src="src", dst="dst", time="time"), dataset)
-        except NotFoundError:
-            pass
-        raise  # with the names of the dataset's own columns

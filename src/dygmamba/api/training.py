@@ -51,7 +51,6 @@ from dygmamba.data.storage.alignment import align_dataset
 from dygmamba.data.storage.dataset import Dataset
 from dygmamba.data.storage.library import open_dataset
 from dygmamba.engine.run_directory import RunDirectory
-from dygmamba.models.aliases import current_model_name, current_settings
 from dygmamba.runs.blending import blend_runs
 from dygmamba.runs.opening import SplitSpec, choose_device, store_run_dataset
 from dygmamba.runs.provenance import is_deterministic
@@ -209,7 +208,6 @@ def train(
     """
     deadline = None if budget is None else Deadline.after(parse_budget(budget))
     check_budget(task, processes, is_given=budget is not None)
-    model = current_model_name(model)
     check_task(task, {"backbone": backbone is not None, "finetune": finetune, "balance": balance})
     settings |= overrides or {}
     strategies, loggers = parse_names("negatives", negatives, SAMPLERS), parse_loggers(log)
@@ -220,7 +218,6 @@ def train(
     check_start(origin, task=task, model=model, preset=preset)
     given, (start, dataset) = dataset, _open_start(origin, dataset, folder)
     model = model if start is None else start.model
-    settings = current_settings(model, settings)
     is_stored = isinstance(data, str) and dataset is given  # under its name, as it is
     where = choose_device(device)
     why = {"device": f"{where.type}: torch sees {'a' if where.type == 'cuda' else 'no'} GPU"}

@@ -13,7 +13,6 @@ from dygmamba.core.progress import EpochFunction, Progress, as_progress
 from dygmamba.data.events.split_spec import AUTO_PROTOCOL
 from dygmamba.data.storage.dataset import Dataset
 from dygmamba.data.storage.library import open_dataset
-from dygmamba.models.aliases import current_model_name, current_settings
 from dygmamba.report.html import write_document
 from dygmamba.report.tuning_page import build_tuning_sheet
 from dygmamba.runs.opening import SplitSpec, choose_device, parse_split
@@ -89,8 +88,7 @@ def tune(
         open_dataset(data, None if data_dir is None else Path(data_dir)) if isinstance(data, str) else data
     )
     where, observer, target = choose_device(device), as_progress(progress), None if out is None else Path(out)
-    model = current_model_name(model)
-    settings = current_settings(model, settings | dict(overrides or {}))
+    settings |= dict(overrides or {})
     if model is None:
         choice = choose_model(where, "link", settings, preset)
         model, preset = choice.model, choice.size

@@ -13,12 +13,9 @@ from dygmamba.config import get_training_hints, is_preset_file, read_preset_file
 from dygmamba.core.errors import ConfigError
 from dygmamba.data.events.split_spec import AUTO_PROTOCOL
 from dygmamba.engine.run_directory import RunDirectory
-from dygmamba.models.aliases import current_model_name
 from dygmamba.tasks.metric_names import (
     BOARD_CANDIDATES,
     DEFAULT_CANDIDATES,
-    FORECAST_NAMES,
-    NDCG_METRIC,
     parse_hits_k,
 )
 
@@ -156,29 +153,6 @@ def _parse_candidates(candidates: int | str | None) -> int | str | None:
     return count
 
 
-def is_property_evaluation(metrics: Names | None, **given: Any) -> bool:
-    """Return whether node properties are evaluated; raise ConfigError for options that only links have."""
-    names = [part.strip() for part in metrics.split(",")] if isinstance(metrics, str) else list(metrics or ())
-    if NDCG_METRIC not in names:
-        return False
-    wrong = [f"`{name}`" for name, value in given.items() if value]
-    if len(set(names)) > 1 or wrong:
-        raise ConfigError(
-            f"{NDCG_METRIC} evaluates node properties; leave out {wrong[0] if wrong else 'the other metrics'}",
-            code="ndcg-with-link-options",
-        )
-    return True
-
-
-def check_forecast(model: str) -> None:
-    """Raise ConfigError unless the model forecasts node properties."""
-    if model not in FORECAST_NAMES:
-        raise ConfigError(
-            f"{NDCG_METRIC} takes `model` {' or '.join(FORECAST_NAMES)}, got '{model}'; choose one of them",
-            code="model-without-forecast",
-        )
-
-
 def check_search_limits(trials: int | None, hours: float | None) -> None:
     """Raise ConfigError unless a search has time for a trial."""
     if trials is not None and trials < 1:
@@ -247,8 +221,8 @@ def check_start(start: Path | None, *, task: str, model: str | None, preset: str
             f"a run that starts from another one has its settings; leave out `preset={preset!r}`, or `start_from`",
             code="start-and-preset",
         )
-    own = current_model_name(RunDirectory(start).config().get("run", {}).get("model"))
-    if model is not None and current_model_name(model) != own:
+    own = RunDirectory(start).config().get("run", {}).get("model")
+    if model is not None and model != own:
         raise ConfigError(
             f"{start} is a run of '{own}', and its weights are of no use to `model={model!r}`; leave out `model`",
             code="start-other-model",

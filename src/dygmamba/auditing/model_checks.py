@@ -18,7 +18,6 @@ from dygmamba.engine.evaluation import STRICT_RULE, score_evaluation_set
 from dygmamba.engine.stream import Stream
 from dygmamba.engine.visibility import VisibilityRule
 from dygmamba.models import find_model
-from dygmamba.models.aliases import current_settings
 from dygmamba.models.base import DatasetFacts, Scorer
 from dygmamba.runs.contract import CheckCase, build_case, run_check, sample_queries, sample_stream
 from dygmamba.runs.link_training import separate_settings
@@ -70,7 +69,7 @@ class AuditedModel:
 def build_audited_model(name: str, settings: dict[str, Any], stream: Stream, dataset: str) -> AuditedModel:
     """Prepare a registered model with untrained weights; it has metrics only if it needs no training."""
     spec = find_model(name)
-    _, model_settings = separate_settings(find_preset(name, dataset) | current_settings(name, settings))
+    _, model_settings = separate_settings(find_preset(name, dataset) | settings)
     config = build_config(spec.config, model_settings)
 
     def compute_rows(evaluation_sets: Iterable[EvaluationSet]) -> list[dict[str, Any]]:

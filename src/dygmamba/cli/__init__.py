@@ -149,7 +149,7 @@ DATA_COMMANDS = {
     "generate": CommandEntry(
         "data",
         "generate",
-        "Generate a dataset of returning pairs whose decay law is known, or of purchases whose amounts matter.",
+        "Generate a dataset of returning pairs whose decay law is known.",
     ),
 }
 DATA_SUMMARY = "Import, fetch, generate, describe and export streams of events."

@@ -138,13 +138,6 @@ def fetch(
 
 def generate(
     out: Annotated[str, typer.Option(help="Name the new dataset.")],
-    kind: Annotated[
-        str,
-        typer.Option(
-            help="Generate returning pairs (forgetting), amounts and types (purchases), or changing node features "
-            "(residents)."
-        ),
-    ] = "forgetting",
     nodes: Annotated[int | None, typer.Option(help="Generate this many nodes.")] = None,
     events: Annotated[int | None, typer.Option(help="Generate this many events.")] = None,
     communities: Annotated[
@@ -166,16 +159,16 @@ def generate(
     data_dir: DataDir = None,
     as_json: Json = False,
 ) -> None:
-    """Generate a dataset of returning pairs whose decay law is known, or of purchases whose amounts matter."""
+    """Generate a dataset of returning pairs whose decay law is known."""
     flags = {"nodes": nodes, "events": events, "communities": communities, "law": law, "half_life": half_life}
     flags |= {"novelty": novelty, "noise": noise, "drift": drift, "seed": seed}
     chosen = parse_overrides(settings) | {key: value for key, value in flags.items() if value is not None}
-    data_precheck.check_generate(out, chosen, kind)
+    data_precheck.check_generate(out, chosen)
 
     from dygmamba.api.data_files import generate_file
 
     with show_progress() as progress:
-        made = generate_file(out, chosen, kind=kind, data_dir=data_dir, progress=progress)
+        made = generate_file(out, chosen, data_dir=data_dir, progress=progress)
     if as_json:
         facts = {"name": out, "file": str(made.path), "digest": made.dataset.digest}
         emit_json(facts | {"config": asdict(made.config)})

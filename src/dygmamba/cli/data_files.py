@@ -46,7 +46,7 @@ def import_dataset(
         list[Path],
         typer.Argument(
             help="Import this file (CSV, SNAP, KONECT, JSONL, Parquet, Arrow, SQLite, DuckDB, JODIE, DyGLib, npz) or "
-            "folder (TGB, TGB-Seq, RelBench); several files with the same columns become one dataset."
+            "folder (TGB, TGB-Seq); several files with the same columns become one dataset."
         ),
     ],
     src: Annotated[

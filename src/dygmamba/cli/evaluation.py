@@ -46,8 +46,7 @@ def evaluate(
     model: Annotated[
         str,
         typer.Option(
-            help="Evaluate a heuristic (edgebank, recency, pair-recency; `dygmamba models` lists all), or with "
-            "--metrics ndcg@10 persistent, moving-average."
+            help="Evaluate a heuristic (edgebank, recency, pair-recency; `dygmamba models` lists all)."
         ),
     ] = "edgebank",
     negatives: Annotated[
@@ -65,7 +64,7 @@ def evaluate(
     ] = "transductive,inductive",
     metrics: Annotated[
         str | None,
-        typer.Option(help="Compute ap, auc, mrr, hits@K (comma-separated), or ndcg@10 of node properties."),
+        typer.Option(help="Compute ap, auc, mrr, hits@K (comma-separated)."),
     ] = None,
     candidates: Annotated[
         str | None,

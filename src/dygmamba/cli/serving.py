@@ -49,24 +49,20 @@ def serve(
         list[str] | None,
         typer.Option(help="Also read events from a growing file (.jsonl, .csv) or kafka://HOST:PORT/TOPIC."),
     ] = None,
-    replay: Annotated[
-        Path | None, typer.Option(help="Append the recorded events of this file at their own pace.")
-    ] = None,
-    speed: Annotated[float, typer.Option(help="Replay this many times faster.")] = 1.0,
     device: Device = "auto",
     data_dir: DataDir = None,
     trust_code: TrustCode = False,
 ) -> None:
     """Serve a run over HTTP: take events as they happen, and score, rank and explain with all of them."""
     settings = precheck.check_serve(
-        run, device=device, replay=replay, host=host, port=port, token=token, tls_cert=tls_cert, tls_key=tls_key
+        run, device=device, host=host, port=port, token=token, tls_cert=tls_cert, tls_key=tls_key
     )  # fmt: skip
     import_if_trusted(trust_code, run)
 
     from dygmamba.api.serving import serve_run
 
     serve_run(
-        run, state, settings, late=late, on_late=on_late, max_ahead=max_ahead, sources=source or (), replay=replay,
-        speed=speed, device=device, data_dir=data_dir,
+        run, state, settings, late=late, on_late=on_late, max_ahead=max_ahead, sources=source or (),
+        device=device, data_dir=data_dir,
         on_start=lambda url: print_note(f"listening on {url}; stop with Ctrl-C"),
     )  # fmt: skip

@@ -64,8 +64,6 @@ def format_with_error(values: list[float], errors: list[float | None]) -> str:
 
 def make_result_tables(rows: Rows, rules: Rows | None = None) -> "list[Table]":
     """Make the tables of an evaluation: results, ranks and calibration, ranking metrics, and both by query type."""
-    if rows[0].get("task") == "property":
-        return [make_property_table(rows)]
     ranks = [row for row in rows if "ties" in row]
     rest = [row for row in rows if "ties" not in row]
     judged = [row for row in rest if row.get("setting") and (row.get("mrr") or row.get("ece")) is not None]
@@ -201,18 +199,6 @@ def make_type_table(rows: Rows) -> "Table":
             known = {key: [one[key] for one in values if one.get(key) is not None] for key in keys}
             counts = [f"{values[0][key]:,}" for key in sizes]
             table.add_row(split, negatives, label, *map(mean_and_spread, known.values()), *counts)
-    return table
-
-
-def make_property_table(rows: Rows) -> "Table":
-    """Make a table of node property forecasts with a line per split."""
-    first = rows[0]
-    title = f"{first['model']} on {first['dataset']}, node properties of {first['board']}"
-    title += " (only strictly earlier labels are visible)"
-    title += f", chosen on validation: {first['chosen']}" if "chosen" in first else ""
-    table = plain_table("split", title=title, figures=("NDCG@10", "moments", "nodes queried"))
-    for row in rows:
-        table.add_row(row["split"], f"{100 * row['ndcg@10']:.2f}", f"{row['moments']:,}", f"{row['n']:,}")
     return table
 
 

@@ -20,6 +20,6 @@ SETTINGS = ("transductive", "inductive")
 LAWS = ("exponential", "power", "stretched", "never")  # of forgetting, in generated streams
 FORMATS = (
     *("auto", "csv", "jsonl", "parquet", "arrow", "sqlite", "duckdb"),
-    *("jodie", "dyglib", "npz", "tgb", "tgb-seq", "relbench"),
+    *("jodie", "dyglib", "npz", "tgb", "tgb-seq"),
 )
 TIME_UNITS = ("auto", "s", "ms", "us", "ns", "plain")

@@ -21,7 +21,7 @@ from dygmamba.core.files.locking import FileLock
 from dygmamba.core.files.untrusted import MAX_NAME_BYTES, is_valid_folder_name
 from dygmamba.core.files.writing import create_new_folder, make_folder, write_text
 from dygmamba.engine.stored_values import find_config_fault, is_plain_object, is_result_row
-from dygmamba.models.aliases import find_stored_model
+from dygmamba.models.stored_settings import find_stored_model
 
 TOML_ESCAPES = {"\b": "\\b", "\t": "\\t", "\n": "\\n", "\f": "\\f", "\r": "\\r", '"': '\\"', "\\": "\\\\"}
 

@@ -12,7 +12,6 @@ from types import ModuleType
 
 from dygmamba.core.errors import ConfigError, NotFoundError
 from dygmamba.models import configs
-from dygmamba.models.aliases import ALIASES, current_model_name
 from dygmamba.models.spec import Builder, ModelSpec, NodeSpec, list_installed, load_installed
 
 MODELS: dict[str, ModelSpec] = {
@@ -232,7 +231,6 @@ def find_model(name: str, source: str | None = None) -> ModelSpec:
     Raises:
         NotFoundError: no model has that name.
     """
-    name = current_model_name(name)
     for table in (MODELS, COMPOSED):
         if name in table:
             return table[name]
@@ -245,7 +243,7 @@ def find_model(name: str, source: str | None = None) -> ModelSpec:
 
 def is_known_model(name: str) -> bool:
     """Return whether `find_model` finds the model: it is built in, registered, or offered by an installed package."""
-    return current_model_name(name) in (*COMPOSED, *list_names())
+    return name in (*COMPOSED, *list_names())
 
 
 def require_model(name: str) -> ModelSpec | None:
@@ -254,7 +252,6 @@ def require_model(name: str) -> ModelSpec | None:
     Raises:
         NotFoundError: no model has that name.
     """
-    name = current_model_name(name)
     if name not in MODELS and name not in (names := list_names()):
         raise _unknown_model(name, names)
     return MODELS.get(name)
@@ -290,7 +287,7 @@ def _unknown_model(name: str, names: Iterable[str]) -> NotFoundError:
 
 def add_model(name: str, spec: ModelSpec) -> ModelSpec:
     """Register a model of another package; a registered name may be replaced, a name of this package may not."""
-    if name in MODELS or name in COMPOSED or name in ALIASES["model"]:
+    if name in MODELS or name in COMPOSED:
         raise ConfigError(
             f"'{name}' is a model of dygmamba itself; register yours under another name",
             code="model-name-taken",

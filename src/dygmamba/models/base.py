@@ -297,13 +297,6 @@ class FittedHeuristic(Protocol):
         ...
 
 
-FORMER_NAMES = {
-    "beside": "pair_features",
-    "beside_dim": "pair_feature_dim",
-    "beside_requests": "pair_feature_requests",
-}  # of encoders
-
-
 class Encoder(nn.Module):
     """Base class of models that embed each pair as two vectors: forward(view) -> [p d], [p d].
 
@@ -472,11 +465,6 @@ def build_scorer(
     model = build(config, facts)
     if not isinstance(model, Encoder):
         return model
-    if former := [name for name in FORMER_NAMES if hasattr(model, name)]:
-        new = ", ".join(f"'{FORMER_NAMES[name]}' for '{name}'" for name in former)
-        raise ConfigError(
-            f"{type(model).__name__} has names of an earlier version; use {new}", code="former-encoder-names"
-        )
     if isinstance(config, NetworkConfig) and config.edge_units == "scaled":
         model.set_edge_scale(facts.edge_scale)
     return EncoderScorer(model)

@@ -19,9 +19,9 @@ from dygmamba.core.settings import check_value, get_setting_hints
 from dygmamba.data.events.event_store import EventBatch
 from dygmamba.data.events.stream_prefix import StreamPrefix
 from dygmamba.models import COMPOSED, find_model
-from dygmamba.models.aliases import update_stored_settings
 from dygmamba.models.base import DatasetFacts, MemorySaver, ModelSpec, Scorer
 from dygmamba.models.configs import BlendConfig
+from dygmamba.models.stored_settings import update_stored_settings
 from dygmamba.sampling.event_index import TABLES
 from dygmamba.sampling.view import PairView, Request
 
@@ -120,7 +120,7 @@ def build_blend(config: BlendConfig, facts: DatasetFacts) -> Scorer:
 
 
 def _parse_settings(name: str, spec: ModelSpec, text: str) -> dict[str, Any]:
-    """Parse the stored settings of a model, as strictly as those that a user types; former names become current."""
+    """Parse the stored settings of a model, as strictly as those that a user types."""
     try:
         stored = json.loads(text)
     except (ValueError, RecursionError) as error:

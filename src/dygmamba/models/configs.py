@@ -10,7 +10,6 @@ from typing import Annotated, Any, Literal
 from dygmamba.core.choices import Strategy
 from dygmamba.core.errors import ConfigError
 from dygmamba.core.settings import MAX_LENGTH, Bounds, Count, Length, Rate, Settings, Share, Width
-from dygmamba.models.aliases import current_values
 
 CHANNELS = (
     "node",
@@ -80,7 +79,6 @@ class DyGMambaConfig(NetworkConfig):
 
     def __post_init__(self) -> None:
         Settings.__post_init__(self)
-        object.__setattr__(self, "channels", current_values("channels", self.channels))
         _require_choices("channels", self.channels, STACK_CHANNELS, at_least=1)
 
 
@@ -118,7 +116,7 @@ class DyGMambaCountsConfig(DyGMambaConfig):
 
     Its head reads most of the numbers that boosted trees read of a pair. It also reads the columns of the events and
     named node features, if a dataset has some.
-    Stored runs that lack the newer settings open with their former values (`aliases.STORED_DEFAULTS`).
+    Stored runs that lack the newer settings open with their former values (`stored_settings.STORED_DEFAULTS`).
     """
 
     channels: tuple[str, ...] = CHANNELS
@@ -151,8 +149,6 @@ class DyGMambaCountsConfig(DyGMambaConfig):
 
     def __post_init__(self) -> None:
         Settings.__post_init__(self)
-        for name in ("channels", "pair_features"):
-            object.__setattr__(self, name, current_values(name, getattr(self, name)))
         _require_choices("channels", self.channels, CHANNELS, at_least=1)
         _require_choices("pair_features", self.pair_features, PAIR_FEATURES)
         if self.query_columns and "columns" not in self.pair_features:

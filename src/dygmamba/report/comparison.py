@@ -14,7 +14,7 @@ from dygmamba.data.catalogue.known_datasets import normalize_name
 from dygmamba.data.storage.dataset import VERSION_SEPARATOR
 from dygmamba.engine.run_directory import RunDirectory
 from dygmamba.explain.forgetting import load_forgetting
-from dygmamba.models.aliases import update_stored_settings
+from dygmamba.models.stored_settings import update_stored_settings
 from dygmamba.report.document import Cell, Document, LineChart, ReportTable, Section, Tone
 from dygmamba.report.published import PublishedValue, published_values, retrained_values
 from dygmamba.report.published_leaks import LeakLabel, judge_published_values

@@ -138,11 +138,6 @@ class Section:
     charts: tuple[Chart, ...] = ()
     command: str = ""  # a command line that the reader may want to run next
 
-    @property
-    def grids(self) -> tuple[ReportTable, ...]:
-        """Older name of `tables`, kept for callers of `dygmamba.compare`."""
-        return self.tables
-
 
 @dataclass(frozen=True, slots=True)
 class Document:

@@ -14,7 +14,6 @@ from typing import Any
 from dygmamba._version import __version__
 from dygmamba.core.errors import FileError, first_line
 from dygmamba.core.files.writing import make_folder, write_text
-from dygmamba.models.aliases import ALIASES, rename_stored_settings
 
 COST_FIELDS = ("epoch_seconds", "seconds", "best_epoch", "parameters", "peak_mb", "note")
 PATH_FIELDS = ("run", "backbone")  # fields of a row that hold a path, which means nothing on another machine
@@ -100,12 +99,9 @@ class StudyResults:
 
 
 def _read_record(stored: dict[str, Any], settings: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return the fields of a stored record with the current names of its model and its settings."""
+    """Return the fields of a stored record with its settings instead of their number."""
     values = {"rows": [], "about": {}} | stored
-    model = ALIASES["model"].get(values["model"])
-    if model is not None:
-        values |= {"model": model, "about": values["about"] | {"model": model}}
-    return values | {"settings": rename_stored_settings(values["model"], settings[values["settings"]])}
+    return values | {"settings": dict(settings[values["settings"]])}
 
 
 def select_work(records: Iterable[ResultRecord], *works: str) -> list[ResultRecord]:

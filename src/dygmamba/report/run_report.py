@@ -36,7 +36,6 @@ from dygmamba.report.run_sections import (
     build_baselines_section,
     build_forgetting_section,
     build_results_section,
-    build_seeds_section,
     build_training_section,
     describe_start,
     find_best_value,
@@ -84,7 +83,6 @@ def render_report(run: RunDirectory, data_sections: Sequence[Section] = (), is_d
             build_selection_section(run.selection()),
             *data_sections,
             build_training_section(epochs, task, describe_start(config)),
-            build_seeds_section(run, task.watched),
             build_forgetting_section(forgetting, is_dated),
         ]
         cards = [*task.build_cards(results, own), *build_run_cards(epochs, task.watched, forgetting)]

@@ -1,18 +1,14 @@
-"""Sections of a report that need only the run directory: results, baselines, training, seeds, learned decay.
+"""Sections of a report that need only the run directory: results, baselines, training, learned decay.
 
 Result rows are plain dictionaries, as `RunDirectory.results` returns them.
 """
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from statistics import mean, stdev
 from typing import Any
 
-from dygmamba.core.errors import DygError
 from dygmamba.data.events.times import format_duration
-from dygmamba.engine.run_directory import RunDirectory
 from dygmamba.explain.forgetting import QUANTILES, Forgetting
-from dygmamba.models.aliases import update_stored_settings
 from dygmamba.report.document import AxisKind, BarChart, Cell, LineChart, Point, ReportTable, Section
 from dygmamba.tasks.metric_names import (
     ERROR_METRICS,
@@ -21,16 +17,6 @@ from dygmamba.tasks.metric_names import (
     get_metric_title,
     get_metric_unit,
 )
-
-MAX_SEED_RUNS = 20  # rows of the table of seeds
-SEED_METRICS = {
-    "test AP (%)": ("ap", "transductive"),
-    "test AP, new nodes (%)": ("ap", "inductive"),
-    "test AUC (%)": ("auc", "transductive"),
-    "test macro-F1 (%)": ("macro_f1", "transductive"),
-    "test accuracy (%)": ("accuracy", "transductive"),
-    "test MAE": ("mae", "transductive"),
-}
 
 Records = list[dict[str, Any]]
 
@@ -259,111 +245,6 @@ def get_validation_curve(epochs: Records, watched: str) -> list[Point]:
     """Return the watched metric by epoch, shares in percent."""
     scale = get_metric_scale(watched)
     return [(entry["epoch"] + 1, scale * entry[f"val_{watched}"]) for entry in epochs]
-
-
-@dataclass(frozen=True, slots=True)
-class SeedRun:
-    """A run that is compared with runs of other seeds; `results` are the rows of its own model."""
-
-    name: str
-    seed: int
-    epochs: Records
-    results: Records
-
-    def get_metric(self, metric: str, setting: str) -> float | None:
-        """Return a test metric, shares in percent; link prediction is taken with random negatives."""
-        for row in self.results:
-            # rows of node tasks have neither a setting nor negatives
-            protocol = (row.get("split"), row.get("setting", setting), row.get("negatives", "random"))
-            if protocol == ("test", setting, "random") and row.get(metric) is not None:
-                return get_metric_scale(metric) * row[metric]
-        return None
-
-
-def find_seed_runs(run: RunDirectory) -> list[SeedRun]:
-    """Find the runs in the same folder with the same data, model and settings, this one included, by seed.
-
-    Directories that cannot be read as a run are skipped.
-    """
-    key, runs = _get_comparison_key(run), []
-    for path in sorted(run.path.absolute().parent.iterdir()):
-        other = RunDirectory(path)
-        try:
-            if not (path / "config.toml").is_file() or _get_comparison_key(other) != key:
-                continue
-            about, results = other.config()["run"], other.results()
-            own_results = [row for row in results if row.get("model") == about["model"]]
-            runs.append(SeedRun(path.name, int(about["seed"]), other.metrics(), own_results))
-        except (DygError, KeyError, TypeError, ValueError):
-            continue
-    return sorted(runs, key=lambda own: (own.seed, own.name))[:MAX_SEED_RUNS]
-
-
-def build_seeds_section(run: RunDirectory, watched: str) -> Section | None:
-    """Compare runs that differ in their seed only; None if there is one run."""
-    runs = find_seed_runs(run)
-    if len(runs) < 2:
-        return None
-    names = [
-        name
-        for name, metric in SEED_METRICS.items()
-        if any(own.get_metric(*metric) is not None for own in runs)
-    ]
-    rows = [
-        (
-            Cell(f"{own.seed}{' (this run)' if own.name == run.path.absolute().name else ''}"),
-            *(Cell(_format_optional(own.get_metric(*SEED_METRICS[name]))) for name in names),
-            Cell(f"{len(own.epochs)}"),
-            Cell(own.name, "words"),
-        )
-        for own in runs
-    ]
-    summary = tuple(Cell(_format_mean_std(_collect_metric(runs, name)), "best") for name in names)
-    table = ReportTable(
-        title="",
-        note="The last row is the mean over the runs ± their standard deviation.",
-        columns=("seed", *names, "epochs", "run directory"),
-        rows=(*rows, (Cell("all"), *summary, Cell(""), Cell(""))),
-    )
-    try:
-        unique = len({own.seed for own in runs}) == len(runs)
-        labels = (f"seed {own.seed}" if unique else f"seed {own.seed}, {own.name}" for own in runs)
-        curves = {
-            label: get_validation_curve(own.epochs, watched) for label, own in zip(labels, runs, strict=True)
-        }
-    except (KeyError, TypeError):  # another run's metrics may be damaged; the table is still right
-        curves = {}
-    chart = LineChart(
-        title=f"Validation {get_metric_title(watched)} by seed",
-        x="epoch",
-        y=f"validation {get_metric_title(watched)}{get_metric_unit(watched)}",
-        series=curves,
-        x_kind="count",
-        note="If the curves are close together, the result does not depend on the seed.",
-    )
-    text = "Runs on the same data with the same settings that differ only in their seed."
-    return Section("Results by seed", text, (table,), (chart,))
-
-
-def _collect_metric(runs: list[SeedRun], name: str) -> list[float]:
-    return [value for own in runs if (value := own.get_metric(*SEED_METRICS[name])) is not None]
-
-
-def _get_comparison_key(run: RunDirectory) -> tuple[Any, ...]:
-    """Return everything in a run's config that runs of different seeds have in common."""
-    sections = run.config()
-    about = {key: value for key, value in sections["run"].items() if key not in ("seed", "backbone")}
-    return about, sections.get("train"), update_stored_settings(about["model"], sections.get("model", {}))
-
-
-def _format_optional(value: float | None) -> str:
-    return "" if value is None else f"{value:.2f}"
-
-
-def _format_mean_std(values: list[float]) -> str:
-    if not values:
-        return ""
-    return f"{mean(values):.2f}" + (f" ± {stdev(values):.2f}" if len(values) > 1 else "")
 
 
 def build_forgetting_section(forgetting: Forgetting | None, seconds: bool = False) -> Section | None:

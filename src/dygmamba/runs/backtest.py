@@ -30,7 +30,6 @@ from dygmamba.data.storage.dataset import Dataset
 from dygmamba.engine.evaluation import STRICT_RULE
 from dygmamba.engine.fit import Trainer
 from dygmamba.engine.stream import Stream
-from dygmamba.models.aliases import rename_stored_settings
 from dygmamba.models.base import Scorer
 from dygmamba.runs.backtest_periods import (
     Period,
@@ -126,10 +125,7 @@ class Journal:
             for run in journal.runs.values():
                 locate_inside(folder, run, path)
             check_rows(journal.rows, journal.about["variants"])
-            about, journal.about = (
-                values | {"settings": rename_stored_settings(about["model"], values["settings"])}
-                for values in (about, journal.about)
-            )
+            journal.about["settings"] = dict(journal.about["settings"])
         except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise _make_damaged_error(path, type(error).__name__) from error
         for name in (name for name in about if journal.about.get(name) != about[name]):

@@ -20,7 +20,6 @@ from dygmamba.engine.fit_config import LinkFitConfig
 from dygmamba.engine.run_directory import RunDirectory
 from dygmamba.engine.stream import Stream
 from dygmamba.models import find_model
-from dygmamba.models.aliases import current_model_name
 from dygmamba.models.base import FeatureReader, GroupLearner, RoundLearner, Scorer
 from dygmamba.models.configs import TreesConfig, resolve_walk_seed
 from dygmamba.runs.calibration import carry_calibration
@@ -76,7 +75,6 @@ def start_link_run(
     options: StartOptions | None = None,
 ) -> Trainer:
     """Create a run directory under `root`, write its configuration and return a trainer at the first step."""
-    model = current_model_name(model)
     spec, options = find_model(model), options or StartOptions()
     if not spec.trainable:
         raise ConfigError(

@@ -26,7 +26,6 @@ from dygmamba.engine.run_directory import RunDirectory
 from dygmamba.engine.scoring import StreamScorer
 from dygmamba.engine.stream import Stream
 from dygmamba.engine.visibility import MemorySchedule
-from dygmamba.models.aliases import current_model_name, current_settings
 from dygmamba.models.base import Encoder
 from dygmamba.models.classifiers import FrozenClassifier, NodeClassifier, SourceEmbedding
 from dygmamba.runs.evaluation import compute_calibration_errors
@@ -70,7 +69,6 @@ class NodeSettings:
         shared_names = {field.name for field in fields(FitConfig)}
         node = {key: value for key, value in settings.items() if key in node_names}
         link = {key: value for key, value in settings.items() if key not in node_names or key in shared_names}
-        link = current_settings(model, link)
         return NodeSettings(find_node_preset(model, dataset) | link, build_config(NodeFitConfig, node))
 
 
@@ -84,7 +82,7 @@ def check_backbone(path: Path, dataset: Dataset, model: str | None) -> None:
             f"give a run of '{dataset.name}', or leave out `backbone` to train one",
             code="backbone-other-dataset",
         )
-    if model is not None and current_model_name(model) != current_model_name(about.get("model")):
+    if model is not None and model != about.get("model"):
         raise ConfigError(
             f"{path} is a run of '{about.get('model')}', not of '{model}'; leave out `model`",
             code="backbone-other-model",

@@ -45,8 +45,8 @@ from dygmamba.engine.run_directory import RunDirectory
 from dygmamba.engine.stream import Stream
 from dygmamba.engine.visibility import VisibilityRule
 from dygmamba.models import find_model
-from dygmamba.models.aliases import update_stored_settings
 from dygmamba.models.base import DatasetFacts, Encoder, EncoderWrapper, ModelSpec
+from dygmamba.models.stored_settings import update_stored_settings
 from dygmamba.runs.stored_facts import read_facts
 from dygmamba.tasks.losses import LOSSES
 from dygmamba.tasks.node_targets import NodeTarget

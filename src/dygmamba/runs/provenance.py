@@ -31,7 +31,6 @@ from dygmamba.engine.distributed import current_group
 from dygmamba.engine.fit_config import FitConfig
 from dygmamba.engine.run_directory import RunDirectory
 from dygmamba.engine.stream import Stream
-from dygmamba.models.aliases import current_settings, rename_stored_settings
 from dygmamba.models.base import RoundLearner, Scorer
 from dygmamba.sampling.counts import CountRequest
 
@@ -69,7 +68,6 @@ def collect_settings(
 
     A run that starts from another one has the settings of that one instead of presets.
     """
-    settings = current_settings(model, settings)
     if options.start is not None:
         return {"set": settings, f"as {options.start.folder.path}": options.start.settings}
     size = {} if options.preset is None else find_size_preset(options.preset, model)
@@ -267,9 +265,7 @@ def extend_run(run: RunDirectory, changes: dict[str, Any]) -> str | None:
         ConfigError: A setting cannot change any more, or the new value is less than what is done already.
     """
     sections = run.config()
-    model = sections.get("run", {}).get("model")
-    settings = rename_stored_settings(model, sections.get("model", {})) | sections.get("train", {})
-    changes = current_settings(model, changes)
+    settings = sections.get("model", {}) | sections.get("train", {})
     fixed = [
         name
         for name, value in changes.items()

@@ -21,7 +21,6 @@ from dygmamba.core.errors import FileError
 from dygmamba.core.files.untrusted import locate_inside
 from dygmamba.core.files.writing import write_text
 from dygmamba.engine.run_directory import RunDirectory
-from dygmamba.models.aliases import rename_stored_settings
 from dygmamba.runs.blending import BLEND, enumerate_shares
 from dygmamba.runs.final_evaluation import SIGNIFICANT_ERRORS, compute_block_ap
 from dygmamba.tasks.base import EvaluationSet
@@ -144,8 +143,7 @@ def _read_record(path: Path) -> SelectionRecord | None:
             CandidateRecord(**{name: value for name, value in one.items() if name in names})
             for one in content.pop("candidates")
         )
-        # `settings` are for whichever model is tried
-        content |= {"settings": rename_stored_settings(None, content.get("settings", {}))}
+        content |= {"settings": dict(content.get("settings", {}))}
         record = SelectionRecord(candidates=candidates, **content)
         for run in record.runs:
             locate_inside(get_runs_folder(RunDirectory(path.parent)), run, path)

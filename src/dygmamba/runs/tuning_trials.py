@@ -15,7 +15,6 @@ from dygmamba.core.errors import ConfigError, FileError, first_line
 from dygmamba.core.settings import check_value, get_setting_hints
 from dygmamba.engine.fit_config import LinkFitConfig
 from dygmamba.models import find_model
-from dygmamba.models.aliases import rename_stored_settings
 
 JOURNAL_FILE, STUDY_NAME = "journal.log", "tune"
 MIN_TRIALS_FOR_IMPORTANCE = 8
@@ -285,10 +284,6 @@ def _require_same_study(folder: Path, stored: dict[str, Any] | None, about: dict
     if stored is None:
         return
     about = json.loads(json.dumps(about))  # as it is stored: tuples become lists
-    about, stored = (
-        values | {"settings": rename_stored_settings(about["model"], values.get("settings", {}))}
-        for values in (about, stored)
-    )
     for name, value in about.items():
         if stored.get(name) != value:
             before, now = str(stored.get(name))[:80], str(value)[:80]

@@ -23,8 +23,8 @@ from dygmamba.data.storage.tensor_file import read_seal
 from dygmamba.engine.checkpoint import load_best, read_checkpoint
 from dygmamba.engine.run_directory import RunDirectory
 from dygmamba.engine.stream import Stream
-from dygmamba.models.aliases import current_model_name, update_stored_settings
 from dygmamba.models.base import ContinuedLearner, DatasetFacts, ModelSpec, RoundLearner, Scorer
+from dygmamba.models.stored_settings import update_stored_settings
 from dygmamba.runs.opening import build_link_stream, build_seeded_scorer, open_link_dataset, read_split
 from dygmamba.runs.stored_facts import read_facts
 
@@ -53,7 +53,7 @@ class WarmStart:
 
     @property
     def model(self) -> str:
-        return str(current_model_name(self.folder.config()["run"]["model"]))
+        return str(self.folder.config()["run"]["model"])
 
     @property
     def rule(self) -> SplitRule | None:

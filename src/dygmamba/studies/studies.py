@@ -17,7 +17,6 @@ from dygmamba.data.storage.library import generate_dataset, open_dataset
 from dygmamba.data.storage.locations import data_folder, data_folders, has_dataset
 from dygmamba.engine.fit_config import LinkFitConfig, NodeFitConfig
 from dygmamba.models import all_models, find_model
-from dygmamba.models.aliases import current_model_name, current_settings
 from dygmamba.models.spec import NodeSpec
 from dygmamba.report.short_training import NEUTRAL_SETTINGS
 from dygmamba.runs.link_training import separate_settings
@@ -66,7 +65,7 @@ class StudyRequest:
 
     def choose_models(self, default: Sequence[str]) -> Sequence[str]:
         """Return the names of the models; raise for an unknown one before anything runs."""
-        names = [current_model_name(name) for name in self.models or default]
+        names = self.models or default
         for name in names:
             find_model(name)
         return names
@@ -83,7 +82,7 @@ class StudyRequest:
     def refuse_settings(self, varied: Iterable[str]) -> None:
         """Raise ConfigError if the user sets what the study varies, because its rows would all have that value."""
         for name in varied:
-            if name in current_settings(None, self.settings):
+            if name in self.settings:
                 raise ConfigError(
                     f"this study varies `{name}`, so it cannot be set; leave it out", code="varied-setting"
                 )
@@ -124,7 +123,7 @@ def _heuristic_jobs(request: StudyRequest, dataset: Dataset, model: str, is_alon
     config = find_model(model).config
     settings = {
         name: value
-        for name, value in current_settings(model, request.settings).items()
+        for name, value in request.settings.items()
         if is_alone or name in get_setting_hints(config)
     }
     build_config(config, settings)
@@ -161,7 +160,7 @@ def link_job(
     `asks` has the split unless it is the published one; evaluation batches have 200 events, as published.
     """
     given = {"evaluation_batch": PUBLISHED_BATCH} | find_preset(preset or model, dataset.name)
-    given |= current_settings(model, settings)
+    given |= settings
     loop_settings, model_settings = separate_settings(given)
     config = to_settings(build_config(find_model(model).config, model_settings))
     full = to_settings(build_config(LinkFitConfig, loop_settings)) | config
@@ -233,7 +232,8 @@ def ablation_jobs(request: StudyRequest) -> list[Job]:
     for dataset in request.open_datasets(ABLATION_DATASETS):
         for name in variants:
             changed = {"model": OUR_MODEL} | parts[name]
-            settings = current_settings(model := changed.pop("model"), request.settings) | changed
+            model = changed.pop("model")
+            settings = request.settings | changed
             for seed in request.choose_seeds():
                 jobs.append(link_job(request, dataset, model, seed, settings, OUR_MODEL, variant=name))
     return jobs

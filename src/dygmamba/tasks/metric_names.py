@@ -15,19 +15,12 @@ QUERY_TYPE_LABELS = {
 WHOLE_STREAM, EARLIER_EVENTS = "whole stream", "earlier events"
 DEFAULT_CANDIDATES = 100  # candidates sampled per event by default
 BOARD_CANDIDATES = "board"  # instead of a number of candidates: those listed by the dataset's leaderboard
-NDCG_METRIC = "ndcg@10"  # metric of node property prediction
-FORECAST_NAMES = (
-    "persistent",
-    "moving-average",
-    "state-space",
-)  # its baselines, and a linear mixture of states
 
 METRIC_TITLES = {
     "macro_f1": "macro-F1",
     "accuracy": "accuracy",
     "mae": "MAE",
     "rmse": "RMSE",
-    NDCG_METRIC: "NDCG@10",
 }
 ERROR_METRICS = ("mae", "rmse")  # in the unit of the labels, lower is better; all others are shares of 1
 NODE_METRICS = {  # by the kind of the target, the one that selects the best epoch first

@@ -8,8 +8,6 @@ import torch
 from dygmamba.config import build_config
 from dygmamba.core.process_settings import join_process_group, leave_process_group
 from dygmamba.data.events.splits import chronological_split
-from dygmamba.data.generate.config import PurchaseConfig
-from dygmamba.data.generate.purchases import generate_purchases
 from dygmamba.data.generate.stream import GeneratorConfig, generate_stream
 from dygmamba.engine import executor as engine
 from dygmamba.engine.distributed import DistributedGroup
@@ -26,6 +24,7 @@ from dygmamba.engine.stream import Stream
 from dygmamba.models import MODELS
 from dygmamba.models.base import DatasetFacts
 from dygmamba.tasks.link import LinkTask
+from purchases import generate_purchases
 from ranks_cases import act
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")]
@@ -88,7 +87,7 @@ def test_an_epoch_of_replays_equals_the_eager_epoch(
 def test_a_step_with_look_ups_on_the_host_is_not_captured(shares, tmp_path, monkeypatch):
     """A network that reads columns of queries trains step by step on a GPU, whatever `graphs` says."""
     monkeypatch.setattr(engine, "choose_shares", lambda lengths, most, costs: shares)
-    store = generate_purchases(PurchaseConfig(customers=20, shops=40, events=600, categories=4))
+    store = generate_purchases(customers=20, shops=40, events=600, categories=4).store
     stream, losses = Stream(store, chronological_split(store), torch.device("cuda")), []
     for graphs in (False, True):
         fit = fit_of("dyg-mamba-counts", stream, tmp_path, more={"query_columns": True}, graphs=graphs)

@@ -1,13 +1,12 @@
-"""Recognise folders of public leaderboards (TGB, TGB-Seq, RelBench) by their files, without reading the events."""
+"""Recognise folders of public leaderboards (TGB, TGB-Seq) by their files, without reading the events."""
 
 import re
 from pathlib import Path
 
 from dygmamba.core.errors import FileError
 
-LEADERBOARD_FORMATS = ("tgb", "tgb-seq", "relbench")
+LEADERBOARD_FORMATS = ("tgb", "tgb-seq")
 TGB_EDGE_LIST = re.compile(r"(tgb[ln]-[a-z]+)_edgelist(?:_v(\d+))?\.csv")
-RELBENCH_EVENTS = Path("db") / "events.parquet"
 
 
 def detect_folder_format(path: Path) -> str | None:
@@ -17,8 +16,6 @@ def detect_folder_format(path: Path) -> str | None:
             return None
         if any(TGB_EDGE_LIST.fullmatch(file.name) for file in path.iterdir()):
             return "tgb"
-        if (path / RELBENCH_EVENTS).is_file():
-            return "relbench"
         return "tgb-seq" if _find_tables_with_split(path) else None
     except (OSError, ValueError):  # not a possible folder name, or no permission
         return None

@@ -1,4 +1,4 @@
-"""Parameters of synthetic streams, readable without torch."""
+"""Parameters of the synthetic stream, readable without torch."""
 
 import math
 from dataclasses import dataclass
@@ -86,44 +86,3 @@ class GeneratorConfig(Settings):
     def grid(self) -> float:
         """Power of two that all timestamps are multiples of."""
         return 2.0 ** (math.frexp(self.gap)[1] - 1 - GRID_BITS)
-
-
-@dataclass(frozen=True, slots=True)
-class PurchaseConfig(Settings):
-    """Parameters of a stream of purchases; docs/reference/generated-stream.md explains each."""
-
-    seed: Annotated[int, Bounds(0, 2**63 - 1)] = 0
-    customers: Annotated[int, Bounds(1, 1_000_000)] = 300
-    shops: Annotated[int, Bounds(2, 100_000)] = 1_000
-    events: Annotated[int, Bounds(1, 100_000_000)] = 9_000
-    categories: Annotated[int, Bounds(1, 1_000)] = 5
-    width: Annotated[float, Bounds(1e-3, 1e3)] = 0.08
-    match: Annotated[float, Bounds(0, 1)] = 0.9
-    change: Annotated[float, Bounds(0, 1)] = 0.2
-    pace: Annotated[float, Bounds(1e-6, 1e12)] = 86_400.0
-    origin: Annotated[float, Bounds(-1e15, 1e15)] = 1.7e9
-
-    @property
-    def nodes(self) -> int:
-        return self.customers + self.shops
-
-
-@dataclass(frozen=True, slots=True)
-class ResidentConfig(PurchaseConfig):
-    """Parameters of a stream of purchases of residents, whose node features change; the same as of purchases."""
-
-
-GENERATOR_CONFIGS: dict[str, type[GeneratorConfig] | type[PurchaseConfig]] = {
-    "forgetting": GeneratorConfig,
-    "purchases": PurchaseConfig,
-    "residents": ResidentConfig,
-}
-
-
-def find_generator_config(kind: str) -> type[GeneratorConfig] | type[PurchaseConfig]:
-    """Return the settings of a kind of synthetic stream; raise ConfigError for an unknown kind."""
-    if kind not in GENERATOR_CONFIGS:
-        raise ConfigError(
-            f"`kind` takes {', '.join(GENERATOR_CONFIGS)}; got {kind!r}", code="unknown-generator"
-        )
-    return GENERATOR_CONFIGS[kind]

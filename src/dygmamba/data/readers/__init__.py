@@ -35,7 +35,6 @@ READERS: dict[str, Callable[[Path, ReadOptions], "Dataset"]] = {
     "npz": numpy_files.read_npz,
     "tgb": tgb.read_tgb,
     "tgb-seq": tgb.read_tgb_seq,
-    "relbench": tgb.read_relbench,
     "sqlite": databases.read_sqlite,
     "duckdb": databases.read_duckdb,
 }
@@ -60,7 +59,7 @@ def read_dataset(
     """Read the events of a file or leaderboard folder.
 
     Args:
-        path: the file, or a folder as TGB, TGB-Seq or RelBench publish it.
+        path: the file, or a folder as TGB or TGB-Seq publish it.
         options: which columns to read and how; what they leave open is detected.
         format: one of `FORMATS`; "auto" detects it.
         name: name of the dataset; default: derived from the path.

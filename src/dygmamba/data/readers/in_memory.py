@@ -1,8 +1,7 @@
 """Tables in memory: data frames, Arrow tables, dicts of columns, PyG's TemporalData, NetworkX graphs, lists of rows.
 
 pandas, polars, PyG and NetworkX are not imported; an object is recognized by the module and name of its class. A graph
-or TemporalData that this package exported carries its node table, so that reading it again changes nothing; any other
-one is read as a table of its edges.
+is read as a table of its edges.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -14,11 +13,8 @@ import numpy as np
 import pyarrow as pa
 
 from dygmamba.core.errors import ConfigError, FileError
-from dygmamba.data.events.id_values import as_integers
-from dygmamba.data.events.ids import NodeIds
 from dygmamba.data.readers.columnar import BATCH_ROWS, encode_id_columns
 from dygmamba.data.readers.options import (
-    METADATA_KEY,
     TABLE_FORMAT,
     ColumnRoles,
     ReadOptions,
@@ -34,15 +30,6 @@ if TYPE_CHECKING:
 ROW_NAMES = ("src", "dst", "time")
 ENDPOINTS = ("src", "dst")
 SIDE_ATTRIBUTE = "bipartite"  # NetworkX's convention: 0 for sources, 1 for destinations
-ID_ATTRIBUTE = "id"  # the node's own id, where sources and destinations share ids
-
-
-@dataclass(frozen=True, slots=True)
-class NodeTable:
-    """Ids and features of all nodes, also of those without an event."""
-
-    ids: NodeIds
-    features: np.ndarray
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +43,6 @@ class InMemoryTable:
         matrices: the columns of each matrix, by its name.
         features: the feature columns, if the layout fixes them.
         metadata: what the table says about itself.
-        nodes: the node table, if the columns src and dst hold node numbers.
     """
 
     source: str
@@ -65,7 +51,6 @@ class InMemoryTable:
     matrices: dict[str, tuple[str, ...]] = field(default_factory=dict)
     features: tuple[str, ...] = ()
     metadata: TableMetadata = field(default_factory=TableMetadata)
-    nodes: NodeTable | None = None
 
     def drop_mixed_candidates(self, roles: ColumnRoles) -> ColumnRoles:
         """Leave out candidates whose values have several types: they were not asked for."""
@@ -118,10 +103,7 @@ def read_in_memory(source: Any, options: ReadOptions, bipartite: bool | None = N
     table = wrapped.to_arrow(roles.columns)
     rows = table.to_batches(max_chunksize=BATCH_ROWS)
     batches = encode_id_columns(wrapped.source, table.schema, rows, roles)
-    dataset = build_dataset(
-        wrapped.source, *read_table(wrapped.source, TABLE_FORMAT, batches, roles, options)
-    )
-    return dataset if wrapped.nodes is None else restore_nodes(dataset, wrapped.nodes)
+    return build_dataset(wrapped.source, *read_table(wrapped.source, TABLE_FORMAT, batches, roles, options))
 
 
 def wrap_table(source: Any) -> InMemoryTable:
@@ -141,10 +123,10 @@ def wrap_table(source: Any) -> InMemoryTable:
         columns = {name: source[name] for name in source.keys()}  # noqa: SIM118 (no dict)
         wrapped = _wrap_columns("the TemporalData", columns)
         metadata = describe_temporal_data(source, (*wrapped.names, *wrapped.matrices))
-        return replace(wrapped, metadata=metadata, nodes=read_temporal_data_nodes(source))
+        return replace(wrapped, metadata=metadata)
     if has_class(source, "networkx", "Graph"):
-        columns, metadata, nodes = read_graph_columns(source)
-        return replace(_wrap_columns("the graph", columns), metadata=metadata, nodes=nodes)
+        columns, metadata = read_graph_columns(source)
+        return replace(_wrap_columns("the graph", columns), metadata=metadata)
     if isinstance(source, Mapping):
         return _wrap_columns("the table", source)
     if isinstance(source, pa.Table | pa.RecordBatch) or hasattr(source, "__arrow_c_stream__"):
@@ -230,52 +212,19 @@ def describe_temporal_data(source: Any, names: Sequence[str]) -> TableMetadata:
 
     If every source has a lower number than every destination, the graph is bipartite.
     """
-    metadata = read_table_metadata(vars(source))
-    if METADATA_KEY in vars(source):
-        return replace(metadata, features=tuple(n for n in ("msg",) if n in names), label="y")
     is_bipartite = bool(len(source.src)) and bool(source.src.max() < source.dst.min())
     return TableMetadata(("msg",) if "msg" in names else (), "y", is_bipartite)
 
 
-def read_temporal_data_nodes(source: Any) -> NodeTable | None:
-    """Return the node table of a TemporalData that this package exported; None for any other."""
-    ids = vars(source).get("ids")
-    if not isinstance(ids, NodeIds):
-        return None
-    features = vars(source).get("x")
-    return NodeTable(ids, _empty_features(ids) if features is None else features.detach().cpu().numpy())
-
-
-def read_graph_columns(graph: Any) -> tuple[dict[str, Any], TableMetadata, NodeTable | None]:
+def read_graph_columns(graph: Any) -> tuple[dict[str, Any], TableMetadata]:
     """Turn the edges of a NetworkX graph into columns, one per attribute; None where an edge lacks it."""
-    if METADATA_KEY in graph.graph:
-        return _read_exported_graph(graph)
     edges = [(u, v, attributes) for u, v, attributes in graph.edges(data=True)]
     side = {node: attributes.get(SIDE_ATTRIBUTE) for node, attributes in graph.nodes(data=True)}
     is_bipartite = bool(edges) and all({side[u], side[v]} == {0, 1} for u, v, _ in edges)
     if is_bipartite and not graph.is_directed():  # edges have no direction, but their nodes have sides
         edges = [(u, v, attributes) if side[u] == 0 else (v, u, attributes) for u, v, attributes in edges]
     is_bipartite = is_bipartite and all(side[u] == 0 for u, _, _ in edges)
-    return _build_edge_columns(edges), TableMetadata(bipartite=is_bipartite), None
-
-
-def _read_exported_graph(graph: Any) -> tuple[dict[str, Any], TableMetadata, NodeTable]:
-    """Read a graph that this package exported: edge keys are event numbers, the order of nodes their numbers."""
-    metadata = read_table_metadata(graph.graph)
-    number = {node: position for position, node in enumerate(graph)}
-    edges = [
-        (key, number[u], number[v], attributes) for u, v, key, attributes in graph.edges(keys=True, data=True)
-    ]
-    edges.sort(key=lambda edge: edge[0] if isinstance(edge[0], int) else len(edges))
-    nodes = list(graph.nodes(data=True))
-    names = [attributes.get(ID_ATTRIBUTE, node) for node, attributes in nodes]
-    is_source = (
-        [attributes.get(SIDE_ATTRIBUTE, 0) == 0 for _, attributes in nodes] if metadata.bipartite else None
-    )
-    features = [attributes.get("x", ()) for _, attributes in nodes]
-    ids = _build_node_ids(names, is_source)
-    table = np.array(features, np.float32).reshape(len(ids), -1) if len(ids) else _empty_features(ids)
-    return _build_edge_columns([edge[1:] for edge in edges]), metadata, NodeTable(ids, table)
+    return _build_edge_columns(edges), TableMetadata(bipartite=is_bipartite)
 
 
 def _build_edge_columns(edges: list[tuple[Any, Any, dict[Any, Any]]]) -> dict[str, Any]:
@@ -283,43 +232,3 @@ def _build_edge_columns(edges: list[tuple[Any, Any, dict[Any, Any]]]) -> dict[st
     endpoints = {"src": [edge[0] for edge in edges], "dst": [edge[1] for edge in edges]}
     columns = {name: [edge[2].get(name) for edge in edges] for name in names if name not in ENDPOINTS}
     return columns | endpoints
-
-
-def _build_node_ids(names: list[Any], is_source: list[bool] | None) -> NodeIds:
-    whole = all(isinstance(name, int) and not isinstance(name, bool) for name in names)
-    texts = pa.array(map(str, names), pa.large_string())
-    integers = as_integers(texts) if whole else None
-    values = texts if integers is None else integers
-    if is_source is None:
-        return NodeIds(values)
-    return NodeIds(values, sum(is_source), pa.array(is_source, pa.bool_()))
-
-
-def _empty_features(ids: NodeIds) -> np.ndarray:
-    return np.zeros((len(ids), 0), np.float32)
-
-
-def restore_nodes(dataset: "Dataset", nodes: NodeTable) -> "Dataset":
-    """Replace ids that are node numbers by the ids and features of the node table."""
-    import torch
-
-    from dygmamba.data.storage.dataset import Dataset
-
-    number = dataset.ids.values.to_numpy(zero_copy_only=False)
-    if len(number) and not 0 <= number.min() <= number.max() < len(nodes.ids):
-        raise FileError(
-            f"the events use nodes {number.min()} to {number.max()}, but only {len(nodes.ids):,} nodes have an id; "
-            "delete the attribute `ids`, or give one id per node",
-            code="node-without-id",
-        )
-    src, dst = (torch.from_numpy(number[column.numpy()]) for column in (dataset.store.src, dataset.store.dst))
-    node = torch.from_numpy(np.ascontiguousarray(nodes.features, np.float32))
-    store = replace(
-        dataset.store,
-        src=src,
-        dst=dst,
-        features=replace(dataset.store.features, node=node),
-        num_nodes=len(nodes.ids),
-        bipartite=nodes.ids.sources is not None,
-    )
-    return Dataset.from_events(dataset.name, store, nodes.ids, dataset.origin)

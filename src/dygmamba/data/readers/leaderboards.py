@@ -1,4 +1,4 @@
-"""Read the splits, negatives and labels of a leaderboard folder and match them with the events of its dataset."""
+"""Read the splits and negatives of a leaderboard folder and match them with the events of its dataset."""
 
 # pyarrow.compute creates its functions at import, where pyright cannot see them
 # pyright: reportAttributeAccessIssue=false
@@ -9,20 +9,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 
-from dygmamba.core.errors import FileError, first_line
+from dygmamba.core.errors import FileError
 from dygmamba.core.memory_budget import require_memory
 from dygmamba.data.catalogue.leaderboard_folders import find_tgb_edge_list, find_tgb_seq_table
-from dygmamba.data.events.ids import Side
 from dygmamba.data.readers.options import ReadOptions
 from dygmamba.data.readers.pickles import iter_negatives
-from dygmamba.data.readers.tgb import find_companion, read_matrix, read_split_table, read_text_columns
+from dygmamba.data.readers.tgb import find_companion, read_matrix, read_split_table
 
 if TYPE_CHECKING:
     from dygmamba.data.storage.dataset import Dataset
-    from dygmamba.data.storage.leaderboard import Leaderboard, LeaderboardLabels, LeaderboardNegatives
+    from dygmamba.data.storage.leaderboard import Leaderboard, LeaderboardNegatives
 
 SPLIT_SHARES = (0.7, 0.15, 0.15)  # of TGB, as quantiles of time
 PICKLE_MEMORY_FACTOR = (
@@ -41,16 +38,6 @@ def _read_tgb(path: Path, dataset: "Dataset") -> "Leaderboard":
     table, name, version = find_tgb_edge_list(path)
     files = {period: table.with_name(f"{name}_{period}_ns{version}.pkl") for period in ("val", "test")}
     board = Leaderboard("tgb", _split_by_quantiles(dataset), {})
-    labels = table.with_name(f"{name}_node_labels{version}.csv")
-    board = replace(board, labels=read_labels(labels, dataset) if labels.is_file() else None)
-    return replace(board, negatives=_read_pickled_negatives(files, board, dataset))
-
-
-def _read_relbench(path: Path, dataset: "Dataset") -> "Leaderboard":
-    from dygmamba.data.storage.leaderboard import Leaderboard
-
-    board = Leaderboard("relbench", _split_by_quantiles(dataset))
-    files = {period: path / "negatives" / f"{period}_ns.pkl" for period in ("val", "test")}
     return replace(board, negatives=_read_pickled_negatives(files, board, dataset))
 
 
@@ -143,44 +130,7 @@ def _read_tgb_seq(path: Path, dataset: "Dataset") -> "Leaderboard":
     return replace(board, negatives={"test": pack_negatives(file, list(negatives), dataset.store.num_nodes)})
 
 
-def read_labels(file: Path, dataset: "Dataset") -> "LeaderboardLabels":
-    """Read TGB's node labels: time, node, destination, and weight."""
-    import torch
-
-    from dygmamba.data.storage.leaderboard import LeaderboardLabels
-
-    time, source, destination, weight = read_text_columns(file, (0, 1, 2, 3))
-    nodes = []
-    sides: tuple[tuple[pa.ChunkedArray, Side], ...] = ((source, "src"), (destination, "dst"))
-    for column, side in sides:
-        node = dataset.ids.to_node(pc.utf8_trim_whitespace(column).combine_chunks(), side)
-        if (node < 0).any():
-            row = int((node < 0).argmax())
-            raise FileError(
-                f"{file}: data row {row + 1} has node {column[row].as_py()[:40]!r}, which has no event; "
-                "fetch both again",
-                code="unknown-node",
-            )
-        nodes.append(node)
-    try:
-        times, weights = (pc.cast(column, pa.float64()).to_numpy() for column in (time, weight))
-    except pa.ArrowInvalid as error:
-        raise FileError(
-            f"{file} has a time or weight that is not a number ({first_line(error)}); copy it again",
-            code="file-damaged",
-        ) from error
-    if not (np.isfinite(times).all() and np.isfinite(weights).all()) or (weights < 0).any():
-        raise FileError(
-            f"{file} has a time or weight that is not finite, or a negative weight; copy it again",
-            code="file-damaged",
-        )
-    order = np.lexsort((nodes[0], times))
-    columns = (times, *nodes, weights)
-    return LeaderboardLabels(*(torch.from_numpy(np.ascontiguousarray(column[order])) for column in columns))
-
-
 LEADERBOARD_READERS: dict[str, Callable[[Path, "Dataset"], "Leaderboard"]] = {
     "tgb": _read_tgb,
     "tgb-seq": _read_tgb_seq,
-    "relbench": _read_relbench,
 }

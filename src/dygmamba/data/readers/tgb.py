@@ -1,4 +1,4 @@
-"""Folders of the TGB family: TGB's own tables, TGB-Seq's, and TGB datasets as RelBench stores them.
+"""Folders of the TGB family: TGB's own tables, and TGB-Seq's.
 
 Nodes keep TGB's numbers, because the published negatives refer to them.
 
@@ -8,9 +8,6 @@ the loaders of py-tgb 2.3 do it: weights of stablecoins and reviews to log2, of 
 place of 0; word counts of comments to a share of 5,000; callsigns and types of flights to one number per letter.
 
 TGB-Seq (Yi et al., ICLR 2025): NAME.csv of src, dst, time and split, with feature arrays next to it.
-
-RelBench: db/events.parquet of event_id, src_id, dst_id, event_ts and weight. With two node tables, sources and
-destinations are numbered apart; here the destinations come after the sources, as in TGB.
 """
 
 # pyarrow.compute creates its functions at import, where pyright cannot see them
@@ -25,18 +22,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv as arrow_csv
-from pyarrow import parquet
 
 from dygmamba.core.errors import FileError, first_line
 from dygmamba.core.files.untrusted import require_regular_file
 from dygmamba.data.catalogue.leaderboard_folders import (
-    RELBENCH_EVENTS,
     find_tgb_edge_list,
     find_tgb_seq_table,
 )
 from dygmamba.data.events.ids import NodeIds
 from dygmamba.data.events.origin import Origin
-from dygmamba.data.readers.columnar import BATCH_ROWS, DAMAGED_COLUMNAR_ERRORS, encode_id_columns
 from dygmamba.data.readers.delimited import read_csv_rows
 from dygmamba.data.readers.header import read_header
 from dygmamba.data.readers.jodie_dyglib import JODIE_COLUMNS
@@ -48,19 +42,17 @@ from dygmamba.data.readers.numpy_files import (
     damaged_npy_error,
     read_array_header,
 )
-from dygmamba.data.readers.options import COLUMN_OPTIONS, TGB_FORMAT, ColumnRoles, ReadOptions, require_column
-from dygmamba.data.readers.table import EventColumns, build_dataset, drop_zero_columns, read_table
+from dygmamba.data.readers.options import COLUMN_OPTIONS, TGB_FORMAT, ColumnRoles, ReadOptions
+from dygmamba.data.readers.table import EventColumns, build_dataset, drop_zero_columns
 
 if TYPE_CHECKING:
     from dygmamba.data.storage.dataset import Dataset
 
 TGB_SEQ_FORMAT = "tgb-seq"
-RELBENCH_FORMAT = "relbench"
 MAX_WORDS = 5000
 LETTER_COUNT = 8
 AIRPORT_REGION_LETTERS = 7
 SPLIT_COLUMN = "split"
-WEIGHT_COLUMN = "weight"
 
 
 @dataclass(frozen=True, slots=True)
@@ -347,57 +339,3 @@ def read_matrix(path: Path, kinds: str = "fiu", dtype: type = np.float32) -> np.
             return np.lib.format.read_array(file, allow_pickle=False).astype(dtype, copy=False)
     except DAMAGED_FILE_ERRORS as error:
         raise damaged_npy_error(path, error) from error
-
-
-def read_relbench(path: Path, options: ReadOptions) -> "Dataset":
-    """Read a RelBench folder; the dataset is named after it, and its node tables say how many nodes there are."""
-    options.reject("RelBench", *COLUMN_OPTIONS, "bipartite", "header")
-    table = path / RELBENCH_EVENTS
-    if not table.is_file():
-        raise FileError(
-            f"{path} has no {RELBENCH_EVENTS}; give a folder as RelBench stores TGB datasets",
-            code="incomplete-folder",
-        )
-    try:
-        with parquet.ParquetFile(table) as file:
-            names = file.schema_arrow.names
-            src, dst, time = (require_column(table, names, name) for name in ("src_id", "dst_id", "event_ts"))
-            roles = ColumnRoles(src, dst, time, (WEIGHT_COLUMN,) if WEIGHT_COLUMN in names else ())
-            rows = file.iter_batches(batch_size=BATCH_ROWS, columns=roles.columns)
-            batches = options.watch(
-                encode_id_columns(table, file.schema_arrow, rows, roles),
-                1 + file.metadata.num_rows // BATCH_ROWS,
-            )
-            columns, ids, origin = read_table(table, RELBENCH_FORMAT, batches, roles, options)
-        counts = _count_nodes(path)
-    except DAMAGED_COLUMNAR_ERRORS as error:
-        raise FileError(
-            f"{table} is not a complete Parquet file ({first_line(error)}); copy it again",
-            code="file-damaged",
-        ) from error
-    number = ids.values.to_numpy()
-    src, dst = number[columns.src], number[columns.dst]
-    if min(src.min(), dst.min()) < 0 or src.max() >= counts[0] or dst.max() >= counts[-1]:
-        raise FileError(
-            f"{table} uses nodes beyond the {sum(counts):,} of its node tables; copy the folder again",
-            code="bad-node-number",
-        )
-    numbers = np.concatenate([np.arange(count) for count in counts])
-    is_bipartite = len(counts) == 2
-    columns = replace(columns, src=src, dst=dst + counts[0] if is_bipartite else dst)
-    ids = NodeIds(pa.array(numbers), counts[0] if is_bipartite else None)
-    return replace(build_dataset(table, columns, ids, replace(origin, file=path.name)), name=path.name)
-
-
-def _count_nodes(path: Path) -> list[int]:
-    """Count the nodes: one number, or those of sources and destinations."""
-    shared = path / RELBENCH_EVENTS.parent / "nodes.parquet"
-    sides = [path / RELBENCH_EVENTS.parent / f"{side}_nodes.parquet" for side in ("src", "dst")]
-    files = [shared] if shared.is_file() else sides
-    for file in files:
-        if not file.is_file():
-            raise FileError(
-                f"{path} has no node table {file.name}; give a folder as RelBench stores TGB datasets",
-                code="incomplete-folder",
-            )
-    return [parquet.read_metadata(file).num_rows for file in files]

@@ -1,7 +1,7 @@
-"""Convert datasets to objects of other libraries: Arrow table, data frame, PyG TemporalData, NetworkX graph.
+"""Convert datasets to tables of other libraries: Arrow table, data frame.
 
 `dygmamba.read` restores the same events from each. Tables hold only events: nodes without events and node features are
-lost. The graphs keep both.
+lost.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -10,7 +10,6 @@ import numpy as np
 import pyarrow as pa
 
 from dygmamba.core.errors import ConfigError
-from dygmamba.data.readers.in_memory import ID_ATTRIBUTE, SIDE_ATTRIBUTE
 from dygmamba.data.readers.options import METADATA_KEY, TIME_UNITS, TableMetadata
 from dygmamba.data.readers.times import ticks_to_seconds
 
@@ -20,7 +19,6 @@ if TYPE_CHECKING:
 EVENT_COLUMNS = ("src", "dst", "time")
 LABEL_COLUMN = "label"
 CALENDAR_RANGE = (-62_135_596_800, 253_402_300_800)  # the years 1 to 9999
-MAX_EXACT_INTEGER = 2**53
 
 
 def to_arrow(dataset: "Dataset") -> pa.Table:
@@ -60,67 +58,11 @@ def to_pandas(dataset: "Dataset") -> Any:
     return frame
 
 
-def to_pyg(dataset: "Dataset") -> Any:
-    """Return a TemporalData with src, dst, t, msg and y; its attribute `ids` maps nodes to the user's ids.
-
-    Whole-number timestamps are integers, as in PyG's own datasets.
-    """
-    require_package("torch_geometric", "torch_geometric")
-    import torch
-    from torch_geometric.data import TemporalData
-
-    store = dataset.store.check_unchanged()
-    time = store.time.to(torch.int64) if _are_whole(store.time.numpy()) else store.time.clone()
-    columns = {} if store.label is None else {"y": store.label.clone()}
-    if store.features.edge.shape[1]:
-        columns["msg"] = store.features.edge.clone()
-    data = TemporalData(src=store.src.clone(), dst=store.dst.clone(), t=time, **columns)
-    # Plain attributes, not columns: PyG would slice a column that happens to be as long as the events.
-    vars(data).update(
-        {"ids": dataset.ids, METADATA_KEY: build_table_metadata(dataset, dates=False).to_json()}
-    )
-    if store.features.node.shape[1]:
-        vars(data)["x"] = store.features.node.clone()
-    return data
-
-
-def to_networkx(dataset: "Dataset") -> Any:
-    """Return a MultiDiGraph of the user's ids with an edge per event: key = event id, `time`, `label`, features.
-
-    Node features are the node attribute `x`. In a bipartite stream the node attribute `bipartite` is 0 for sources and
-    1 for destinations; if both sides use the same ids, the nodes are (0, id) and (1, id) with the attribute `id`.
-    """
-    require_package("networkx", "networkx")
-    import networkx
-
-    store, ids, table = dataset.store, dataset.ids, to_arrow(dataset)
-    names, attributes = ids.values.to_pylist(), [{} for _ in range(len(ids))]
-    if ids.is_source is not None:
-        side = [0 if source else 1 for source in ids.is_source.to_pylist()]
-        attributes = [{SIDE_ATTRIBUTE: number} for number in side]
-        if len(set(names)) < len(names):  # an id is used on both sides
-            attributes = [{**own, ID_ATTRIBUTE: name} for own, name in zip(attributes, names, strict=True)]
-            names = [*zip(side, names, strict=True)]
-    if store.features.node.shape[1]:
-        for own, row in zip(attributes, store.features.node.tolist(), strict=True):
-            own["x"] = row
-    graph: Any = networkx.MultiDiGraph(name=dataset.name)
-    graph.graph[METADATA_KEY] = build_table_metadata(dataset).to_json()
-    graph.add_nodes_from(zip(names, attributes, strict=True))
-    events = table.drop_columns(["src", "dst"]).to_pylist()
-    ends = zip(store.src.tolist(), store.dst.tolist(), strict=True)
-    graph.add_edges_from(
-        (names[u], names[v], number, event)
-        for number, ((u, v), event) in enumerate(zip(ends, events, strict=True))
-    )
-    return graph
-
-
-def build_table_metadata(dataset: "Dataset", dates: bool = True) -> TableMetadata:
-    """Return the metadata that a converted table carries; without `dates` its timestamps are numbers."""
+def build_table_metadata(dataset: "Dataset") -> TableMetadata:
+    """Return the metadata that a converted table carries."""
     label = None if dataset.store.label is None else LABEL_COLUMN
     unit = "s" if dataset.origin.time_origin else "plain"
-    unit = "auto" if dates and _to_microseconds(dataset) is not None else unit
+    unit = "auto" if _to_microseconds(dataset) is not None else unit
     return TableMetadata(feature_names(dataset), label, dataset.store.bipartite, unit, type_names(dataset))
 
 
@@ -154,15 +96,6 @@ def require_package(package: str, name: str) -> None:
             f"this needs the package {name}, which is not installed; pip install {name}",
             code="package-missing",
         )
-
-
-def _are_whole(time: np.ndarray) -> bool:
-    """Return whether all timestamps are exact as integers: whole, below 2^53, and no negative zero."""
-    return not len(time) or bool(
-        (time == np.floor(time)).all()
-        and np.abs(time).max() < MAX_EXACT_INTEGER
-        and not np.signbit(time[time == 0]).any()
-    )
 
 
 def make_time_column(dataset: "Dataset") -> pa.Array:

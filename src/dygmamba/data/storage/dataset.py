@@ -36,9 +36,7 @@ from dygmamba.data.storage.mapped_file import MappedFile
 from dygmamba.data.storage.tensor_file import map_tensors, write_tensors
 
 if TYPE_CHECKING:
-    import networkx
     import pandas
-    from torch_geometric.data import TemporalData
 
     from dygmamba.data.storage.export import ExportResult
 
@@ -147,14 +145,6 @@ class Dataset:
     def to_pandas(self) -> "pandas.DataFrame":
         """Convert to a data frame with a row per event."""
         return conversion.to_pandas(self)
-
-    def to_pyg(self) -> "TemporalData":
-        """Convert to PyG's TemporalData with src, dst, t, msg and y; `ids` maps nodes to the user's ids."""
-        return conversion.to_pyg(self)
-
-    def to_networkx(self) -> "networkx.MultiDiGraph":
-        """Convert to a graph of the user's ids with an edge per event, with time, label and features."""
-        return conversion.to_networkx(self)
 
 
 def save_dataset(dataset: Dataset, folder: Path) -> Path:

@@ -165,14 +165,13 @@ class ExportResult:
 
 def parse_export_format(path: Path) -> str:
     """Return the export format by the file's suffix; raise ConfigError for an unknown one."""
-    kind = "npz" if path.suffix.lower() == NPZ_SUFFIX else parse_table_format(path, NPZ_SUFFIX)[0]
-    if kind == "xlsx":
+    if path.suffix.lower() == ".xlsx":
         raise ConfigError(
             f"a dataset is not exported to {path}, because a spreadsheet cannot be imported again; spreadsheets open "
             ".csv",
             code="unknown-file-suffix",
         )
-    return kind
+    return "npz" if path.suffix.lower() == NPZ_SUFFIX else parse_table_format(path, NPZ_SUFFIX)[0]
 
 
 def export_dataset(dataset: Dataset, path: Path, raw: bool = False) -> ExportResult:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Literal
 
 import torch
-from jaxtyping import Float64, Int32, Int64
+from jaxtyping import Int32, Int64
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
@@ -24,6 +24,7 @@ from dygmamba.data.storage.dataset import VERSION_SEPARATOR, Dataset
 from dygmamba.data.storage.locations import DATASET_SUFFIX
 from dygmamba.data.storage.tensor_file import read_sealed_tensors, write_sealed_tensors
 
+STORED_FORMATS = (*LEADERBOARD_FORMATS, "relbench")  # of datasets; RelBench folders are no longer read
 LEADERBOARD_SUFFIX, LEADERBOARD_FORMAT = ".board", "dygmamba-board-1"
 Period = Literal["val", "test"]
 PERIODS: tuple[Period, Period] = ("val", "test")
@@ -41,23 +42,12 @@ class LeaderboardNegatives:
 
 
 @dataclass(frozen=True, slots=True)
-class LeaderboardLabels:
-    """Labels of node property prediction: at a time, the weight of a node for each kind; sorted by time and node."""
-
-    time: Float64[Tensor, "m"]
-    node: Int64[Tensor, "m"]
-    kind: Int64[Tensor, "m"]  # also a node: a genre, a token, a trading nation
-    weight: Float64[Tensor, "m"]
-
-
-@dataclass(frozen=True, slots=True)
 class Leaderboard:
-    """A leaderboard's split, negatives by period, and node labels if it has some."""
+    """A leaderboard's split, and negatives by period."""
 
     name: str
     sizes: tuple[int, int, int]  # events of training, validation and test, in time order
     negatives: dict[Period, LeaderboardNegatives] = field(default_factory=dict)
-    labels: LeaderboardLabels | None = None
 
     @property
     def split(self) -> SplitRule:
@@ -82,10 +72,6 @@ def save_leaderboard(leaderboard: Leaderboard, dataset: Dataset, folder: Path) -
         for period, negatives in leaderboard.negatives.items()
         for part in ("start", "node")
     }
-    if leaderboard.labels is not None:
-        tensors |= {
-            f"label_{part}": getattr(leaderboard.labels, part) for part in ("time", "node", "kind", "weight")
-        }
     about = {
         "format": LEADERBOARD_FORMAT,
         "digest": dataset.digest,
@@ -99,7 +85,7 @@ def save_leaderboard(leaderboard: Leaderboard, dataset: Dataset, folder: Path) -
 
 def find_leaderboard_file(dataset: Dataset) -> Path | None:
     """Return the file with the leaderboard of a dataset, if any; the same version may have another name."""
-    if dataset.path is None or dataset.origin.format not in LEADERBOARD_FORMATS:
+    if dataset.path is None or dataset.origin.format not in STORED_FORMATS:
         return None
     pattern = f"*{VERSION_SEPARATOR}{dataset.version}{LEADERBOARD_SUFFIX}"
     return next(iter(sorted(dataset.path.parent.glob(pattern))), None)
@@ -114,10 +100,7 @@ def load_leaderboard_file(path: Path, dataset: Dataset) -> Leaderboard:
         for period in PERIODS
         if f"{period}_start" in tensors
     }
-    columns = [tensors.get(f"label_{part}") for part in ("time", "node", "kind", "weight")]
-    present = [column for column in columns if column is not None]
-    labels = LeaderboardLabels(*present) if len(present) == len(columns) else None
-    return Leaderboard(name, sizes, negatives, labels)
+    return Leaderboard(name, sizes, negatives)
 
 
 def read_published_leaderboard(dataset: Dataset) -> Leaderboard | None:
@@ -167,7 +150,7 @@ def load_leaderboard(dataset: Dataset) -> Leaderboard:
     path = find_leaderboard_file(dataset)
     if path is None:
         raise ConfigError(
-            f"dataset '{dataset.name}' has no leaderboard; import a folder of TGB, TGB-Seq or RelBench",
+            f"dataset '{dataset.name}' has no leaderboard; import a folder of TGB or TGB-Seq",
             code="no-leaderboard",
         )
     return load_leaderboard_file(path, dataset)

@@ -45,7 +45,7 @@ from dygmamba.data.storage.locations import (
 )
 
 if TYPE_CHECKING:
-    from dygmamba.data.generate.config import GeneratorConfig, PurchaseConfig
+    from dygmamba.data.generate.config import GeneratorConfig
 
 COPY_CHUNK_BYTES = 1 << 22
 
@@ -224,23 +224,10 @@ def generate_default_dataset() -> Dataset:
     return generate_dataset(GENERATED, GeneratorConfig())
 
 
-def generate_dataset(
-    name: str, config: "GeneratorConfig | PurchaseConfig", scratch: Path | None = None
-) -> Dataset:
+def generate_dataset(name: str, config: "GeneratorConfig", scratch: Path | None = None) -> Dataset:
     """Generate a synthetic dataset; a large one is generated on disk, in the folder `scratch`."""
-    from dygmamba.data.generate.config import PurchaseConfig, ResidentConfig
-    from dygmamba.data.generate.purchases import generate_purchases, generate_residents
     from dygmamba.data.generate.stream import generate_stream
 
-    if isinstance(config, ResidentConfig):
-        ids = NodeIds.identity(config.nodes, config.customers)
-        return Dataset.from_events(
-            check_dataset_name(name), generate_residents(config), ids, Origin(format=GENERATED)
-        )
-    if isinstance(config, PurchaseConfig):
-        ids, features = NodeIds.identity(config.nodes, config.customers), ("amount",)
-        origin = Origin(format=GENERATED, features=features, types=("type",))
-        return Dataset.from_events(check_dataset_name(name), generate_purchases(config), ids, origin)
     store = generate_stream(config, scratch)
     return Dataset.from_events(
         check_dataset_name(name), store, NodeIds.identity(config.nodes), Origin(format=GENERATED)

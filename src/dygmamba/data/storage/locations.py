@@ -8,6 +8,7 @@ import difflib
 import os
 import re
 from collections.abc import Iterable, Iterator
+from importlib.util import find_spec
 from pathlib import Path
 
 from dygmamba.core.errors import ConfigError, FileError, NotFoundError
@@ -37,7 +38,7 @@ def parse_table_format(path: Path, *others: str) -> tuple[str, bool]:
     """Return the format of a table to write by the suffix of its file, and whether it is compressed.
 
     A file without a suffix, such as /dev/stdout, is CSV. An unknown suffix raises ConfigError, which also lists the
-    suffixes `others`.
+    suffixes `others`; so does one whose package is not installed.
     """
     if not path.suffix:
         return "csv", False
@@ -49,6 +50,11 @@ def parse_table_format(path: Path, *others: str) -> tuple[str, bool]:
         raise ConfigError(
             f"the suffix of {path} is not a format that can be written; use one of {endings}{excel}",
             code="unknown-file-suffix",
+        )
+    if kind == "xlsx" and find_spec("openpyxl") is None:
+        raise ConfigError(
+            f"{path} needs openpyxl; install it with: pip install 'dyg-mamba[xlsx]', or write .csv",
+            code="package-missing",
         )
     return kind, is_compressed
 

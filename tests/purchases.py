@@ -1,10 +1,10 @@
-"""Generate purchases: synthetic streams in which columns of events or changing node features decide who meets whom.
+"""Purchases: generated streams in which columns of events or changing node features decide who meets whom.
 
 Each shop has a price level and a category, each customer a wanted level and a wanted category that change now and then.
 A customer chooses a shop of about that level and that category. In a stream of purchases, the amount of an event shows
 the shop's level, its type the shop's category. In a stream of residents, events have no columns: level and category are
 node features of shops and customers, and those of customers change. Identities say little: there are many shops, and
-customers move on. docs/reference/generated-stream.md describes the process.
+customers move on.
 
 Shapes: e events, s shops, m changes of customers, r rows of node features.
 """
@@ -14,15 +14,42 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
-from dygmamba.core.memory_budget import require_memory
 from dygmamba.data.events.categories import Category
 from dygmamba.data.events.event_store import EventStore, FeatureTable
+from dygmamba.data.events.ids import NodeIds
 from dygmamba.data.events.node_rows import STATIC_TIME, NodeRows
-from dygmamba.data.generate.config import PurchaseConfig
+from dygmamba.data.events.origin import Origin
+from dygmamba.data.storage.dataset import Dataset
 
 LOG_RANGE = 4.0  # the amounts of the most expensive shop are e^4 times those of the cheapest
 AMOUNT_NOISE = 0.1  # standard deviation of log amounts at one shop
-BYTES_PER_EVENT = 60
+
+
+@dataclass(frozen=True, slots=True)
+class PurchaseConfig:
+    """Parameters of a stream.
+
+    Attributes:
+        width: How exactly customers meet their level.
+        match: Weight of shops of the wanted category; the others have 1 - match.
+        change: Probability that a customer wants something else at its next event.
+        pace: Mean time between two events of a customer.
+    """
+
+    seed: int = 0
+    customers: int = 300
+    shops: int = 1_000
+    events: int = 9_000
+    categories: int = 5
+    width: float = 0.08
+    match: float = 0.9
+    change: float = 0.2
+    pace: float = 86_400.0
+    origin: float = 1.7e9
+
+    @property
+    def nodes(self) -> int:
+        return self.customers + self.shops
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,9 +75,6 @@ class Choices:
 
 def choose_shops(config: PurchaseConfig, rng: np.random.Generator) -> Choices:
     """Let customers choose shops, event by event."""
-    require_memory(
-        config.events * BYTES_PER_EVENT + config.nodes * 100, f"a stream of {config.events:,} purchases"
-    )
     price = rng.random(config.shops)
     category = np.arange(config.shops) % config.categories
     level, wanted = rng.random(config.customers), rng.integers(config.categories, size=config.customers)
@@ -70,8 +94,9 @@ def choose_shops(config: PurchaseConfig, rng: np.random.Generator) -> Choices:
     return Choices(src, shop, time, price, category, history)
 
 
-def generate_purchases(config: PurchaseConfig) -> EventStore:
-    """Generate the stream: a bipartite one with the column `amount` and the categorical column `type`."""
+def generate_purchases(**settings) -> Dataset:
+    """Generate a bipartite stream with the column `amount` and the categorical column `type`."""
+    config = PurchaseConfig(**settings)
     rng = np.random.Generator(np.random.PCG64(config.seed))
     chosen = choose_shops(config, rng)
     noise = AMOUNT_NOISE * rng.standard_normal(config.events)
@@ -84,15 +109,18 @@ def generate_purchases(config: PurchaseConfig) -> EventStore:
         ("amount",),
         (Category("type", names),),
     )
-    return _build_store(config, chosen, features)
+    return _build_dataset(
+        config, chosen, features, Origin(format="generated", features=("amount",), types=("type",))
+    )
 
 
-def generate_residents(config: PurchaseConfig) -> EventStore:
-    """Generate the stream: a bipartite one with the node features `level` and `region`.
+def generate_residents(**settings) -> Dataset:
+    """Generate a bipartite stream with the node features `level` and `region`.
 
     A customer changes half way between its last event and the one before which it changes, so that the change is known
     in time.
     """
+    config = PurchaseConfig(**settings)
     chosen = choose_shops(config, np.random.Generator(np.random.PCG64(config.seed)))
     last, when = {}, {}
     for event, customer in enumerate(chosen.src.tolist()):
@@ -111,11 +139,13 @@ def generate_residents(config: PurchaseConfig) -> EventStore:
         (Category("region", tuple(f"region{number:03d}" for number in range(config.categories))),),
     )
     empty = FeatureTable.empty(config.nodes, config.events)
-    return _build_store(config, chosen, replace(empty, node_rows=rows))
+    return _build_dataset(config, chosen, replace(empty, node_rows=rows), Origin(format="generated"))
 
 
-def _build_store(config: PurchaseConfig, chosen: Choices, features: FeatureTable) -> EventStore:
-    return EventStore.from_columns(
+def _build_dataset(
+    config: PurchaseConfig, chosen: Choices, features: FeatureTable, origin: Origin
+) -> Dataset:
+    store = EventStore.from_columns(
         torch.from_numpy(chosen.src),
         torch.from_numpy(config.customers + chosen.shop),
         torch.from_numpy(config.origin + chosen.time),
@@ -123,3 +153,4 @@ def _build_store(config: PurchaseConfig, chosen: Choices, features: FeatureTable
         num_nodes=config.nodes,
         bipartite=True,
     )
+    return Dataset.from_events("generated", store, NodeIds.identity(config.nodes, config.customers), origin)

@@ -2,8 +2,8 @@
 
 `tests/goldens/goldens.json` was recorded with version 0.1.0 by `tests/golden_cases.py`. On the kind of processor and
 with the library versions it was recorded with, digests must agree to the last bit; elsewhere scores must agree to
-rounding. After an intended change record again, and change `CODE_VERSION` in `dygmamba/studies/job.py`. On any processor
-`make goldens AT=COMMIT` compares the working tree with a commit, to the last bit.
+rounding. After an intended change record again, and change `CODE_VERSION` in `dygmamba/studies/job.py`. Elsewhere
+`make goldens AT=COMMIT` compares the working tree with a commit on the machine at hand, to the last bit.
 """
 
 import json

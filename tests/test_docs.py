@@ -26,7 +26,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
 ROOT = Path(__file__).parents[1]
 README, TEN_MINUTES = "README.md", "docs/tutorials/ten-minutes.md"
-INTEROPERATE, LIVE = "docs/how-to/interoperate.md", "docs/how-to/score-live-events.md"
+INTEROPERATE, LIVE = "docs/how-to/interoperate.md", "docs/how-to/live.md"
 PAGES = (README, TEN_MINUTES, INTEROPERATE, LIVE)
 PEOPLE = ["alice", "bob", "carol", "dora", "eve", "fred"]
 ELSEWHERE = {  # tests/e2e/test_demo.py and tests/runs/test_export.py run all of it

@@ -29,7 +29,7 @@ from live_server import running, running_server
 from live_stand_in import GatedLive
 from raising import raises
 
-MANUAL = Path(__file__).parents[2] / "docs/how-to/serve-a-run.md"
+MANUAL = Path(__file__).parents[2] / "docs/how-to/live.md"
 PORT = "http://127.0.0.1:8000"
 EVIL = '<img src=x onerror=alert(1)>"&amp;'
 REFUSED = {"/v1/classify": "not-a-node-run", '"noon"': "bad-value"}

@@ -200,6 +200,14 @@ def test_the_headline_table_prefers_records_of_the_shipped_settings(tmp_path):
     assert "Enron" not in table
 
 
+def test_bold_needs_two_standard_errors(tmp_path):
+    """Of 94 ± 5.66 over two seeds and 95 neither is bold."""
+    write_defaults(tmp_path, seeds=(0, 4))
+    table = build_headline_table(tmp_path)
+    assert "95.00 `recency`" in table
+    assert "**" not in table
+
+
 def test_other_settings_than_the_shipped_ones_are_marked(tmp_path):
     """For all settings but those without influence: a record that differs has a dagger and a line that says how."""
     write_defaults(tmp_path, length=64, save_every=7)

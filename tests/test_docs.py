@@ -13,12 +13,15 @@ import tomllib
 import warnings
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+import typer
 from pyarrow import parquet
 
 import dygmamba
 from commands import invoke
+from dygmamba.cli import app
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
@@ -26,6 +29,7 @@ ROOT = Path(__file__).parents[1]
 README, TEN_MINUTES = "README.md", "docs/tutorials/ten-minutes.md"
 INTEROPERATE, LIVE = "docs/how-to/interoperate.md", "docs/how-to/live.md"
 PAGES = (README, TEN_MINUTES, INTEROPERATE, LIVE)
+MANUAL = [README, *(str(path.relative_to(ROOT)) for path in sorted((ROOT / "docs").glob("*/*.md")))]
 ELSEWHERE = {  # tests/e2e/test_demo.py and tests/runs/test_export.py run all of it
     "dygmamba demo": "dygmamba demo --help",
     "dygmamba export $NET --to scorer.pt2": "dygmamba export --help",
@@ -58,9 +62,11 @@ def typed(place, monkeypatch, capsys):
     port = find_free_port()
     servers = []
 
-    def printed(page: str) -> str:
+    def printed(page: str, without: str | None = None) -> str:
         known, said = dict(os.environ), ""
         for line in "".join(blocks(page, "bash")).replace("\\\n", " ").splitlines():
+            if without is not None and without in line:
+                continue
             line = ELSEWHERE.get(line, line).replace("8000", str(port))
             if line.startswith("python "):
                 said += bash(line.replace("python", shlex.quote(sys.executable), 1), known)
@@ -93,7 +99,6 @@ def find_free_port() -> int:
 
 def start_server(monkeypatch, words: list[str], port: int) -> Callable[[], None]:
     """Run `dygmamba serve` in a thread until it is ready; returns what stops it."""
-    from dygmamba.cli import app
     from dygmamba.server import runner
 
     running = []
@@ -199,13 +204,16 @@ def test_the_python_of_interoperate_runs(executed):
 
 @pytest.mark.timeout(300)
 def test_the_page_on_live_events_runs(place, executed, typed):
-    """Events are judged as the page says, a newer run takes over, and the commands find what Python left."""
+    """Events are judged as the page says, a newer run takes over, and the commands find what Python left.
+
+    tests/server/test_server.py runs the requests to the server.
+    """
     assert "late" in executed(LIVE)
-    assert "every event matches its checksum" in typed(LIVE)
+    assert "every event matches its checksum" in typed(LIVE, without="curl ")
     assert (place / "mail-copy" / "events.sqlite").is_file()
 
 
-@pytest.mark.parametrize("page", PAGES)
+@pytest.mark.parametrize("page", [README, TEN_MINUTES, INTEROPERATE])
 def test_what_is_not_run_is_a_target_of_make_or_an_installation(page):
     """For all lines in blocks without a language: each is a target of make or an installation."""
     makefile, project = (ROOT / "Makefile").read_text(), tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -218,6 +226,28 @@ def test_what_is_not_run_is_a_target_of_make_or_an_installation(page):
                 assert found[1] is None or found[1] in project["project"]["optional-dependencies"]
             else:
                 assert not command, line
+
+
+@pytest.mark.parametrize("page", MANUAL)
+def test_commands_and_their_options_exist(page):
+    """For all lines of all blocks that call `dygmamba` or make: the command, its options and the target exist."""
+    makefile, commands = (ROOT / "Makefile").read_text(), typer.main.get_command(app)
+    for block in blocks(page, "bash") + blocks(page, ""):
+        for line in block.replace("\\\n", " ").splitlines():
+            if found := re.match(r"make (\w[\w-]*)", line):
+                assert re.search(rf"^{found[1]}:", makefile, flags=re.MULTILINE), line
+            if found := re.search(r"(?:^|-m )dygmamba (.*)", line.split(" #")[0]):
+                assert not find_unknown_words(commands, found[1].split()), line
+
+
+def find_unknown_words(command: Any, words: list[str]) -> list[str]:
+    """The first word that is no subcommand where one is needed, and all options that the command lacks."""
+    while hasattr(command, "get_command") and words and not words[0].startswith("--"):
+        name, *words = words
+        if (command := command.get_command(typer.Context(command), name)) is None:
+            return [name]
+    known = {name for option in command.params for name in (*option.opts, *option.secondary_opts)}
+    return [word for word in words if re.match(r"--\w", word) and word not in known | {"--help"}]
 
 
 def test_there_is_something_to_run():

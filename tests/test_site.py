@@ -11,6 +11,7 @@ import pytest
 
 import dygmamba as dm
 from browser import find_browser
+from dygmamba.models import MODELS
 
 ROOT = Path(__file__).parents[1]
 PAGES = [
@@ -114,6 +115,15 @@ def test_the_reference_has_every_public_name(site, pages):
         assert f"dm.{name}</code>" in table
     written = pages[site / "api" / "dygmamba" / "api" / "run.html"].places
     assert {"Run.score", "Run.rank", "Run.observe", "open"} <= written
+
+
+def test_commands_and_settings_are_complete(site, pages):
+    """For all commands and models: the site has a section with their options and settings."""
+    commands, settings = (pages[site / "reference" / f"{name}.html"] for name in ("commands", "settings"))
+    assert {"dygmamba-train", "dygmamba-data-import", "dygmamba-live-check"} <= commands.places
+    assert "<code>--budget</code>" in commands.text
+    assert set(MODELS) <= settings.places
+    assert "<code>walk_decays</code>" in settings.text
 
 
 def test_the_search_works_without_a_server(site, tmp_path):

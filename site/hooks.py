@@ -163,8 +163,8 @@ def write_settings() -> str:
     lines = [
         "# Settings",
         "",
-        "Set one with `--set NAME=VALUE`, or as a keyword argument of `dm.train`. Defaults are those of the model; presets",
-        "for datasets may differ. `dygmamba models MODEL` shows the same.",
+        "Set one with `--set NAME=VALUE`, or as a keyword argument of `dm.train`. Defaults are those of the model;",
+        "presets for datasets may differ. `dygmamba models MODEL` shows the same.",
         "",
     ]
 

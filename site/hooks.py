@@ -1,10 +1,11 @@
-"""Pages that the site adds to docs/: notebooks, contributing, changelog, decisions in order, the API reference."""
+"""Pages that the site adds to docs/: notebooks, contributing, changelog, results of the records, the API reference."""
 
 import ast
 import html
 import inspect
 import json
 import re
+import sys
 from pathlib import Path
 
 from mkdocs.config.defaults import MkDocsConfig
@@ -24,27 +25,6 @@ NOTEBOOKS = ("analyst", "researcher")
 SENTENCE_LENGTH = 50  # characters in a cell of a table
 
 
-def on_config(config: MkDocsConfig) -> None:
-    """Replace the menu entry `decisions` by one entry per decision."""
-    config.nav = [expand_decisions(entry) for entry in config.nav or []]
-
-
-def expand_decisions(entry: dict) -> dict:
-    """Return a menu entry with the list of decisions in place of the word `decisions`."""
-    ((title, place),) = entry.items()
-    if isinstance(place, list):
-        return {title: [expand_decisions(inner) for inner in place]}
-    return {title: list_decisions() if place == "decisions" else place}
-
-
-def list_decisions() -> list[dict[str, str]]:
-    """Return title and file of each decision, in order."""
-    paths = sorted((ROOT / "docs" / "research" / "decisions").glob("*.md"))
-    return [
-        {path.read_text().splitlines()[0].lstrip("# "): f"research/decisions/{path.name}"} for path in paths
-    ]
-
-
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the pages that docs/ does not hold."""
     pages = {name: read_root_page(file) for file, name in ROOT_PAGES.items() if file != "README.md"}
@@ -52,6 +32,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         pages[f"tutorials/{name}.md"] = convert_notebook(ROOT / "examples" / f"{name}.ipynb")
     pages["reference/api.md"] = write_reference()
     pages["reference/error-codes.md"] = write_error_codes()
+    pages["research/results.md"] = write_results()
     for name, text in pages.items():
         files.append(File.generated(config, name, content=text))
     for name in NOTEBOOKS:
@@ -132,6 +113,14 @@ def write_reference() -> str:
             label = f'<a href="{place}{"" if name == "ops" else "#" + name}">{label}</a>'
         lines.append(f"| {label} | {inspect.getdoc(value).splitlines()[0]} |")
     return "\n".join(lines) + "\n"
+
+
+def write_results() -> str:
+    """Write the page of results: the template in docs/research/results with the tables of the stored records."""
+    sys.path.insert(0, str(ROOT))  # `mkdocs` starts without the folder of the repository
+    from research.results_page import build_results_page
+
+    return build_results_page(ROOT / "docs" / "research" / "results")
 
 
 def write_error_codes() -> str:

@@ -25,7 +25,7 @@ LINKING = {**LOADING, "a": "href"}
 
 @pytest.mark.parametrize("path", WRITTEN, ids=lambda path: str(path.relative_to(ROOT)))
 def test_a_relative_link_leads_to_a_file(path):
-    """For all links of the README, the docs and the notebooks without a scheme: the file is there, or the site has it."""
+    """For all links of the README, docs and notebooks without a scheme: the file is there, or the site has it."""
     text = re.sub(r"`[^`\n]*`", "", FENCED.sub("", path.read_text()))
     for target in re.findall(r"\]\(([^)\s]+)\)", text):
         address = urlsplit(target)

@@ -1,10 +1,11 @@
-"""Pages that the site adds to docs/: notebooks, contributing, changelog; commands, settings, API and error codes."""
+"""Pages that the site adds to docs/: notebooks, root pages, results of the records, commands, settings, API, errors."""
 
 import ast
 import html
 import inspect
 import json
 import re
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     pages["reference/commands.md"] = write_commands()
     pages["reference/settings.md"] = write_settings()
     pages["reference/error-codes.md"] = write_error_codes()
+    pages["research/results.md"] = write_results()
     for name, text in pages.items():
         files.append(File.generated(config, name, content=text))
     for name in NOTEBOOKS:
@@ -197,6 +199,14 @@ def format_default(value: object) -> str:
 def escape_cell(text: str) -> str:
     """Return a text that is safe in a cell of a table; code in backquotes stays code."""
     return html.escape(text, quote=False).replace("|", "&#124;")
+
+
+def write_results() -> str:
+    """Write the page of results: the template in docs/research/results with the tables of the stored records."""
+    sys.path.insert(0, str(ROOT))  # `mkdocs` starts without the folder of the repository
+    from research.results_page import build_results_page
+
+    return build_results_page(ROOT / "docs" / "research" / "results")
 
 
 def write_error_codes() -> str:

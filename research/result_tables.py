@@ -7,6 +7,7 @@ has no row, so a table is complete as soon as its records are stored.
 """
 
 import json
+import math
 from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
@@ -62,6 +63,8 @@ ABSENT_INPUTS = ("event_types", "node_columns", "event-types", "node-features")
 def build_headline_table(folder: Path, setting: str = "transductive", only_shipped: bool = True) -> str:
     """Build the table of the main models: test AP with random negatives, mean and standard deviation over seeds.
 
+    Bold is a value that is above all others of its row by more than two standard errors of the difference.
+
     Args:
         folder: Folder of the stored results.
         setting: "transductive" or "inductive".
@@ -75,10 +78,10 @@ def build_headline_table(folder: Path, setting: str = "transductive", only_shipp
         if not any(value.by_seed for value in values.values()):
             continue
         rule, rule_ap = _find_best_rule(folder, data, setting)
-        best = max(rule_ap, *(value.mean for value in values.values() if value.by_seed))
+        leader = _find_leader({**values, rule: SeedValues({None: rule_ap} if rule else {})})
         cells = []
         for model, value in values.items():
-            text = f"**{value}**" if value.by_seed and value.mean == best else str(value)
+            text = f"**{value}**" if model == leader else str(value)
             group = groups[model]
             if group and "length" in group[0].settings:
                 text += f", L = {group[0].settings['length']}"
@@ -87,10 +90,10 @@ def build_headline_table(folder: Path, setting: str = "transductive", only_shipp
                 notes.setdefault((model, changed), []).append(title.partition(" (")[0])
             cells.append(text)
         rule_cell = f"{100 * rule_ap:.2f} `{rule}`" if rule else "-"
-        cells.append(f"**{rule_cell}**" if rule_ap == best else rule_cell)
+        cells.append(f"**{rule_cell}**" if rule == leader else rule_cell)
         seeds = sorted({len(value.by_seed) for value in values.values() if value.by_seed})
         rows.append([title, *cells, format_best_published(data, setting), ", ".join(map(str, seeds))])
-    head = [*(f"`{model}`" for model in models), "best simple rule", "best published without leaks", "seeds"]
+    head = [*(f"`{model}`" for model in models), "best baseline", "best published without leaks", "seeds"]
     table = format_rows(["stream", *head], rows)
     if not notes:
         return table
@@ -98,6 +101,27 @@ def build_headline_table(folder: Path, setting: str = "transductive", only_shipp
         f"`{model}` on {', '.join(streams)} with {changed}" for (model, changed), streams in notes.items()
     ]
     return f"{table}\n\n{NOT_SHIPPED} not the shipped settings: {'; '.join(texts)}."
+
+
+def _find_leader(values: dict[str, SeedValues]) -> str | None:
+    """Return the name of the value that two standard errors separate from every other; None if there is none.
+
+    The spread of a single trained seed is not known: it counts as the largest of the row.
+    """
+    known = {name: value for name, value in values.items() if value.by_seed}
+    spread = max((value.std or 0.0 for value in known.values()), default=0.0)
+
+    def get_variance(value: SeedValues) -> float:
+        if None in value.by_seed:  # a model without training
+            return 0.0
+        return (spread if value.std is None else value.std) ** 2 / len(value.by_seed)
+
+    best, *others = sorted(known, key=lambda name: known[name].mean, reverse=True)
+    for other in others:
+        error = math.sqrt(get_variance(known[best]) + get_variance(known[other]))
+        if known[best].mean - known[other].mean <= 2 * error:
+            return None
+    return best
 
 
 def _find_headline_records(folder: Path, data: str, only_shipped: bool) -> dict[str, list[ResultRecord]]:

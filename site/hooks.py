@@ -1,11 +1,14 @@
-"""Pages that the site adds to docs/: notebooks, contributing, changelog, decisions in order, the API reference."""
+"""Pages that the site adds to docs/: notebooks, root pages, results of the records, commands, settings, API, errors."""
 
 import ast
 import html
 import inspect
 import json
 import re
+import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
@@ -24,34 +27,16 @@ NOTEBOOKS = ("analyst", "researcher")
 SENTENCE_LENGTH = 50  # characters in a cell of a table
 
 
-def on_config(config: MkDocsConfig) -> None:
-    """Replace the menu entry `decisions` by one entry per decision."""
-    config.nav = [expand_decisions(entry) for entry in config.nav or []]
-
-
-def expand_decisions(entry: dict) -> dict:
-    """Return a menu entry with the list of decisions in place of the word `decisions`."""
-    ((title, place),) = entry.items()
-    if isinstance(place, list):
-        return {title: [expand_decisions(inner) for inner in place]}
-    return {title: list_decisions() if place == "decisions" else place}
-
-
-def list_decisions() -> list[dict[str, str]]:
-    """Return title and file of each decision, in order."""
-    paths = sorted((ROOT / "docs" / "research" / "decisions").glob("*.md"))
-    return [
-        {path.read_text().splitlines()[0].lstrip("# "): f"research/decisions/{path.name}"} for path in paths
-    ]
-
-
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the pages that docs/ does not hold."""
     pages = {name: read_root_page(file) for file, name in ROOT_PAGES.items() if file != "README.md"}
     for name in NOTEBOOKS:
         pages[f"tutorials/{name}.md"] = convert_notebook(ROOT / "examples" / f"{name}.ipynb")
     pages["reference/api.md"] = write_reference()
+    pages["reference/commands.md"] = write_commands()
+    pages["reference/settings.md"] = write_settings()
     pages["reference/error-codes.md"] = write_error_codes()
+    pages["research/results.md"] = write_results()
     for name, text in pages.items():
         files.append(File.generated(config, name, content=text))
     for name in NOTEBOOKS:
@@ -132,6 +117,96 @@ def write_reference() -> str:
             label = f'<a href="{place}{"" if name == "ops" else "#" + name}">{label}</a>'
         lines.append(f"| {label} | {inspect.getdoc(value).splitlines()[0]} |")
     return "\n".join(lines) + "\n"
+
+
+def write_commands() -> str:
+    """Write the options of all commands, as their `--help` has them."""
+    import typer
+
+    from dygmamba.cli import app
+
+    lines = ["# Commands", "", "The same texts as in `dygmamba COMMAND --help`.", ""]
+    for name, command in iter_commands(typer.main.get_command(app), "dygmamba"):
+        lines += [f"## {name}", "", escape_cell((command.help or "").splitlines()[0]), ""]
+        lines += ["| argument or option | default | meaning |", "|---|---|---|"]
+        lines += [describe_parameter(parameter) for parameter in command.params if not parameter.hidden]
+        lines.append("")
+    return "\n".join(lines)
+
+
+def iter_commands(group: Any, name: str) -> Iterator[tuple[str, Any]]:
+    """Yield the full name of each command and the command."""
+    import typer
+
+    context = typer.Context(group)
+    for word in group.list_commands(context):
+        command = group.get_command(context, word)
+        if hasattr(command, "list_commands"):
+            yield from iter_commands(command, f"{name} {word}")
+        else:
+            yield f"{name} {word}", command
+
+
+def describe_parameter(parameter: Any) -> str:
+    """Return the row of an argument or option; a default that is computed is described in words."""
+    names = ", ".join(f"`{name}`" for name in (*parameter.opts, *parameter.secondary_opts))
+    shown, value = parameter.show_default, parameter.default
+    is_unset = value is None or value is False or value == []
+    default = shown if isinstance(shown, str) else "" if is_unset else str(value)
+    return f"| {names} | {'required' if parameter.required else escape_cell(default)} | {escape_cell(parameter.help)} |"
+
+
+def write_settings() -> str:
+    """Write the settings of all models and of their training: default, allowed values, meaning."""
+    from dygmamba.api.precheck import describe_allowed, describe_model
+    from dygmamba.models import MODELS
+
+    models = {name: describe_model(name) for name in MODELS}
+    lines = [
+        "# Settings",
+        "",
+        "Set one with `--set NAME=VALUE`, or as a keyword argument of `dm.train`. Defaults are those of the model;",
+        "presets for datasets may differ. `dygmamba models MODEL` shows the same.",
+        "",
+    ]
+
+    def add_table(settings: dict[str, dict[str, Any]]) -> None:
+        lines.extend(["| setting | default | allowed | meaning |", "|---|---|---|---|"])
+        for setting, about in settings.items():
+            cells = (format_default(about["default"]), describe_allowed(about), about.get("meaning", ""))
+            lines.append(f"| `{setting}` | {' | '.join(map(escape_cell, cells))} |")
+        lines.append("")
+
+    for name, about in models.items():
+        lines += [f"## {name}", "", escape_cell(f"{about['title']}: looks at {about['looks_at']}."), ""]
+        if about["settings"]:
+            add_table(about["settings"])
+        if about.get("node_settings"):
+            lines += ["With `--task node`:", ""]
+            add_table(about["node_settings"])
+    lines += ["## Training", "", "Networks; a model that lacks a setting refuses it.", ""]
+    add_table(models["dyg-mamba"]["training"])
+    return "\n".join(lines)
+
+
+def format_default(value: object) -> str:
+    """Return a default as it is typed after `--set NAME=`."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return ", ".join(map(str, value)) or "none" if isinstance(value, list | tuple) else str(value)
+
+
+def escape_cell(text: str) -> str:
+    """Return a text that is safe in a cell of a table; code in backquotes stays code."""
+    return html.escape(text, quote=False).replace("|", "&#124;")
+
+
+def write_results() -> str:
+    """Write the page of results: the template in docs/research/results with the tables of the stored records."""
+    sys.path.insert(0, str(ROOT))  # `mkdocs` starts without the folder of the repository
+    from research.results_page import build_results_page
+
+    return build_results_page(ROOT / "docs" / "research" / "results")
 
 
 def write_error_codes() -> str:

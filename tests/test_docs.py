@@ -1,9 +1,9 @@
 """What the README and the first page of the documentation show, runs: every block of bash and Python, as it stands."""
 
 import os
-import random
 import re
 import shlex
+import shutil
 import socket
 import subprocess
 import sys
@@ -12,23 +12,24 @@ import time
 import tomllib
 import warnings
 from collections.abc import Callable
-from datetime import datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
+import typer
 from pyarrow import parquet
 
 import dygmamba
 from commands import invoke
-from tables import write_csv
+from dygmamba.cli import app
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 
 ROOT = Path(__file__).parents[1]
 README, TEN_MINUTES = "README.md", "docs/tutorials/ten-minutes.md"
-INTEROPERATE, LIVE = "docs/how-to/interoperate.md", "docs/how-to/score-live-events.md"
+INTEROPERATE, LIVE = "docs/how-to/interoperate.md", "docs/how-to/live.md"
 PAGES = (README, TEN_MINUTES, INTEROPERATE, LIVE)
-PEOPLE = ["alice", "bob", "carol", "dora", "eve", "fred"]
+MANUAL = [README, *(str(path.relative_to(ROOT)) for path in sorted((ROOT / "docs").glob("*/*.md")))]
 ELSEWHERE = {  # tests/e2e/test_demo.py and tests/runs/test_export.py run all of it
     "dygmamba demo": "dygmamba demo --help",
     "dygmamba export $NET --to scorer.pt2": "dygmamba export --help",
@@ -44,12 +45,10 @@ def blocks(page: str, language: str) -> list[str]:
 @pytest.fixture
 def place(tmp_path):
     """A folder with the files that the pages speak of."""
-    draw, start = random.Random(0), datetime(2024, 2, 1)
-    rows = [[*draw.sample(PEOPLE, 2), (start + timedelta(hours=2 * k)).isoformat()] for k in range(150)]
-    header = ["sender", "receiver", "sent"]
-    write_csv(tmp_path / "mail.csv", header, rows)
-    write_csv(tmp_path / "new.csv", header, [["alice", "gus", "2024-02-20T08:00"]])
-    write_csv(tmp_path / "pairs.csv", ["src", "dst"], [["alice", "bob"], ["gus", "eve"]])
+    (tmp_path / "examples").mkdir()
+    for name in ("mail", "new_mail", "pairs"):
+        for copy in (tmp_path / "examples", tmp_path):
+            shutil.copy(ROOT / "examples" / f"{name}.csv", copy)
     return tmp_path
 
 
@@ -63,9 +62,11 @@ def typed(place, monkeypatch, capsys):
     port = find_free_port()
     servers = []
 
-    def printed(page: str) -> str:
+    def printed(page: str, without: str | None = None) -> str:
         known, said = dict(os.environ), ""
-        for line in "".join(blocks(page, "bash")).splitlines():
+        for line in "".join(blocks(page, "bash")).replace("\\\n", " ").splitlines():
+            if without is not None and without in line:
+                continue
             line = ELSEWHERE.get(line, line).replace("8000", str(port))
             if line.startswith("python "):
                 said += bash(line.replace("python", shlex.quote(sys.executable), 1), known)
@@ -98,7 +99,6 @@ def find_free_port() -> int:
 
 def start_server(monkeypatch, words: list[str], port: int) -> Callable[[], None]:
     """Run `dygmamba serve` in a thread until it is ready; returns what stops it."""
-    from dygmamba.cli import app
     from dygmamba.server import runner
 
     running = []
@@ -132,14 +132,18 @@ def bash(line: str, known: dict[str, str]) -> str:
 
 @pytest.fixture
 def executed(place, monkeypatch, capsys):
-    """What all blocks of Python of a page print, one after another, without a GPU."""
+    """What all blocks of Python of a page print, one after another, without a GPU.
+
+    Those with a client need a server; tests/server/test_server.py runs them.
+    """
     monkeypatch.chdir(place)
     monkeypatch.setattr("torch.cuda.is_available", lambda: False)
 
     def printed(page: str) -> str:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # PyG's own, of torch.jit
-            exec("\n".join(blocks(page, "python")), {"__name__": "__main__"})
+            own = [block for block in blocks(page, "python") if "dm.Client(" not in block]
+            exec("\n".join(own), {"__name__": "__main__"})
         return capsys.readouterr().out
 
     return printed
@@ -195,18 +199,21 @@ def test_the_commands_of_interoperate_run(place, typed):
 
 def test_the_python_of_interoperate_runs(executed):
     """Every way out leads back, as the page asserts."""
-    assert "150" in executed(INTEROPERATE)
+    assert "200" in executed(INTEROPERATE)
 
 
 @pytest.mark.timeout(300)
 def test_the_page_on_live_events_runs(place, executed, typed):
-    """Events are judged as the page says, a newer run takes over, and the commands find what Python left."""
+    """Events are judged as the page says, a newer run takes over, and the commands find what Python left.
+
+    tests/server/test_server.py runs the requests to the server.
+    """
     assert "late" in executed(LIVE)
-    assert "every event matches its checksum" in typed(LIVE)
+    assert "every event matches its checksum" in typed(LIVE, without="curl ")
     assert (place / "mail-copy" / "events.sqlite").is_file()
 
 
-@pytest.mark.parametrize("page", PAGES)
+@pytest.mark.parametrize("page", [README, TEN_MINUTES, INTEROPERATE])
 def test_what_is_not_run_is_a_target_of_make_or_an_installation(page):
     """For all lines in blocks without a language: each is a target of make or an installation."""
     makefile, project = (ROOT / "Makefile").read_text(), tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -219,6 +226,28 @@ def test_what_is_not_run_is_a_target_of_make_or_an_installation(page):
                 assert found[1] is None or found[1] in project["project"]["optional-dependencies"]
             else:
                 assert not command, line
+
+
+@pytest.mark.parametrize("page", MANUAL)
+def test_commands_and_their_options_exist(page):
+    """For all lines of all blocks that call `dygmamba` or make: the command, its options and the target exist."""
+    makefile, commands = (ROOT / "Makefile").read_text(), typer.main.get_command(app)
+    for block in blocks(page, "bash") + blocks(page, ""):
+        for line in block.replace("\\\n", " ").splitlines():
+            if found := re.match(r"make (\w[\w-]*)", line):
+                assert re.search(rf"^{found[1]}:", makefile, flags=re.MULTILINE), line
+            if found := re.search(r"(?:^|-m )dygmamba (.*)", line.split(" #")[0]):
+                assert not find_unknown_words(commands, found[1].split()), line
+
+
+def find_unknown_words(command: Any, words: list[str]) -> list[str]:
+    """The first word that is no subcommand where one is needed, and all options that the command lacks."""
+    while hasattr(command, "get_command") and words and not words[0].startswith("--"):
+        name, *words = words
+        if (command := command.get_command(typer.Context(command), name)) is None:
+            return [name]
+    known = {name for option in command.params for name in (*option.opts, *option.secondary_opts)}
+    return [word for word in words if re.match(r"--\w", word) and word not in known | {"--help"}]
 
 
 def test_there_is_something_to_run():

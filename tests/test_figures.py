@@ -17,13 +17,9 @@ MANUAL = [
         for path in (ROOT / "docs" / folder).rglob("*.md")
     ),
 ]
-# The log and the decisions are dated notes of what was measured then. results.md is built from its template.
-DATED = ("log.md", "decisions", "results.md")
-RESEARCH = [
-    path
-    for path in sorted((ROOT / "docs" / "research").rglob("*.md"))
-    if not {path.name, path.parent.name} & set(DATED)
-]
+# The log and the decisions are notes of what was measured then.
+DATED = ("log.md", "decisions.md")
+RESEARCH = [path for path in sorted((ROOT / "docs" / "research").rglob("*.md")) if path.name not in DATED]
 # AP, AUC or MRR in per cent: two digits before the point, no unit behind it
 UNIT = r"(?: \+ [\d.]+)?\s*(?:%|(?:x|s|ms|h|d|days|GB|MB|MiB|GiB|million|min|minutes|times)\b)"
 FIGURE = re.compile(rf"(?<![\d.,])\d\d\.\d{{1,2}}(?!\d|[.,]\d|{UNIT})")

@@ -11,11 +11,13 @@ import pytest
 
 import dygmamba as dm
 from browser import find_browser
+from dygmamba.models import MODELS
 
 ROOT = Path(__file__).parents[1]
 PAGES = [
     path for path in sorted((ROOT / "docs").rglob("*.md")) if path.parent.name != "results"
 ]  # a template is there
+BUILT = {ROOT / "docs" / "research" / "results.md"}  # site/hooks.py writes it
 WRITTEN = [*sorted(ROOT.glob("*.md")), *PAGES, *sorted((ROOT / "examples").glob("*.ipynb"))]
 FENCED = re.compile(r"^```.*?^```", flags=re.DOTALL | re.MULTILINE)
 LOADING = {"script": "src", "img": "src", "iframe": "src", "source": "src", "link": "href", "form": "action"}
@@ -24,12 +26,13 @@ LINKING = {**LOADING, "a": "href"}
 
 @pytest.mark.parametrize("path", WRITTEN, ids=lambda path: str(path.relative_to(ROOT)))
 def test_a_relative_link_leads_to_a_file(path):
-    """For all links of the README, the docs and the notebooks without a scheme: the file is there, as on GitHub."""
+    """For all links of the README, docs and notebooks without a scheme: the file is there, or the site has it."""
     text = re.sub(r"`[^`\n]*`", "", FENCED.sub("", path.read_text()))
     for target in re.findall(r"\]\(([^)\s]+)\)", text):
         address = urlsplit(target)
         if not address.scheme and address.path:
-            assert (path.parent / unquote(address.path)).exists(), f"{path.name} links to {target}"
+            file = (path.parent / unquote(address.path)).resolve()
+            assert file.exists() or file in BUILT, f"{path.name} links to {target}"
 
 
 class Page(HTMLParser):
@@ -114,6 +117,15 @@ def test_the_reference_has_every_public_name(site, pages):
         assert f"dm.{name}</code>" in table
     written = pages[site / "api" / "dygmamba" / "api" / "run.html"].places
     assert {"Run.score", "Run.rank", "Run.observe", "open"} <= written
+
+
+def test_commands_and_settings_are_complete(site, pages):
+    """For all commands and models: the site has a section with their options and settings."""
+    commands, settings = (pages[site / "reference" / f"{name}.html"] for name in ("commands", "settings"))
+    assert {"dygmamba-train", "dygmamba-data-import", "dygmamba-live-check"} <= commands.places
+    assert "<code>--budget</code>" in commands.text
+    assert set(MODELS) <= settings.places
+    assert "<code>walk_decays</code>" in settings.text
 
 
 def test_the_search_works_without_a_server(site, tmp_path):

@@ -40,6 +40,8 @@ def test_quoted_values_name_their_source():
     cells = published_values("USLegis", "transductive", "random", "ap")
     assert (cells["NAT"].mean, cells["TPNet"].mean) == (78.71, 80.58)
     assert all("quoted by arXiv 2610.04869" in cells[model].source for model in ("NAT", "TPNet"))
+    own = published_values("uci", "inductive", "random", "ap")["TPNet"]
+    assert own == PublishedValue(95.74, None, "Lu et al., NeurIPS 2024")
     assert "GRN" not in cells
     assert "quoted" not in cells["SFS"].source
     retrained = retrained_values("USLegis", "transductive", "random", "ap")

@@ -1,6 +1,6 @@
 """Proved upper bounds of AP and AUC on an evaluation set, and the posterior probability of a positive.
 
-Three facts, proved in docs/research/ceilings.md:
+Three facts, proved in docs/research/findings.md:
 
 - A function of the pair and the time scores equal queries equally. So no such function, not even one that has read the
   labels, separates a positive from a negative with the same source, destination and time (`bound_by_labels`).

@@ -2,7 +2,7 @@
 
 A negative sample may be a true event at its timestamp. No score of the pair and the time separates such a negative from
 the positive. An oracle is a reference: a value that some knowledge attains. A bound is a value that no score exceeds.
-Derivation and proofs: docs/research/ceilings.md.
+Derivation and proofs: docs/research/findings.md.
 
 Legend: p pairs, m distinct (time, source).
 """

@@ -1,4 +1,4 @@
-"""Launcher of worker processes on this machine, on torch's elastic multiprocessing (decision 039).
+"""Launcher of worker processes on this machine, on torch's elastic multiprocessing (decision 030).
 
 The workers find each other through a store that the launcher hosts, with the environment variables of torchrun, so that
 a worker does not know who started it. The first worker reports on stdout, line by line; the launcher passes its lines

@@ -1,6 +1,6 @@
 """DyG-Mamba with features of the whole history of each token and pair: decayed counts, walks, transitions, columns.
 
-It goes beyond the paper (docs/research/beyond.md). Tokens, stack, mixer and readout are those of `dyg_mamba`.
+It goes beyond the paper (docs/research/findings.md). Tokens, stack, mixer and readout are those of `dyg_mamba`.
 
 Legend: p pairs, r = 2 p sequences (sources, then destinations), l tokens, d width.
 """

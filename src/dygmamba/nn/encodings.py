@@ -288,7 +288,7 @@ class Channels(nn.Module):
         self.out_dim = count_columns(self.alone, self.paired)
 
     def forward(self, tokens: Tokens, features: FeatureTable) -> Float[Tensor, "r l d"]:
-        """Encode each token; a sequence that two pairs share is encoded for each of them (decision 017)."""
+        """Encode each token; a sequence that two pairs share is encoded for each of them (decision 007)."""
         alone = [channel(tokens, features) for channel in self.alone]
         paired = [channel(tokens) for channel in self.paired]
         return torch.cat([*alone, *paired], dim=-1)

@@ -127,6 +127,7 @@ def _quoted_values(dataset: str, evaluation: tuple[str, str, str]) -> dict[str, 
     """Return the values that the correction prints as they were published before, and those of its own models.
 
     Earlier values are of models that it did not retrain, and of retrained models whose earlier value it also prints.
+    Values of new nodes that neither paper has are those of the model's own paper.
     """
     file = _load_correction()
     source = f"quoted by {file['source']}"
@@ -135,12 +136,12 @@ def _quoted_values(dataset: str, evaluation: tuple[str, str, str]) -> dict[str, 
         for model, mean, std, was_retrained in _select_corrected(dataset, evaluation)
         if not was_retrained
     }
-    retrained = {
-        model: PublishedValue(mean, std, source)
-        for name, *quoted_evaluation, model, mean, std in file["quoted"]
+    elsewhere = {
+        model: PublishedValue(mean, std, printed_in)
+        for name, *quoted_evaluation, model, mean, std, printed_in in file["quoted"]
         if normalize_name(name) == normalize_name(dataset) and tuple(quoted_evaluation) == evaluation
     }
-    return not_retrained | retrained
+    return not_retrained | elsewhere
 
 
 def _select_corrected(dataset: str, evaluation: tuple[str, str, str]) -> list[tuple[str, float, float, bool]]:

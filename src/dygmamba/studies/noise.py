@@ -1,6 +1,6 @@
 """Event streams with noise, for the robustness study. Models are trained on clean data; only the evaluation is noisy.
 
-Two kinds of noise (docs/research/decisions/026-noise-in-histories.md):
+Two kinds of noise (decision 026):
 
 - `insert` (ours): noise events with uniformly drawn nodes and times are inserted into the stream. Every model sees the
   same noise, including node memories and heuristics, and only noise strictly before its query.

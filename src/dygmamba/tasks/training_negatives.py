@@ -11,7 +11,7 @@ subtracting that from each logit, in the training loss only, leaves log p(v | u)
 negatives are (King and Zeng, "Logistic Regression in Rare Events Data", 2001, correct one constant this way). p(u) is
 the share of source u in the activity of the moment. All of this is meant at one time and given the events before it, so
 q must depend on these events only: odds that depend on events at or after the query time would tell the label of the
-query, which no model can know (`docs/research/known-odds.md` measures what that costs).
+query, which no model can know (`docs/research/findings.md` measures what that costs).
 
 The same holds among candidates ("popular-odds"): if one of several destinations is drawn from p(v | u) and the others
 independently from q(v), then which one it was has odds p(v | u) / q(v). A softmax over logits minus log(m q(v))
@@ -221,7 +221,7 @@ def build_pair_queries(events: EventBatch, others: Int64[Tensor, "b"], num_nodes
 class HistoricalPairs(NoOffset):
     """A training pair that does not occur in the event's window; the drawn number is the pair.
 
-    Pairs are sampled from the whole training period, later ones included (`docs/research/beyond.md` says why). If
+    Pairs are sampled from the whole training period, later ones included (`docs/research/findings.md` says why). If
     `MAX_TRIES` draws all hit the window, the negative is the event's source with a random destination.
     """
 

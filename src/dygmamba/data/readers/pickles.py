@@ -9,7 +9,7 @@ dictionaries, and what numpy writes for scalars and plain arrays:
 - Every length is bounded by the file, and dictionary keys are checked before they are hashed.
 - Lists hold numbers only, and tuples nest as deep as the state of an array does: once.
 
-`pickle.Unpickler`, written in C, cannot be reduced this way: see docs/research/decisions/038-pickles.md.
+`pickle.Unpickler`, written in C, cannot be reduced this way: see decision 038 in docs/research/decisions.md.
 """
 
 import io

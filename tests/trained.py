@@ -15,6 +15,8 @@ from filelock import FileLock
 import dygmamba as dm
 from door_cases import COLUMNS, SMALL, letters
 
+TREES = {"trees": 6, "rounds": 3, "epochs": 2, "least": 5, "scales": 3, "neighbors": 4, "device": "cpu"}
+
 folder: Path  # where the runs of this session are
 
 
@@ -84,16 +86,7 @@ def network_run(network_runs) -> dm.Run:
 @pytest.fixture(scope="session")
 def letter_trees_run() -> dm.Run:
     """Six boosted trees on the letters."""
-    settings = {
-        "trees": 6,
-        "rounds": 3,
-        "epochs": 2,
-        "least": 5,
-        "scales": 3,
-        "neighbors": 4,
-        "device": "cpu",
-    }
-    return train_once("letter-trees", lambda out: dm.train(read_letters(), "trees", out=out, **settings))[0]
+    return train_once("letter-trees", lambda out: dm.train(read_letters(), "trees", out=out, **TREES))[0]
 
 
 @pytest.fixture(scope="session")

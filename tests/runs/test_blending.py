@@ -2,13 +2,11 @@
 
 import json
 
-import pandas as pd
 import pytest
 import torch
 
 import dygmamba as dm
 from commands import invoke
-from door_cases import COLUMNS, letters
 from dygmamba.data.events.splits import chronological_split
 from dygmamba.engine.evaluation import score_evaluation_set
 from dygmamba.engine.scoring import Ranker
@@ -16,22 +14,18 @@ from dygmamba.runs.blending import create_blend, enumerate_shares, find_best_wei
 from dygmamba.runs.opening import open_run
 from dygmamba.tasks.link import build_link_set
 from raising import raises
-
-TREES = {"trees": 6, "rounds": 3, "epochs": 2, "least": 5, "scales": 2, "neighbors": 2}
-SMALL = {"epochs": 1, "length": 4, "width": 4, "blocks": 1, "states": 2, "time_dim": 4}
+from trained import TREES, copy_run, read_letters
 
 
 @pytest.fixture(scope="module")
 def data():
-    return dm.read(pd.DataFrame(letters()), **COLUMNS, name="letters")
+    return read_letters()
 
 
 @pytest.fixture(scope="module")
-def parts(data, tmp_path_factory):
+def parts(letter_trees_run, network_run, tmp_path_factory):
     root = tmp_path_factory.mktemp("runs")
-    (trees,) = dm.train(data, "trees", out=root, **TREES)
-    (mamba,) = dm.train(data, "dyg-mamba", out=root, **SMALL)
-    return [trees, mamba]
+    return [copy_run(run, root) for run in (letter_trees_run, network_run)]
 
 
 @pytest.fixture(scope="module")
@@ -131,13 +125,12 @@ def test_a_blend_is_a_run_like_any_other(data, both):
     assert both.rank(["ann"], k=2).num_rows == 2
 
 
-def test_runs_that_do_not_fit_together_are_refused(data, parts, both, tmp_path):
+def test_runs_that_do_not_fit_together_are_refused(data, parts, both, trees_run, tmp_path):
     """Another dataset, another split, a run on all events, a blend, the same run twice, one run."""
-    (other,) = dm.train(dm.generate(nodes=40, events=600, communities=4), "trees", out=tmp_path, **TREES)
     (cut,) = dm.train(data, "trees", out=tmp_path, split=(0.6, 0.2, 0.2), **TREES)
     whole = dm.refit(parts[0].path)
     for runs, code in {
-        (parts[0].path, other.path): "blend-other-dataset",
+        (parts[0].path, trees_run.path): "blend-other-dataset",
         (parts[0].path, cut.path): "blend-other-split",
         (parts[0].path, whole.path): "no-validation-period",
         (parts[0].path, both.path): "blend-of-blend",

@@ -42,11 +42,10 @@ def scores_of(run):
     ).double()
 
 
-def test_trees_alone_blend_too(data, parts, tmp_path):
+def test_trees_alone_blend_too(letter_trees_runs, tmp_path):
     """A blend of models that are trained without gradients."""
-    (others,) = dm.train(data, "trees", out=tmp_path, seeds=(1,), **TREES)
-    both = dm.blend([parts[0].path, others.path], out=tmp_path)
-    first, second, total = (scores_of(run) for run in (parts[0], others, both))
+    both = dm.blend([run.path for run in letter_trees_runs], out=tmp_path)
+    first, second, total = (scores_of(run) for run in (*letter_trees_runs, both))
     weights = both.config["model"]["weights"]
     assert torch.allclose(weights[0] * first + weights[1] * second, total)
 
@@ -151,10 +150,10 @@ def test_the_command_creates_the_same_run(parts, both, tmp_path, monkeypatch, ca
     assert "best on the validation period" in errors
 
 
-def test_a_run_of_weight_zero_is_left_out_of_the_blend(data, parts, tmp_path):
+def test_a_run_of_weight_zero_is_left_out_of_the_blend(data, parts, letter_trees_runs, tmp_path):
     """Its score would be computed in vain; two runs are kept, whatever their weights."""
-    (others,) = dm.train(data, "trees", out=tmp_path, seeds=(1,), **TREES)
-    opened = [open_run(run.path, torch.device("cpu"), dataset=data) for run in (*parts, others)]
+    runs = (*parts, letter_trees_runs[1])
+    opened = [open_run(run.path, torch.device("cpu"), dataset=data) for run in runs]
     evaluation_set = build_link_set(opened[0].stream.store, opened[0].stream.split, "val")
     label = evaluation_set.pairs.label.double()
     half = torch.arange(len(label)) % 2 == 0

@@ -49,10 +49,10 @@ class CallingDisk(writing.Disk):
 
 
 @pytest.fixture(scope="module")
-def runs(network_runs, tmp_path_factory):
+def runs(letter_trees_runs, tmp_path_factory):
     """Two runs on one stream, and the share of each: the first one with its events."""
     folder = tmp_path_factory.mktemp("shares")
-    old, new = network_runs
+    old, new = letter_trees_runs
     shares = {
         "old": pack_run(old.path, folder / "old", read_letters()),
         "new": pack_run(new.path, folder / "new"),

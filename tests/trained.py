@@ -13,7 +13,7 @@ import pytest
 from filelock import FileLock
 
 import dygmamba as dm
-from door_cases import COLUMNS, SMALL, letters
+from letters import COLUMNS, SMALL, make_letters
 
 TREES = {"trees": 6, "rounds": 3, "epochs": 2, "least": 5, "scales": 3, "neighbors": 4, "device": "cpu"}
 
@@ -54,7 +54,7 @@ def generate_stream() -> dm.Dataset:
 @functools.cache
 def read_letters() -> dm.Dataset:
     """The events of `letters` as a table that was never imported: names, dates, a feature and a label."""
-    return dm.read(letters(), **COLUMNS, features="words", label="bad", name="letters")
+    return dm.read(make_letters(), **COLUMNS, features="words", label="bad", name="letters")
 
 
 @functools.cache

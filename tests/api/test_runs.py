@@ -9,10 +9,10 @@ import pytest
 import torch
 
 import dygmamba as dm
-from door_cases import COLUMNS, PEOPLE, SMALL, letters, python
 from dygmamba.core.errors import ConfigError, FileError, NotFoundError
 from dygmamba.data.storage.dataset import Dataset, save_dataset
 from dygmamba.runs.calibration import load_calibration
+from letters import COLUMNS, PEOPLE, SMALL, make_letters, run_python
 from raising import raises
 from torture_cases import SECONDS
 from trained import copy_run, read_letters
@@ -20,13 +20,13 @@ from trained import copy_run, read_letters
 pytestmark = pytest.mark.e2e
 
 SCRIPTS = {
-    "pandas": "frame = pd.DataFrame(letters())",
-    "polars": "frame = pl.DataFrame(letters())",
+    "pandas": "frame = pd.DataFrame(make_letters())",
+    "polars": "frame = pl.DataFrame(make_letters())",
 }
 TWELVE = """\
 import pandas as pd, polars as pl
 import dygmamba as dm
-from door_cases import letters
+from letters import make_letters
 {frame}
 data = dm.read(frame, src="who", dst="whom", time="when", features=["words"], name="letters")
 runs = dm.train(data, epochs=1, length=6, width=4, blocks=1, device="cpu")
@@ -55,7 +55,7 @@ def test_twelve_lines_from_a_frame_to_a_page(name, tmp_path):
     """In a fresh process: frame, training, a ranking as a frame, the score of a new pair after `observe`, a page."""
     code = TEMPORAL if name == "TemporalData" else TWELVE.format(frame=SCRIPTS[name])
     assert len(code.splitlines()) <= 12
-    best, after, page = python(code, tmp_path).splitlines()
+    best, after, page = run_python(code, tmp_path).splitlines()
     ranks = pd.DataFrame(json.loads(best))
     assert list(ranks["rank"]) == [1, 2, 3] * 2
     assert ranks["score"].between(0, 1).all()
@@ -96,7 +96,7 @@ def test_a_run_opens_in_a_new_process_and_says_the_same(network_runs, tmp_path):
     run = network_runs[1]
     pairs = [("ann", "bob"), ("x", "ann")]
     code = f"import dygmamba as dm; print(dm.open({str(run.path)!r}).score({pairs})['score'].to_pylist())"
-    assert json.loads(python(code, tmp_path)) == run.score(pairs)["score"].to_pylist()
+    assert json.loads(run_python(code, tmp_path)) == run.score(pairs)["score"].to_pylist()
     assert len(list(run.path.parent.parent.glob("*.safetensors"))) == 1
 
 
@@ -148,7 +148,7 @@ def test_a_run_is_refitted_beside_itself_from_inside_of_it(network_run, tmp_path
 def test_a_memory_of_two_streams_is_two_memories(memory_run):
     """For a model with memory too: asking the new run and the old one in turn changes neither's answers."""
     at, pairs = "2024-06-01", [("ann", "bob"), ("cid", "eve")]
-    more = memory_run.observe(pd.DataFrame(letters(5, seed=9)))
+    more = memory_run.observe(pd.DataFrame(make_letters(5, seed=9)))
     first = [one.score(pairs, at)["score"].to_pylist() for one in (memory_run, more)]
     memory_run.embed(["ann"], "2024-05-03")
     assert first == [one.score(pairs, at)["score"].to_pylist() for one in (memory_run, more)]
@@ -243,7 +243,9 @@ def test_a_classified_event_has_the_score_of_the_evaluation(node_run):
 def test_other_data_under_the_same_name_do_not_replace_a_runs_own(tmp_path):
     """Two frames of one name: each run opens on its own events."""
     runs = [
-        dm.train(dm.read(pd.DataFrame(letters(seed=seed)), **COLUMNS, name="log"), out=tmp_path, **SMALL)[0]
+        dm.train(
+            dm.read(pd.DataFrame(make_letters(seed=seed)), **COLUMNS, name="log"), out=tmp_path, **SMALL
+        )[0]
         for seed in (1, 2)
     ]
     assert len({dm.open(run.path, device="cpu").data.digest for run in runs}) == 2

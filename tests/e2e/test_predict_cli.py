@@ -19,7 +19,6 @@ from pyarrow import parquet
 
 import dygmamba as dm
 from commands import error_code
-from door_cases import PEOPLE
 from dygmamba.cli import main
 from dygmamba.core.errors import ConfigError
 from dygmamba.data.events.ids import NodeIds
@@ -33,6 +32,7 @@ from dygmamba.runs.opening import parse_split
 from dygmamba.runs.predictor import Predictor
 from dygmamba.runs.queries import QueryParser
 from dygmamba.tasks.link import build_link_set
+from letters import PEOPLE
 from raising import raises
 from tables import table, write_csv
 

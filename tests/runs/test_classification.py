@@ -6,12 +6,12 @@ import sys
 import pytest
 import torch
 
-from door_cases import PEOPLE
 from dygmamba.cli import main
 from dygmamba.core.errors import ConfigError, NotFoundError
 from dygmamba.runs.calibration import load_saved_calibration
 from dygmamba.runs.node_training import open_node_run
 from dygmamba.tasks.calibration import fit_calibration
+from letters import PEOPLE
 from raising import raises
 
 LATE = {"who": ["newcomer", "ann"], "whom": ["ann", "bob"], "when": ["2024-05-20", "2024-05-21"]}

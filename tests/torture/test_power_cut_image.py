@@ -22,7 +22,7 @@ from dygmamba.core.errors import DygWarning
 from dygmamba.data.storage.dataset import load_dataset
 from dygmamba.live.backup import restore_backup
 from dygmamba.runs.link_training import resume_link_run
-from guarded import FORKS
+from limited_process import FORKS
 from live_power_cuts import check_state
 from live_run_cases import make_events
 from torture_cases import CPU, SETTINGS, run_in, seeds, state, tally

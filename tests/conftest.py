@@ -26,6 +26,9 @@ settings.register_profile(
 )
 settings.load_profile("project")
 
+# interpreted kernels are tested without the rest of the package
+pytest_plugins = [] if INTERPRETED else ["trained"]
+
 RANKED = "dygmamba.runs.final_evaluation.count_affordable_events"
 
 

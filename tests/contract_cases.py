@@ -173,8 +173,8 @@ def snapshots(sizes: Sequence[int] = SIZES, gap: float = 40.0, seed: int = 0) ->
     return replace(store, time=1.08e9 + gap * instant.double())
 
 
-def told_otherwise(store: EventStore, begin: int, stop: int | None = None, seed: int = 7) -> EventStore:
-    """The same stream but for the ends and columns of the events from `begin` on, up to `stop`."""
+def change_events(store: EventStore, begin: int, stop: int | None = None, seed: int = 7) -> EventStore:
+    """Replace the ends and columns of the events from `begin` up to `stop` by random ones."""
     rng, row = torch.Generator().manual_seed(seed), torch.arange(len(store))
     here = (row >= begin) & (row < (len(store) if stop is None else stop))
     src, dst = (torch.randint(store.num_nodes, (len(store),), generator=rng) for _ in range(2))
@@ -195,11 +195,11 @@ def told_otherwise(store: EventStore, begin: int, stop: int | None = None, seed:
 def other_futures(store: EventStore, begin: int) -> list[EventStore]:
     """Streams with the same events before `begin`: others after it, later, in another order, none, or more."""
     time = float(store.time[begin])
-    late, more = told_otherwise(store, begin), told_otherwise(store, 0)
+    late, more = change_events(store, begin), change_events(store, 0)
     late = replace(late, time=torch.where(torch.arange(len(store)) < begin, store.time, late.time + 1.5))
     turned = torch.cat([torch.arange(begin), torch.arange(len(store) - 1, begin - 1, -1)])
     grown = joined(store[:begin], replace(more, time=torch.full_like(more.time, time)), store[begin:])
-    return [told_otherwise(store, begin), late, selected(store, turned), store[:begin], grown]
+    return [change_events(store, begin), late, selected(store, turned), store[:begin], grown]
 
 
 def selected(store: EventStore, rows: Tensor) -> EventStore:
@@ -235,19 +235,21 @@ class Questions:
         return Questions(self.src[rows], self.dst[rows], self.time[rows], self.row[rows])
 
 
-PERIODS = (22, 37)  # where validation and the exam begin, in rows: with the third and the fourth instant
+PERIODS = (22, 37)  # where validation and test begin, in rows: with the third and the fourth instant
 
 
 def questions(store: EventStore, begin: int = PERIODS[-1], seed: int = 1) -> Questions:
-    """Each event of the exam, then a random pair beside it."""
+    """Each event of the test period, then a random pair at its time."""
     rng, row = torch.Generator().manual_seed(seed), torch.arange(begin, len(store))
     src, dst = (torch.randint(store.num_nodes, (len(row),), generator=rng) for _ in range(2))
     ends = torch.cat([store.src[row], src]), torch.cat([store.dst[row], dst])
     return Questions(*ends, store.time[row].repeat(2), row.repeat(2))
 
 
-def exam_of(store: EventStore, asked: Questions, periods: tuple[int, ...] = PERIODS) -> EvaluationSet:
-    """An exam of the events from the last border on; some training events are held out, as published."""
+def build_evaluation_set(
+    store: EventStore, asked: Questions, periods: tuple[int, ...] = PERIODS
+) -> EvaluationSet:
+    """Build the evaluation set of the events from the last border on; some training events are held out."""
     ids = torch.arange(len(store))
     parts = [ids[a:b] for a, b in pairwise((0, *periods))]
     parts[0] = parts[0][parts[0] % 6 != 5]
@@ -258,7 +260,7 @@ def exam_of(store: EventStore, asked: Questions, periods: tuple[int, ...] = PERI
 def by_rule(visible: Any, cell: int = CELL) -> "Way":
     """Evaluation under a rule, with small cells."""
     return lambda scorer, store, asked: score_evaluation_set(
-        scorer, unsplit(store), exam_of(store, asked), VisibilityRule(visible, cell)
+        scorer, unsplit(store), build_evaluation_set(store, asked), VisibilityRule(visible, cell)
     )
 
 

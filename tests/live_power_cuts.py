@@ -12,8 +12,9 @@ from dygmamba.core.files import writing
 from dygmamba.live.backup import check_folder, restore_backup
 from dygmamba.live.event_log import LOG_FILE, LogReader
 from dygmamba.live.snapshots import list_snapshots
-from live_run_cases import live_scores, make_events, observed_scores, other_run, tiny_run
+from live_run_cases import live_scores, make_events, observed_scores, other_run
 from power_cut import RecordingDisk
+from trained import load_trees_run
 
 EVENTS = make_events(20)
 STATE, BACKUP, COPY = "state", "saved.zip", "copy"
@@ -33,14 +34,14 @@ def recording(root: Path):
 
 def record_live_run(root: Path) -> RecordingDisk:
     """The calls of a live run, with notes of what it acknowledged and finished."""
-    tiny_run(), other_run()  # trained before
+    load_trees_run(), other_run()  # trained before
     with recording(root) as disk:
         state, backup = disk.root / STATE, disk.root / BACKUP
 
         def take() -> None:
             disk.take(state / LOG_FILE, state / f"{LOG_FILE}-wal")
 
-        with dm.live(tiny_run(), state, device="cpu") as live:
+        with dm.live(load_trees_run(), state, device="cpu") as live:
             take()
 
             def append(first: int, until: int) -> None:
@@ -92,7 +93,7 @@ def check_cut(disk: RecordingDisk, at: int, rng: random.Random, root: Path) -> N
     """Cut the power after `at` calls, and check everything that is left."""
     notes = disk.cut(at, rng, root)
     told = dict(notes)
-    run = rng.choice([tiny_run(), other_run()])
+    run = rng.choice([load_trees_run(), other_run()])
     with warnings.catch_warnings():
         # what was being written when the power went is not used and not spoken of; damage would be a warning
         warnings.simplefilter("error", DygWarning)

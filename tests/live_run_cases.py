@@ -1,7 +1,6 @@
-"""What the tests of live runs share: a tiny run, events that follow it, a clock that can be moved, a plain model."""
+"""What the tests of live runs share: events after a dataset, a second run, a clock that can be moved, a plain model."""
 
 import functools
-import shutil
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -12,31 +11,24 @@ from dygmamba.core.clock import Clock
 from dygmamba.live.live_run import LiveRun
 from dygmamba.runs.predictor import Predictor
 from torture_cases import SECONDS
+from trained import copy_run, generate_stream, load_trees_run
 
 PAIRS = [(3, 5), (1, 2), (7, 31), (40, 2)]  # also of a node that has no event at first
 
 
 @functools.cache
-def tiny_run(rounds: int = 2) -> dm.Run:
-    """A run of trees on 300 events, trained once in a process."""
-    data = dm.generate(nodes=30, events=300, communities=3)
-    out = Path(tempfile.mkdtemp(prefix="live-"))
-    (run,) = dm.train(data, "trees", epochs=1, rounds=rounds, out=out)
-    return run
-
-
-@functools.cache
 def other_run() -> dm.Run:
     """A run of the same dataset with other scores: in the long mode of its own, else a copy without calibration."""
+    out = Path(tempfile.mkdtemp(prefix="live-"))
     if SECONDS:
-        return tiny_run(rounds=3)
-    copy = Path(shutil.copytree(tiny_run().path, tiny_run().path.with_name("uncalibrated")))
-    (copy / "calibration.json").unlink()
-    return dm.open(copy)
+        return dm.train(generate_stream(), "trees", epochs=1, rounds=3, out=out)[0]
+    copy = copy_run(load_trees_run(), out)
+    (copy.path / "calibration.json").unlink()
+    return copy
 
 
 def last_time() -> float:
-    return float(tiny_run().data.store.time[-1])
+    return float(generate_stream().store.time[-1])
 
 
 def make_events(count: int, first: int = 0, step: float = 10.0) -> list[dict]:
@@ -59,13 +51,13 @@ class MovedClock(Clock):
 
 
 def open_live(path: Path, **options) -> LiveRun:
-    run = tiny_run()
+    run = load_trees_run()
     return LiveRun(Predictor.open(run.path, "cpu"), path, **options)
 
 
 def observed_scores(events: Sequence[dict], run: dm.Run | None = None) -> list[dict]:
     """What `observe` with these events, given in the order of the log, makes of the pairs."""
-    run = run or tiny_run()
+    run = run or load_trees_run()
     rows = [(str(event["src"]), str(event["dst"]), event["time"]) for event in events]
     return (run.observe(rows) if rows else run).score(PAIRS).to_pylist()
 

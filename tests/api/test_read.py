@@ -13,11 +13,11 @@ import torch
 from pyarrow import parquet
 
 import dygmamba as dm
-from door_cases import COLUMNS, letters
 from dygmamba.core.errors import ConfigError
+from letters import COLUMNS, make_letters
 from raising import raises
 
-LETTERS = letters()
+LETTERS = make_letters()
 MORE = COLUMNS | {"features": ["words"], "label": "bad"}
 FRAME = pd.DataFrame(LETTERS)
 NAIVE = FRAME.assign(when=FRAME["when"].dt.tz_localize(None))

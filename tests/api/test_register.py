@@ -6,10 +6,10 @@ from torch import nn
 
 import dygmamba as dm
 from contract_cases import TINY
-from door_cases import python
 from dygmamba.core.errors import ConfigError, NotFoundError
 from dygmamba.models import MODELS
 from dygmamba.runs.contract import ContractError
+from letters import run_python
 from outside_models import NoSettings, Sound
 from raising import raises
 from torture_cases import SECONDS
@@ -43,23 +43,25 @@ print(run.path, run.score([(3, 5)])["score"][0].as_py())
 def test_a_model_of_a_module_trains_and_opens_in_a_new_process(tmp_path):
     """The run names the module; opening imports it if it is trusted. The contract is one call."""
     (tmp_path / "mine.py").write_text(TEN + REGISTER)
-    first = python(f"import mine, dygmamba as dm\n{TRAIN}", tmp_path, more=tmp_path)
+    first = run_python(f"import mine, dygmamba as dm\n{TRAIN}", tmp_path, more=tmp_path)
     path, score = first.split()
     assert 'source = "mine:Ages"' in (tmp_path / path / "config.toml").read_text()
     ask = f"print(dm.open({path!r}, trust=True).score([(3, 5)])['score'][0].as_py())"
     check = "print(dm.check_model('ages').num_rows)"
-    again, held = python(f"import dygmamba as dm; {ask}; {check}", tmp_path, more=tmp_path).split()
+    again, held = run_python(f"import dygmamba as dm; {ask}; {check}", tmp_path, more=tmp_path).split()
     assert (float(again), held) == (float(score), "9")
 
 
 @pytest.mark.skipif(not SECONDS, reason="three processes; `make torture` runs it")
 def test_a_model_of_a_notebook_says_what_to_do(tmp_path):
     """What was registered in a script cannot be imported: the sentence says to register it again, and then it opens."""
-    path, score = python(TEN + REGISTER + TRAIN, tmp_path).split()
+    path, score = run_python(TEN + REGISTER + TRAIN, tmp_path).split()
     ask = f"print(dm.open({path!r}).score([(3, 5)])['score'][0].as_py())"
-    told = python(f"import dygmamba as dm\ntry: {ask}\nexcept dm.DygError as error: print(error)", tmp_path)
+    told = run_python(
+        f"import dygmamba as dm\ntry: {ask}\nexcept dm.DygError as error: print(error)", tmp_path
+    )
     assert "was registered in a script or notebook (__main__:Ages); register 'ages' again" in told
-    assert float(python(TEN + REGISTER + ask, tmp_path)) == float(score)
+    assert float(run_python(TEN + REGISTER + ask, tmp_path)) == float(score)
 
 
 @pytest.mark.skipif(not SECONDS, reason="three processes; `make torture` runs it")
@@ -74,17 +76,19 @@ def test_an_installed_package_offers_its_models(tmp_path):
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: theirs\nVersion: 1.0\n")
     (info / "entry_points.txt").write_text("[dygmamba.models]\nages = theirs:SPEC\n")
-    path, score = python("import dygmamba as dm\n" + TRAIN, tmp_path, more=tmp_path).split()
+    path, score = run_python("import dygmamba as dm\n" + TRAIN, tmp_path, more=tmp_path).split()
     assert 'source = "theirs:SPEC"' in (tmp_path / path / "config.toml").read_text()
     ask = f"print(dm.open({path!r}).score([(3, 5)])['score'][0].as_py())"
     listed = "print(dm.models()['ages'].settings, dm.check_model('ages').num_rows)"
     command = "import sys; sys.argv = ['dygmamba', 'models', '--json']; from dygmamba.cli import main; main()"
-    again, held, told = python(
+    again, held, told = run_python(
         f"import dygmamba as dm; {ask}; {listed}; {command}", tmp_path, more=tmp_path
     ).splitlines()
     assert (float(again), held) == (float(score), "{'out': 8} 9")
     assert '"name": "ages"' in told
-    gone = python(f"import dygmamba as dm\ntry: {ask}\nexcept dm.DygError as error: print(error)", tmp_path)
+    gone = run_python(
+        f"import dygmamba as dm\ntry: {ask}\nexcept dm.DygError as error: print(error)", tmp_path
+    )
     assert "is defined by 'theirs:SPEC', which is not imported by itself" in gone
 
 

@@ -1,7 +1,6 @@
 """From a frame to an answer, in one process and in the next."""
 
 import json
-import shutil
 from dataclasses import replace
 
 import numpy as np
@@ -10,23 +9,24 @@ import pytest
 import torch
 
 import dygmamba as dm
-from door_cases import COLUMNS, PEOPLE, SMALL, letters, python
 from dygmamba.core.errors import ConfigError, FileError, NotFoundError
 from dygmamba.data.storage.dataset import Dataset, save_dataset
 from dygmamba.runs.calibration import load_calibration
+from letters import COLUMNS, PEOPLE, SMALL, make_letters, run_python
 from raising import raises
 from torture_cases import SECONDS
+from trained import copy_run, read_letters
 
 pytestmark = pytest.mark.e2e
 
 SCRIPTS = {
-    "pandas": "frame = pd.DataFrame(letters())",
-    "polars": "frame = pl.DataFrame(letters())",
+    "pandas": "frame = pd.DataFrame(make_letters())",
+    "polars": "frame = pl.DataFrame(make_letters())",
 }
 TWELVE = """\
 import pandas as pd, polars as pl
 import dygmamba as dm
-from door_cases import letters
+from letters import make_letters
 {frame}
 data = dm.read(frame, src="who", dst="whom", time="when", features=["words"], name="letters")
 runs = dm.train(data, epochs=1, length=6, width=4, blocks=1, device="cpu")
@@ -55,7 +55,7 @@ def test_twelve_lines_from_a_frame_to_a_page(name, tmp_path):
     """In a fresh process: frame, training, a ranking as a frame, the score of a new pair after `observe`, a page."""
     code = TEMPORAL if name == "TemporalData" else TWELVE.format(frame=SCRIPTS[name])
     assert len(code.splitlines()) <= 12
-    best, after, page = python(code, tmp_path).splitlines()
+    best, after, page = run_python(code, tmp_path).splitlines()
     ranks = pd.DataFrame(json.loads(best))
     assert list(ranks["rank"]) == [1, 2, 3] * 2
     assert ranks["score"].between(0, 1).all()
@@ -63,56 +63,46 @@ def test_twelve_lines_from_a_frame_to_a_page(name, tmp_path):
     assert 20_000 < (tmp_path / page).stat().st_size < 300_000
 
 
-@pytest.fixture(scope="module")
-def trained(tmp_path_factory):
-    """Two seeds on a frame that was never imported."""
-    folder = tmp_path_factory.mktemp("trained")
-    data = dm.read(pd.DataFrame(letters()), **COLUMNS, features="words", label="bad", name="letters")
-    told: list[dict] = []
-    runs = dm.train(data, seeds=range(2), out=folder, progress=told.append, **SMALL)
-    assert [(entry["seed"], entry["epoch"]) for entry in told] == [(0, 0), (1, 0)]
-    return runs
-
-
-def test_runs_are_a_sequence_with_mean_and_spread(trained):
+def test_runs_are_a_sequence_with_mean_and_spread(network_runs):
     """Each seed a run; tables are Arrow's; the summary is the mean over the seeds and their deviation."""
-    assert len(trained) == 2
-    assert isinstance(trained[:1], dm.Runs)
-    assert trained.metrics["seed"].to_pylist() == [0, 1]
-    results = trained.results.to_pandas()
-    rows = trained.summary.to_pandas().set_index(["split", "setting"])
+    assert len(network_runs) == 2
+    assert isinstance(network_runs[:1], dm.Runs)
+    assert network_runs.metrics["seed"].to_pylist() == [0, 1]
+    results = network_runs.results.to_pandas()
+    rows = network_runs.summary.to_pandas().set_index(["split", "setting"])
     for key, own in results.groupby(["split", "setting"]):
         assert rows.loc[key, "ap"] == pytest.approx(own["ap"].mean())
         assert rows.loc[key, "ap_std"] == pytest.approx(own["ap"].std())
         assert rows.loc[key, "seeds"] == 2
-    assert "2 runs; val all nodes random: AP " in repr(trained)
-    assert trained[0].metrics.column_names[:2] == ["epoch", "loss"]
+    assert "2 runs; val all nodes random: AP " in repr(network_runs)
+    assert network_runs[0].metrics.column_names[:2] == ["epoch", "loss"]
 
 
-def test_notebooks_show_tables_and_escape_names(trained):
+def test_notebooks_show_tables_and_escape_names(network_runs):
     """A dataset, a run and runs have HTML; text of others is escaped."""
     shown = [
-        thing._repr_html_() for thing in (trained[0].data, trained[0], trained, dm.compare([trained[0].path]))
+        thing._repr_html_()
+        for thing in (network_runs[0].data, network_runs[0], network_runs, dm.compare([network_runs[0].path]))
     ]
     assert all(page.count("<table>") == page.count("</table>") > 0 for page in shown)
-    assert str(trained[0].path) in shown[1]
+    assert str(network_runs[0].path) in shown[1]
     data = dm.read([("<b>ann", "bob", "2024-05-01")], name="mail")
     assert "&lt;b&gt;ann" in data._repr_html_()
     assert "<b>ann" not in data._repr_html_()
 
 
-def test_a_run_opens_in_a_new_process_and_says_the_same(trained, tmp_path):
-    """Data that no name leads to lie beside the runs, once; scores are bit for bit those of the training process."""
-    run = trained[1]
+def test_a_run_opens_in_a_new_process_and_says_the_same(network_runs, tmp_path):
+    """Data that no name leads to lie beside the runs, once; scores are bit for bit those of this process."""
+    run = network_runs[1]
     pairs = [("ann", "bob"), ("x", "ann")]
     code = f"import dygmamba as dm; print(dm.open({str(run.path)!r}).score({pairs})['score'].to_pylist())"
-    assert json.loads(python(code, tmp_path)) == run.score(pairs)["score"].to_pylist()
+    assert json.loads(run_python(code, tmp_path)) == run.score(pairs)["score"].to_pylist()
     assert len(list(run.path.parent.parent.glob("*.safetensors"))) == 1
 
 
-def test_observe_gives_a_new_run_and_leaves_the_old_one(trained, tmp_path, caplog):
+def test_observe_gives_a_new_run_and_leaves_the_old_one(network_run, tmp_path, caplog):
     """Strictly later questions see the new events in the new run only, also after it was saved and opened again."""
-    run, at = dm.open(trained[0].path, device="cpu"), "2024-06-01"
+    run, at = dm.open(network_run.path, device="cpu"), "2024-06-01"
     before = run.score([("ann", "bob")], at)["score"].to_pylist()
     more = run.observe([("ann", "bob", f"2024-05-{day}", 7.0) for day in (29, 30, 31)])
     assert more is not run
@@ -131,141 +121,131 @@ def test_observe_gives_a_new_run_and_leaves_the_old_one(trained, tmp_path, caplo
     assert again.score(pairs, at) == earlier.score(pairs, at)
 
 
-def test_events_of_another_run_are_not_observed(trained, tmp_path):
+def test_events_of_another_run_are_not_observed(network_run, tmp_path):
     """Those of other nodes, and those of the same nodes and columns at other times, in other pairs or with others."""
-    run = trained[0]
-    data, store = run.data, run.data.store
+    data, store = network_run.data, network_run.data.store
     turned = {"time": store.time + 60, "src": store.dst, "dst": store.src}
     for change in (*({name: column} for name, column in turned.items()), turned):
         other = Dataset.from_events("other", store.derive(**change, source=None), data.ids, data.origin)
         with raises("events-of-another-run"):
-            dm.open(run.path, observed=save_dataset(other, tmp_path))
+            dm.open(network_run.path, observed=save_dataset(other, tmp_path))
     features = replace(store.features, edge=store.features.edge + 1)
     other = Dataset.from_events("other", store.derive(features=features, source=None), data.ids, data.origin)
     for found in (other, dm.read([("ann", "bob", 1)], name="other")):
         with raises("events-of-another-run"):
-            dm.open(run.path, observed=save_dataset(found, tmp_path))
+            dm.open(network_run.path, observed=save_dataset(found, tmp_path))
 
 
-def test_a_run_is_refitted_beside_itself_from_inside_of_it(trained, monkeypatch):
+def test_a_run_is_refitted_beside_itself_from_inside_of_it(network_run, tmp_path, monkeypatch):
     """A run that is given as "." has the same folders above it as any other path of it."""
-    monkeypatch.chdir(trained[0].path)
+    path = copy_run(network_run, tmp_path).path
+    monkeypatch.chdir(path)
     refitted = dm.refit(".", device="cpu")
-    assert refitted.path.parent == trained[0].path.parent
-    assert refitted.config["run"]["refit_of"] == str(trained[0].path)
-    shutil.rmtree(refitted.path)
+    assert refitted.path.parent == path.parent
+    assert refitted.config["run"]["refit_of"] == str(path)
 
 
-def test_a_memory_of_two_streams_is_two_memories(tmp_path):
+def test_a_memory_of_two_streams_is_two_memories(memory_run):
     """For a model with memory too: asking the new run and the old one in turn changes neither's answers."""
-    data = dm.read(pd.DataFrame(letters()), **COLUMNS, name="letters")
-    (run,) = dm.train(data, "tgn", out=tmp_path, epochs=1, neighbors=3, time_dim=4, device="cpu")
     at, pairs = "2024-06-01", [("ann", "bob"), ("cid", "eve")]
-    more = run.observe(pd.DataFrame(letters(5, seed=9)))
-    first = [one.score(pairs, at)["score"].to_pylist() for one in (run, more)]
-    run.embed(["ann"], "2024-05-03")
-    assert first == [one.score(pairs, at)["score"].to_pylist() for one in (run, more)]
+    more = memory_run.observe(pd.DataFrame(make_letters(5, seed=9)))
+    first = [one.score(pairs, at)["score"].to_pylist() for one in (memory_run, more)]
+    memory_run.embed(["ann"], "2024-05-03")
+    assert first == [one.score(pairs, at)["score"].to_pylist() for one in (memory_run, more)]
     assert first[0] != first[1]
     with raises("memory-needs-known-nodes", ConfigError):
-        run.score([("ann", "nobody")])
+        memory_run.score([("ann", "nobody")])
 
 
-def test_a_ranking_is_the_head_of_all_scores(trained):
+def test_a_ranking_is_the_head_of_all_scores(network_run):
     """`rank` keeps the best of all destinations, or of the candidates; one id or several, of any kind."""
-    run = trained[0]
-    every = run.score([("ann", one) for one in PEOPLE if one != "ann"]).to_pandas()
+    every = network_run.score([("ann", one) for one in PEOPLE if one != "ann"]).to_pandas()
     best = every.sort_values("score", ascending=False)["dst"].tolist()
-    assert run.rank("ann", k=3)["dst"].to_pylist() == best[:3]
-    chosen = run.rank(pd.Series(["ann"]), k=9, candidates=["bob", "cid"]).to_pydict()
+    assert network_run.rank("ann", k=3)["dst"].to_pylist() == best[:3]
+    chosen = network_run.rank(pd.Series(["ann"]), k=9, candidates=["bob", "cid"]).to_pydict()
     assert chosen["dst"] == [one for one in best if one in ("bob", "cid")]
     assert chosen["rank"] == [1, 2]
     with raises("unknown-candidate", NotFoundError) as caught:
-        run.rank("ann", candidates=["nobody"])
+        network_run.rank("ann", candidates=["nobody"])
     assert "nobody" in str(caught.value)
 
 
-def test_embeddings_are_one_per_node(trained):
+def test_embeddings_are_one_per_node(network_run):
     """As many numbers as the encoder makes, for known and unknown nodes; another time, another past."""
-    run = trained[0]
-    found = run.embed(["ann", "bob", "nobody"])
+    found = network_run.embed(["ann", "bob", "nobody"])
     matrix = np.stack(found["embedding"].to_pylist())
     assert matrix.shape == (3, 172)
     assert np.isfinite(matrix).all()
-    early = np.stack(run.embed({"src": ["ann"]}, at="2024-05-02")["embedding"].to_pylist())
+    early = np.stack(network_run.embed({"src": ["ann"]}, at="2024-05-02")["embedding"].to_pylist())
     assert not np.allclose(early[0], matrix[0])
 
 
-def test_evaluation_is_that_of_the_training(trained):
+def test_evaluation_is_that_of_the_training(network_run):
     """`evaluate` of random negatives is what training wrote; a choice that is none is a sentence."""
-    run = trained[0]
-    own = run.evaluate("random", split=["val", "test"]).to_pandas()
-    assert own["ap"].tolist() == run.results["ap"].to_pylist()
-    assert set(run.evaluate(setting="transductive")["negatives"].to_pylist()) == {
+    own = network_run.evaluate("random", split=["val", "test"]).to_pandas()
+    assert own["ap"].tolist() == network_run.results["ap"].to_pylist()
+    assert set(network_run.evaluate(setting="transductive")["negatives"].to_pylist()) == {
         "random",
         "historical",
         "inductive",
     }
     with raises("unknown-negatives", ConfigError):
-        run.evaluate("hard")
+        network_run.evaluate("hard")
     with raises("unknown-visible", ConfigError):
-        run.evaluate(visible="all")
+        network_run.evaluate(visible="all")
 
 
-def test_a_classifier_classifies_and_a_link_run_does_not(trained, tmp_path):
+def test_a_classifier_classifies_and_a_link_run_does_not(network_run, node_run):
     """task="node": states of any node at any time, reopened too; the wrong question is a sentence."""
-    data = trained[0].data
-    (run,) = dm.train(data, task="node", backbone=trained[0].path, out=tmp_path, epochs=2, device="cpu")
-    found = dm.open(run.path, device="cpu").classify(["ann", "bob", "nobody"]).to_pandas()
+    found = dm.open(node_run.path, device="cpu").classify(["ann", "bob", "nobody"]).to_pandas()
     assert list(found.columns) == ["node", "time", "score"]
     assert found["score"].between(0, 1).all()
-    assert run.evaluate(split="val")["auc"].to_pylist() == run.results["auc"].to_pylist()[:1]
-    more = run.observe({"who": ["ann"], "whom": ["bob"], "when": ["2024-06-01"], "words": [9]})
-    assert more.classify(["ann"], "2024-07-01")["score"] != run.classify(["ann"], "2024-07-01")["score"]
+    assert node_run.evaluate(split="val")["auc"].to_pylist() == node_run.results["auc"].to_pylist()[:1]
+    more = node_run.observe({"who": ["ann"], "whom": ["bob"], "when": ["2024-06-01"], "words": [9]})
+    assert more.classify(["ann"], "2024-07-01")["score"] != node_run.classify(["ann"], "2024-07-01")["score"]
     with raises("not-a-link-run", ConfigError):
-        run.score([("ann", "bob")])
+        node_run.score([("ann", "bob")])
     with raises("not-a-node-run", ConfigError):
-        trained[0].classify(["ann"])
+        network_run.classify(["ann"])
     with raises("option-of-node-task", ConfigError):
-        dm.train(data, backbone=trained[0].path)
+        dm.train(read_letters(), backbone=network_run.path)
 
 
 @pytest.mark.parametrize("column", ["node", "id", "Node", "src", "who"])
-def test_nodes_are_read_from_a_column_of_this_name(trained, tmp_path, column):
+def test_nodes_are_read_from_a_column_of_this_name(node_run, tmp_path, column):
     """Also from the output of an earlier prediction, of a file or a table; another name is a sentence."""
-    data = trained[0].data
-    (run,) = dm.train(data, "trees", task="node", out=tmp_path, device="cpu", epochs=1, rounds=2)
     asked = {column: ["bob", "ann"], "time": ["2024-05-09", "2024-05-08"]}
-    found = run.classify(asked)
+    found = node_run.classify(asked)
     assert found["node"].to_pylist() == ["bob", "ann"]
     assert found["time"].to_pylist() == asked["time"]
     path = tmp_path / "nodes.csv"
     found.to_pandas().rename(columns={"node": column}).to_csv(path, index=False)
-    assert run.classify(path).to_pylist() == found.to_pylist()
+    assert node_run.classify(path).to_pylist() == found.to_pylist()
     with raises("column-not-recognized", NotFoundError) as error:
-        run.classify({"person": ["bob"], "time": ["2024-05-09"]})
+        node_run.classify({"person": ["bob"], "time": ["2024-05-09"]})
     assert "name it node" in str(error.value)
 
 
-def test_a_classified_event_has_the_score_of_the_evaluation(trained, tmp_path):
+def test_a_classified_event_has_the_score_of_the_evaluation(node_run):
     """Asked about an event's source beside its destination at its time, the score is the one evaluation ranks."""
     from dygmamba.runs.node_training import open_node_run
 
-    data = trained[0].data
-    (run,) = dm.train(data, task="node", backbone=trained[0].path, out=tmp_path, epochs=1, device="cpu")
-    fit = open_node_run(run.path, torch.device("cpu"))
+    data, fit = node_run.data, open_node_run(node_run.path, torch.device("cpu"))
     evaluation_set = fit.task.evaluation_set("test")
     expected = load_calibration(fit.run).probability(fit.score(evaluation_set)).numpy()
     rows = evaluation_set.events.numpy()
     ids = [data.ids.to_user(column[rows].numpy()).to_pylist() for column in (data.store.src, data.store.dst)]
     asked = {"src": ids[0], "dst": ids[1], "time": data.store.time[rows].tolist()}
-    found = np.array(run.classify(asked)["score"].to_pylist())
+    found = np.array(node_run.classify(asked)["score"].to_pylist())
     np.testing.assert_allclose(found, expected, atol=1e-5)
 
 
-def test_other_data_under_the_same_name_do_not_replace_a_runs_own(trained, tmp_path):
+def test_other_data_under_the_same_name_do_not_replace_a_runs_own(tmp_path):
     """Two frames of one name: each run opens on its own events."""
     runs = [
-        dm.train(dm.read(pd.DataFrame(letters(seed=seed)), **COLUMNS, name="log"), out=tmp_path, **SMALL)[0]
+        dm.train(
+            dm.read(pd.DataFrame(make_letters(seed=seed)), **COLUMNS, name="log"), out=tmp_path, **SMALL
+        )[0]
         for seed in (1, 2)
     ]
     assert len({dm.open(run.path, device="cpu").data.digest for run in runs}) == 2

@@ -16,7 +16,6 @@ from safetensors.torch import load_file
 
 import dygmamba as dm
 from commands import invoke
-from door_cases import COLUMNS, letters
 from dygmamba.api import selection
 from dygmamba.api.candidates import CANDIDATES, Candidate, find_refused, list_candidates
 from dygmamba.api.pipeline import TrainingPlan
@@ -34,6 +33,7 @@ from dygmamba.report.run_report import render_report
 from dygmamba.runs.link_training import start_link_run
 from dygmamba.runs.selection import Difference, compare_blend, compare_scores, describe_choice, load_selection
 from dygmamba.tasks.link import build_link_set
+from letters import COLUMNS, make_letters
 from observers import StepCounter
 from raising import raises
 
@@ -44,7 +44,7 @@ OPTIONS = [word for name, value in TREES.items() for word in ("--set", f"{name}=
 
 @pytest.fixture(scope="module")
 def data():
-    return dm.read(pd.DataFrame(letters()), **COLUMNS, name="letters")
+    return dm.read(pd.DataFrame(make_letters()), **COLUMNS, name="letters")
 
 
 @pytest.fixture(scope="module")

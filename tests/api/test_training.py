@@ -14,7 +14,6 @@ import torch
 
 import dygmamba as dm
 from commands import invoke
-from door_cases import COLUMNS, letters
 from dygmamba.api import pipeline
 from dygmamba.api.pipeline import TimeEstimate, TrainingPlan, resume_run, train_link_run
 from dygmamba.api.validation import choose_model
@@ -28,6 +27,7 @@ from dygmamba.engine.run_directory import RunDirectory
 from dygmamba.runs.link_training import TableSize, start_link_run
 from dygmamba.runs.opening import store_run_dataset
 from dygmamba.runs.provenance import StartOptions
+from letters import COLUMNS, make_letters
 from raising import raises
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda")
@@ -37,7 +37,7 @@ OPTIONS = [word for name, value in TREES.items() for word in ("--set", f"{name}=
 
 @pytest.fixture(scope="module")
 def data():
-    return dm.read(pd.DataFrame(letters()), **COLUMNS, name="letters")
+    return dm.read(pd.DataFrame(make_letters()), **COLUMNS, name="letters")
 
 
 @pytest.fixture(scope="module")

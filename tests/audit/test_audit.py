@@ -10,7 +10,6 @@ import torch
 import dygmamba as dm
 from browser import find_browser
 from commands import invoke
-from door_cases import COLUMNS, letters
 from dygmamba.auditing.model_checks import INVARIANCES, AuditedModel, check_ceiling
 from dygmamba.auditing.oracles import EventsByTime, compute_ceiling, measure_tie_luck
 from dygmamba.data.storage.dataset import save_dataset
@@ -18,6 +17,7 @@ from dygmamba.models.base import Heuristic
 from dygmamba.report.published import list_published_values
 from dygmamba.tasks.link import build_link_set
 from dygmamba.tasks.metrics import link_metrics
+from letters import COLUMNS, make_letters
 from outside_models import NoSettings, Sound
 from raising import raises
 from streams import split_stream
@@ -262,7 +262,7 @@ def test_a_stream_without_a_test_period_is_an_error(model):
 
 def test_a_csv_file_is_audited_without_import(monkeypatch, capsys, tmp_path):
     """Its columns have the usual names."""
-    log = letters(400)
+    log = make_letters(400)
     lines = [
         f"{who},{whom},{when:%Y-%m-%dT%H:%M}"
         for who, whom, when in zip(*(log[c] for c in COLUMNS.values()), strict=True)

@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 
 import dygmamba as dm
 from commands import call
-from door_cases import COLUMNS, letters
 from dygmamba.core.errors import ConfigError, FileError
 from dygmamba.core.files.untrusted import FORMULA_PREFIXES
 from dygmamba.data.events.event_store import EventStore, FeatureTable
 from dygmamba.data.events.ids import NodeIds
 from dygmamba.data.events.origin import Origin
 from dygmamba.data.storage.dataset import Dataset
+from letters import COLUMNS, make_letters
 from raising import raises
 
 TABLES = ("to_arrow", "to_pandas")
@@ -176,7 +176,7 @@ def test_sides_of_an_undirected_graph_are_its_nodes():
 
 
 def test_conversions_use_the_users_ids_dates_and_names():
-    data = dm.read(letters(), **COLUMNS, features=["words"], label="bad")
+    data = dm.read(make_letters(), **COLUMNS, features=["words"], label="bad")
     frame = data.to_pandas()
     assert list(frame.columns) == ["src", "dst", "time", "label", "words"]
     assert str(frame["time"].dtype) == "datetime64[us, UTC]"
@@ -195,7 +195,7 @@ def test_a_missing_package_is_an_error(monkeypatch):
 def test_the_export_command_prints_how_to_import_the_file(monkeypatch, capsys, tmp_path):
     """The printed command restores the same digest; a target that cannot be written is refused at once."""
     monkeypatch.setenv("DYGMAMBA_DATA", str(tmp_path / "data"))
-    dm.save(dm.read(letters(), **COLUMNS, features=["words"], label="bad", name="mail"))
+    dm.save(dm.read(make_letters(), **COLUMNS, features=["words"], label="bad", name="mail"))
     before = dm.load("mail").digest
     for name in ("mail.csv", "mail.jsonl", "mail.feather"):
         _, out, _ = call(monkeypatch, capsys, "export", "mail", "--to", str(tmp_path / name), "--json")

@@ -32,6 +32,7 @@ from dygmamba.runs.opening import parse_split
 from dygmamba.runs.predictor import Predictor
 from dygmamba.runs.queries import QueryParser
 from dygmamba.tasks.link import build_link_set
+from letters import PEOPLE
 from raising import raises
 from tables import table, write_csv
 
@@ -39,8 +40,7 @@ pytestmark = pytest.mark.e2e
 
 TINY = {"length": 8, "width": 4, "epochs": 1, "blocks": 1, "states": 4, "out": 8, "time_dim": 8, "lr": 0.02}
 SMALL: dict[str, Any] = {"trees": 4, "rounds": 4, "epochs": 1, "leaves": 4, "neighbors": 4, "transitions": 0}
-PEOPLE = ["ann", "bob", "cid", "dora", "eve", "fred", "gus", "Zoë, Ltd."]
-HEADER = ["when", "who", "whom", "euros"]
+HEADER = ["when", "who", "whom", "words"]
 
 
 class Place(NamedTuple):
@@ -71,14 +71,9 @@ def train(dataset: Dataset, folder: Path) -> Place:
 
 
 @pytest.fixture(scope="module")
-def payments(tmp_path_factory) -> Place:
-    """Who paid whom in May: string ids, ISO dates, one feature."""
-    folder, draw, rows = tmp_path_factory.mktemp("payments"), random.Random(0), []
-    for k in range(240):
-        when = datetime(2024, 5, 1, tzinfo=UTC) + timedelta(hours=k + draw.random() / 2)
-        rows.append([when.isoformat(timespec="seconds"), *draw.sample(PEOPLE, 2), draw.randint(1, 99)])
-    options = ReadOptions(src="who", dst="whom", time="when", features=("euros",))
-    return train(read_dataset(write_csv(folder / "payments.csv", HEADER, rows), options), folder)
+def mail(network_run) -> Place:
+    """Who wrote to whom in May: string ids, dates, one feature."""
+    return Place(network_run.path.parents[1], network_run.path)
 
 
 @pytest.fixture(scope="module")
@@ -135,7 +130,7 @@ def rows_of(text: str) -> list[dict[str, str]]:
     return list(csv.DictReader(io.StringIO(text)))
 
 
-def test_tomorrows_pairs_with_todays_events_and_people_never_seen(payments, ask, tmp_path):
+def test_tomorrows_pairs_with_todays_events_and_people_never_seen(mail, ask, tmp_path):
     """Own ids and dates in, own ids and dates out, in the order asked; new events and new people count."""
     asked = [
         ["ann", "bob", "2024-05-12"],
@@ -143,14 +138,14 @@ def test_tomorrows_pairs_with_todays_events_and_people_never_seen(payments, ask,
         [" new ", "ann", "2024-05-12 09:00"],
     ]
     pairs = write_csv(tmp_path / "pairs.csv", ["who", "whom", "when"], asked)
-    _, out, err = ask(payments, "--pairs", pairs)
+    _, out, err = ask(mail, "--pairs", pairs)
     assert "2 ids without any event: new, hal" in err
     before = rows_of(out)
     assert [list(row.values())[:3] for row in before] == [[word.strip() for word in row] for row in asked]
     assert all(0 < float(row["score"]) < 1 for row in before)
     new = [["2024-05-11 12:00:00", "hal", "ann", 7], ["2024-05-11 11:00", "ann", "bob", 3]]
     events = write_csv(tmp_path / "new.csv", HEADER, new)
-    code, _, err = ask(payments, "--pairs", pairs, "--events", events, "--out", tmp_path / "scores.csv")
+    code, _, err = ask(mail, "--pairs", pairs, "--events", events, "--out", tmp_path / "scores.csv")
     assert (code, err.count("\n")) == (0, 2), err
     assert "1 id without any event: new" in err
     after = rows_of((tmp_path / "scores.csv").read_text())
@@ -158,20 +153,20 @@ def test_tomorrows_pairs_with_todays_events_and_people_never_seen(payments, ask,
     assert [path.name for path in tmp_path.glob("scores*")] == ["scores.csv"]
 
 
-def test_what_happens_after_the_question_does_not_answer_it(payments, tmp_path):
+def test_what_happens_after_the_question_does_not_answer_it(mail, tmp_path):
     """For a pair asked about at t, events at or after t change no score; strictly earlier ones do."""
     pairs = {"src": ["ann", "cid"], "dst": ["bob", "ann"], "time": ["2024-05-11", "2024-05-05"]}
     new = [["2024-05-11", "ann", "bob", 1], ["2024-06-01", "new", "ann", 1]]
     later = write_csv(tmp_path / "later.csv", HEADER, new)
     earlier = write_csv(tmp_path / "earlier.csv", HEADER, [["2024-05-10T23:59:59", "ann", "bob", 1]])
-    known = payments.predictor().score(pairs).table["score"].to_pylist()
-    late, early = (payments.predictor().with_events(file).score(pairs) for file in (later, earlier))
+    known = mail.predictor().score(pairs).table["score"].to_pylist()
+    late, early = (mail.predictor().with_events(file).score(pairs) for file in (later, earlier))
     assert late.table["score"].to_pylist() == pytest.approx(known, abs=1e-6)
     assert early.table["score"][0].as_py() != pytest.approx(known[0], abs=1e-6)
     assert early.table["score"][1].as_py() == pytest.approx(known[1], abs=1e-6)
 
 
-def test_times_may_be_written_in_a_format_that_is_said(payments, ask, tmp_path):
+def test_times_may_be_written_in_a_format_that_is_said(mail, ask, tmp_path):
     """Pairs, `--at` and events with `--time-format` are those with ISO dates, and come back as they were written."""
     iso, own = ("2024-05-12T09:05", "2024-05-11T12:00"), ("12/05/24 09.05", "11/05/24 12.00")
     found = {}
@@ -180,15 +175,15 @@ def test_times_may_be_written_in_a_format_that_is_said(payments, ask, tmp_path):
         timed = write_csv(tmp_path / "timed.csv", ["who", "whom", "when"], [["ann", "bob", asked]])
         plain = write_csv(tmp_path / "plain.csv", ["who", "whom"], [["ann", "bob"]])
         for words in (("--pairs", timed), ("--pairs", plain, "--at", asked)):
-            code, out, err = ask(payments, *words, "--events", events, *how)
+            code, out, err = ask(mail, *words, "--events", events, *how)
             assert code == 0, err
             (row,) = rows_of(out)
             assert row.pop("time") == asked
             found.setdefault(how, []).append(row)
     assert found[()] == found[how]
     assert found[()][0] == found[()][1]
-    run = dm.open(payments.run, device="cpu", data_dir=payments.folder, time_format="%d/%m/%y %H.%M")
-    knows = run.observe({"who": ["ann"], "whom": ["bob"], "when": [own[1]], "euros": [3]})
+    run = dm.open(mail.run, device="cpu", data_dir=mail.folder, time_format="%d/%m/%y %H.%M")
+    knows = run.observe({"who": ["ann"], "whom": ["bob"], "when": [own[1]], "words": [3]})
     assert knows.time_format == run.time_format
     assert knows.score([("ann", "bob")], own[0])["score"][0].as_py() == pytest.approx(float(row["score"]))
 
@@ -228,15 +223,15 @@ def test_scores_are_those_of_the_evaluation(numbered, tokens):
     assert found == pairs
 
 
-def test_the_top_are_the_best_of_all_pairs(payments, ask, tmp_path):
+def test_the_top_are_the_best_of_all_pairs(mail, ask, tmp_path):
     """--top K is the head of all destinations sorted by score, once per source and time, new ones included."""
     events = write_csv(tmp_path / "new.csv", HEADER, [["2024-05-11 12:00:00", "hal", "ida", 7]])
     pairs = write_csv(tmp_path / "sources.csv", ["src"], [["ann"], ["hal"], ["ann"]])
-    code, out, err = ask(payments, "--pairs", pairs, "--events", events, "--top", 4, "--json")
+    code, out, err = ask(mail, "--pairs", pairs, "--events", events, "--top", 4, "--json")
     assert code == 0, err
     assert "just after the last known event, at 2024-05-11T12:00:01Z" in err
     found, known = json.loads(out)["predictions"], [*PEOPLE, "ida"]
-    predictor = payments.predictor().with_events(events)
+    predictor = mail.predictor().with_events(events)
     for number, source in enumerate(["ann", "hal"]):
         every = predictor.score({"src": [source] * len(known), "dst": known}).table.to_pylist()
         best = sorted((row for row in every if row["dst"] != source), key=lambda row: -row["score"])[:4]
@@ -245,15 +240,15 @@ def test_the_top_are_the_best_of_all_pairs(payments, ask, tmp_path):
         assert [row["score"] for row in mine] == pytest.approx([row["score"] for row in best], abs=1e-6)
         assert [row["dst"] for row in mine] == [row["dst"] for row in best]
     asked = ("--sources", "ann, hal", "--events", events, "--top", 4, "--at", "2024-05-11T12:00:01Z")
-    assert json.loads(ask(payments, *asked, "--json")[1])["predictions"] == found
+    assert json.loads(ask(mail, *asked, "--json")[1])["predictions"] == found
 
 
-def test_an_unknown_id_is_a_node_before_its_first_event(payments, tmp_path):
+def test_an_unknown_id_is_a_node_before_its_first_event(mail, tmp_path):
     """For all ids in no event, the score is the one they will have had once they are in a later event."""
     pairs = {"src": ["ann", "x", "y", "x"], "dst": ["x", "y", "ann", "x"]}
     later = write_csv(tmp_path / "later.csv", HEADER, [["2024-06-01", "x", "y", 1]])
-    unknown = payments.predictor().score(pairs, "2024-05-12")
-    known = payments.predictor().with_events(later).score(pairs, "2024-05-12")
+    unknown = mail.predictor().score(pairs, "2024-05-12")
+    known = mail.predictor().with_events(later).score(pairs, "2024-05-12")
     assert unknown.table["score"].to_pylist() == pytest.approx(known.table["score"].to_pylist(), abs=1e-6)
     assert (unknown.unknown_ids, known.unknown_ids) == (("x", "y"), ())
 
@@ -301,7 +296,7 @@ def test_numbers_stay_numbers(numbered, ask, tmp_path, monkeypatch):
         ("", "", "", "empty-file", "p.csv"),
         ("src,dst\n", "", "", "no-rows", "p.csv"),
         ("a,b\nann,bob\n", "", "", "column-not-recognized", "a, b"),
-        ("src,dst,euros,euros\nann,bob,1,2\n", "", "", "duplicate-column", "more than one column 'euros'"),
+        ("src,dst,words,words\nann,bob,1,2\n", "", "", "duplicate-column", "more than one column 'words'"),
         ("src,dst,src\nann,bob,cid\n", "", "", "duplicate-column", "more than one column 'src'"),
         ("src,when\nann,2024-05-01\n", "", "", "column-not-recognized", "dst"),
         ("src,dst,time\nann,bob,nan\n", "", "", "bad-value", "data row 1, column 'time' is nan"),
@@ -334,8 +329,8 @@ def test_numbers_stay_numbers(numbered, ask, tmp_path, monkeypatch):
         ("src,dst,time\nann,bob,2024-05-01\n", "", "--at 2024-05-02", "time-given-twice", "--at"),
         ("src,dst\nann,bob\n", "", "--out none/scores.csv", "folder-not-found", "none"),
         ("src,dst\nann,bob\n", "", "--sources ann", "pairs-and-sources", "--sources"),
-        ("src,dst\nann,bob\n", "who,whom,when\na,b,2024-05-20\n", "", "unknown-column", "euros"),
-        ("src,dst\nann,bob\n", "who,whom,when,euros\na,b,2024-05-20,\n", "", "bad-rows", "euros"),
+        ("src,dst\nann,bob\n", "who,whom,when\na,b,2024-05-20\n", "", "unknown-column", "words"),
+        ("src,dst\nann,bob\n", "who,whom,when,words\na,b,2024-05-20,\n", "", "bad-rows", "words"),
         (
             "src,dst\na,b\n",
             "who,whom,when,a,b\na,b,2024-05-20,1,2\n",
@@ -345,11 +340,11 @@ def test_numbers_stay_numbers(numbered, ask, tmp_path, monkeypatch):
         ),
     ],
 )
-def test_a_mistake_is_one_sentence(payments, ask, tmp_path, pairs, events, words, expected, value):
+def test_a_mistake_is_one_sentence(mail, ask, tmp_path, pairs, events, words, expected, value):
     """Whatever is wrong with a query: exit code 2, one line on stderr that names the trouble, and its code in JSON."""
     more = ("--events", table(tmp_path / "new.csv", events)) if events else ()
     asked = ("--pairs", table(tmp_path / "p.csv", pairs), *more, *words.split(), "--json")
-    code, out, err = ask(payments, *asked)
+    code, out, err = ask(mail, *asked)
     assert (code, error_code(out), err.count("\n")) == (2, expected, 1), err
     assert value in err
 

@@ -34,8 +34,8 @@ from dygmamba.sampling.view import PairBatch
 from dygmamba.tasks.link import LinkTask, build_link_set
 from dygmamba.tasks.metrics import PUBLISHED_BATCH, link_metrics
 from observers import StepCounter
+from recording_model import RecordingModel
 from streams import split_stream
-from witnesses import Counter
 
 CPU = torch.device("cpu")
 TINY = {"out": 8, "time_dim": 4, "epochs": 2, "batch": 50, "lr": 0.01}
@@ -81,7 +81,7 @@ def asked_at(stream, rows):
     return clock, pairs, clock.count_earlier(pairs.time)
 
 
-class Witness(Counter):
+class Witness(RecordingModel):
     """Also saves what it observed."""
 
     saves_memory = True

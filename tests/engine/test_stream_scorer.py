@@ -24,9 +24,9 @@ from dygmamba.sampling.view import PairBatch
 from dygmamba.tasks.base import EvaluationSet
 from dygmamba.tasks.link import LinkTask, build_link_set
 from raising import raises
+from recording_model import RecordingModel
 from strategies import event_streams
 from streams import split_stream, unsplit
-from witnesses import Counter
 
 SIZES = st.integers(1, 7)
 
@@ -130,7 +130,7 @@ def test_strict_training_shows_no_event_of_the_batchs_own_time(visible, tmp_path
     """On a stream of few instants, strict training never shows an event at or after the batch's time."""
     store = generate_stream(GeneratorConfig(nodes=30, events=400, seed=1))
     store = replace(store, time=(store.time / 2e4).floor())
-    stream, witness = split_stream(store), Counter()
+    stream, witness = split_stream(store), RecordingModel()
     task = LinkTask.create(store, stream.split, stream.device)
     fit = Trainer(task, witness, stream, FitConfig(batch=10, visible=visible), RunDirectory(tmp_path), 0)
     for step in range(fit.steps_per_epoch):

@@ -64,8 +64,8 @@ class Reader(Heuristic):
         """Nothing."""
 
 
-def exam_of(store):
-    """Every event, and its reverse as the negative."""
+def build_evaluation_set(store):
+    """Build an evaluation set of every event, with its reverse as the negative."""
     ids = torch.arange(len(store))
     ends = torch.cat([store.src, store.dst]), torch.cat([store.dst, store.src])
     pairs = PairBatch.from_pairs(*ends, store.time.repeat(2))
@@ -76,7 +76,7 @@ def exam_of(store):
 @given(store=event_streams(min_events=4, max_events=16))
 def test_lagging_tables_hold_the_events_before_the_batch(store):
     """For all streams with ties: a batch's scores equal those of tables built from the events before it."""
-    evaluation_set = exam_of(store)
+    evaluation_set = build_evaluation_set(store)
     found = score_evaluation_set(
         Reader(*TABLES), unsplit(store), evaluation_set, VisibilityRule("batch", CELL)
     )
@@ -96,7 +96,7 @@ def test_lagging_tables_hold_the_events_before_the_batch(store):
 @given(store=event_streams(min_events=1, max_events=25))
 def test_sequences_and_strict_visibility_do_not_lag(store):
     """For all streams: strict tables are asked at the pair's own time, sequences under both rules."""
-    evaluation_set, stream = exam_of(store), unsplit(store)
+    evaluation_set, stream = build_evaluation_set(store), unsplit(store)
     expected = told(stream.view(evaluation_set.pairs, TABLES))
     torch.testing.assert_close(
         score_evaluation_set(Reader(*TABLES), stream, evaluation_set, VisibilityRule("strict", CELL)),
@@ -118,7 +118,7 @@ def test_a_candidate_sees_what_its_event_sees():
     """Under batch visibility an event is ranked by its evaluation score among candidates at the same time."""
     store = generate_stream(GeneratorConfig(nodes=20, events=60, seed=2))
     evaluation_set, stream, rule, reader = (
-        exam_of(store),
+        build_evaluation_set(store),
         unsplit(store),
         VisibilityRule("batch", 8),
         Reader(*TABLES),

@@ -6,14 +6,11 @@ from html.parser import HTMLParser
 from statistics import mean
 from xml.etree import ElementTree
 
-import pandas as pd
 import pytest
 import torch
 
 import dygmamba as dm
 from commands import invoke
-from door_cases import COLUMNS, letters
-from door_cases import SMALL as TINY
 from dygmamba.core.errors import ConfigError, EventError, NotFoundError
 from dygmamba.explain import event_removal
 from dygmamba.explain.event_removal import build_game
@@ -93,16 +90,9 @@ def games(predictor, asked):
 
 
 @pytest.fixture(scope="module")
-def letter_runs(tmp_path_factory):
+def letter_runs(network_run, letter_trees_run, node_run, memory_run):
     """Names and dates: a link run, trees, a classifier and a model with a memory."""
-    folder = tmp_path_factory.mktemp("letters")
-    data = dm.read(pd.DataFrame(letters()), **COLUMNS, features="words", label="bad", name="letters")
-    trees = {"trees": 6, "rounds": 2, "least": 5, "scales": 3, "neighbors": 4, "epochs": 1}
-    (link,) = dm.train(data, out=folder, **TINY)
-    (grown,) = dm.train(data, "trees", out=folder, **trees)
-    (node,) = dm.train(data, task="node", backbone=link.path, out=folder, epochs=1, device="cpu")
-    (memory,) = dm.train(data, "tgn", out=folder, epochs=1, neighbors=4, time_dim=4, device="cpu")
-    return {"link": link, "trees": grown, "node": node, "tgn": memory}
+    return {"link": network_run, "trees": letter_trees_run, "node": node_run, "tgn": memory_run}
 
 
 def test_contributions_and_base_are_the_logit(run, asked):

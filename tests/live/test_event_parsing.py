@@ -12,13 +12,14 @@ from dygmamba.core.errors import FileError, NotFoundError
 from dygmamba.live.event_log import LogEvent
 from dygmamba.live.event_parsing import EventLayout, EventParser, build_events
 from dygmamba.runs.predictor import Predictor
-from live_run_cases import last_time, tiny_run
+from live_run_cases import last_time
 from raising import raises
+from trained import load_trees_run
 
 
 @pytest.fixture(scope="module")
 def parser():
-    return EventParser(Predictor.open(tiny_run().path, "cpu"))
+    return EventParser(Predictor.open(load_trees_run().path, "cpu"))
 
 
 class Scorer:

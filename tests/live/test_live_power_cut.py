@@ -8,7 +8,8 @@ import pytest
 from dygmamba.core.errors import DygWarning
 from dygmamba.live.snapshots import list_snapshots
 from live_power_cuts import EVENTS, STATE, check_cut, check_state, record_live_run
-from live_run_cases import open_live, tiny_run
+from live_run_cases import open_live
+from trained import load_trees_run
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +47,7 @@ def test_a_torn_write_of_a_snapshot_changes_no_score(tmp_path, how):
             content[middle : middle + 512] = bytes(512) if how == "zeros" else sector
         path.write_bytes(content[: path.stat().st_size])
         if name == "manifest.json":  # unreadable: it is as if there were none
-            check_state(folder, 6, tiny_run(), EVENTS)
+            check_state(folder, 6, load_trees_run(), EVENTS)
         else:
             with pytest.warns(DygWarning, match="cannot be used"):
-                check_state(folder, 6, tiny_run(), EVENTS)
+                check_state(folder, 6, load_trees_run(), EVENTS)

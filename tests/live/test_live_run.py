@@ -26,10 +26,10 @@ from live_run_cases import (
     observed_scores,
     open_live,
     other_run,
-    tiny_run,
 )
 from raising import raises
 from torture_cases import SECONDS, seeds
+from trained import load_trees_run
 
 
 @pytest.fixture
@@ -41,11 +41,11 @@ def live(tmp_path):
 def test_scores_are_those_of_observe(live):
     """After each append, of one event or many: bit for bit what `observe` with all events gives; so are ranks."""
     events = make_events(12)
-    assert live_scores(live) == tiny_run().score(PAIRS).to_pylist()
+    assert live_scores(live) == load_trees_run().score(PAIRS).to_pylist()
     for first, count in ((0, 1), (1, 8), (9, 3)):
         live.append(events[first : first + count])
         assert live_scores(live) == observed_scores(events[: first + count])
-    run = tiny_run().observe([(event["src"], event["dst"], event["time"]) for event in events])
+    run = load_trees_run().observe([(event["src"], event["dst"], event["time"]) for event in events])
     assert live.rank([3, 1], k=4).equals(run.rank([3, 1], k=4))
     if SECONDS:
         assert live.explain((3, 5), orders=1).logit == run.explain((3, 5), orders=1).logit
@@ -258,7 +258,7 @@ def test_a_newer_run_takes_over_without_losing_an_event(tmp_path):
 def simulate(seed: int, folder: Path, steps: int) -> None:
     """Compare random appends, duplicates, late events, snapshots, reopenings, switches and clock jumps with a list."""
     rng, clock, model, sent = random.Random(seed), MovedClock(), PlainModel(late=30.0), []
-    runs = [tiny_run(), other_run()]
+    runs = [load_trees_run(), other_run()]
     run = runs[0]
     live = dm.live(run, folder, late=30.0, device="cpu")
     try:
@@ -316,7 +316,9 @@ def test_ids_keep_their_meaning_when_other_ids_appear(tmp_path):
         {"src": 2, "dst": huge, "time": time},
     ]
     pairs = [("1.0", "3"), ("bob", str(huge)), ("2.0", "bob")]
-    run = tiny_run().observe([(str(event["src"]), str(event["dst"]), event["time"]) for event in events])
+    run = load_trees_run().observe(
+        [(str(event["src"]), str(event["dst"]), event["time"]) for event in events]
+    )
     with open_live(tmp_path / "state", late="1h") as live:
         for event in events:
             assert live.append([event]).accepted == 1
@@ -325,5 +327,7 @@ def test_ids_keep_their_meaning_when_other_ids_appear(tmp_path):
         assert live.score(pairs)["score"].equals(run.score(pairs)["score"])
         for sources in ([huge], ["1.0"], ["bob"]):
             assert live.rank(sources, k=3)["score"].equals(run.rank(sources, k=3)["score"])
-    known = [tiny_run().observe([("bob", one, time)]).score([("1.0", "3")])["score"] for one in (1, "1.0")]
+    known = [
+        load_trees_run().observe([("bob", one, time)]).score([("1.0", "3")])["score"] for one in (1, "1.0")
+    ]
     assert known[0].equals(known[1])

@@ -16,12 +16,12 @@ from contract_cases import (
     WAYS,
     Questions,
     build,
+    build_evaluation_set,
+    change_events,
     contents,
-    exam_of,
     label_of,
     questions,
     snapshots,
-    told_otherwise,
 )
 from dygmamba.data.events.splits import Split
 from dygmamba.engine.evaluation import score_evaluation_set
@@ -66,7 +66,7 @@ def test_the_batch_rule_tells_of_the_cells_before_its_own_and_of_no_more(case):
     scorer, asked = build(case, store), every_pair(store, OWN)
     expected = WAYS["batch"](scorer, store, asked)
     for seed in range(3):
-        assert_same(WAYS["batch"](scorer, told_otherwise(store, OWN, seed=seed), asked), expected)
+        assert_same(WAYS["batch"](scorer, change_events(store, OWN, seed=seed), asked), expected)
 
 
 @every_memory
@@ -79,7 +79,7 @@ def test_the_batch_rule_shows_a_memory_events_of_its_own_time(case):
     scorer, asked = build(case, store), every_pair(store, LAST)
     begin = int(torch.searchsorted(store.time, store.time[LAST]))
     assert begin < OWN + CELL <= LAST
-    others = [told_otherwise(store, begin, OWN + CELL, seed) for seed in range(3)]
+    others = [change_events(store, begin, OWN + CELL, seed) for seed in range(3)]
     for visible, differs in (("batch", True), ("strict", False)):
         expected = WAYS[visible](scorer, store, asked)
         most = max(difference(WAYS[visible](scorer, other, asked), expected) for other in others)
@@ -99,7 +99,7 @@ def test_the_rules_agree_where_no_tie_crosses_cells(case, ties):
     count = 9 * CELL
     store = snapshots([ties] * (count // ties), gap=40.0 / CELL * ties)
     borders = (3 * CELL, 5 * CELL)
-    evaluation_set = exam_of(store, questions(store, borders[-1]), borders)
+    evaluation_set = build_evaluation_set(store, questions(store, borders[-1]), borders)
     evaluation_set = replace(
         evaluation_set, earlier=tuple(part[: len(part) // CELL * CELL] for part in evaluation_set.earlier)
     )
@@ -139,7 +139,7 @@ def losses(case, store, base, folder, **fit):
 
 def with_other_features(store, begin):
     """The same events, those from `begin` on with other features."""
-    return replace(store, features=told_otherwise(store, begin).features)
+    return replace(store, features=change_events(store, begin).features)
 
 
 @every_trained_memory
@@ -165,7 +165,7 @@ def test_no_step_sees_who_else_met_at_its_time(case, visible, tmp_path):
     The published rule shows it those of T in the batches before.
     """
     store = snapshots()
-    other = told_otherwise(store, LATE, 6 * CELL)
+    other = change_events(store, LATE, 6 * CELL)
     found, expected = (losses(case, s, store, tmp_path, lr=1e-30, visible=visible) for s in (other, store))
     assert_same(found[:5], expected[:5])
     assert difference(found[5], expected[5]) > 1e-5  # the batch with the changed questions themselves

@@ -21,13 +21,13 @@ from contract_cases import (
     WAYS,
     Questions,
     build,
+    build_evaluation_set,
+    change_events,
     contents,
-    exam_of,
     label_of,
     other_futures,
     questions,
     snapshots,
-    told_otherwise,
 )
 from dygmamba.engine.evaluation import score_evaluation_set
 from dygmamba.engine.scoring import Ranker, score_view
@@ -80,7 +80,7 @@ def test_what_is_strictly_earlier_does_change_scores(case, way):
     store = snapshots()
     scorer, asked = build(case, store), questions(store)
     last = asked[(asked.time == store.time[-1]).nonzero()[:, 0]]
-    other = told_otherwise(store, 0, instants(store)[-1])
+    other = change_events(store, 0, instants(store)[-1])
     difference = WAYS[way](scorer, other, last) - WAYS[way](scorer, store, last)
     assert float(difference.abs().max()) > 1e-4
 
@@ -101,7 +101,7 @@ def test_a_score_depends_on_no_other_question(case, way):
 def test_no_model_reads_the_answer(case, visible):
     """For all labels and groups of the asked pairs: the same bits."""
     store = snapshots()
-    scorer, evaluation_set = build(case, store), exam_of(store, questions(store))
+    scorer, evaluation_set = build(case, store), build_evaluation_set(store, questions(store))
     found = []
     for label in (0.0, 1.0):
         pairs = replace(
@@ -218,13 +218,13 @@ def test_two_askers_of_one_scorer_do_not_meet(case):
     store = snapshots()
     scorer, asked = build(case, store), questions(store)
     asked = asked[(asked.time == store.time[-1]).nonzero()[:, 0]]
-    links, others = (
-        Ranker(scorer, unsplit(s), 0, batch_size=CELL) for s in (store, told_otherwise(store, 0))
-    )
+    links, others = (Ranker(scorer, unsplit(s), 0, batch_size=CELL) for s in (store, change_events(store, 0)))
     first = links.logits(asked.src, asked.dst, asked.time)
     others.logits(asked.src, asked.dst, asked.time)
     assert torch.equal(links.logits(asked.src, asked.dst, asked.time), first)
-    score_evaluation_set(scorer, unsplit(store), exam_of(store, asked), VisibilityRule("batch", 3))
+    score_evaluation_set(
+        scorer, unsplit(store), build_evaluation_set(store, asked), VisibilityRule("batch", 3)
+    )
     assert torch.equal(links.logits(asked.src, asked.dst, asked.time), first)
     scorer.reset()
     assert torch.equal(links.logits(asked.src, asked.dst, asked.time), first)

@@ -11,7 +11,6 @@ from torch import nn
 
 import dygmamba as dm
 from browser import find_browser
-from door_cases import COLUMNS, letters
 from dygmamba.data.events.splits import chronological_split
 from dygmamba.engine.checkpoint import TrainingState, save_checkpoint
 from dygmamba.engine.run_directory import RunDirectory
@@ -42,6 +41,7 @@ from dygmamba.runs.test_predictions import (
 )
 from dygmamba.tasks.calibration import Reliability
 from dygmamba.tasks.link import build_link_set
+from letters import COLUMNS, make_letters
 
 EVIL = "<script>alert(1)</script>" + "x" * 60
 FRAME = '<iframe width="{width}" height="900" style="border: 0" srcdoc="{page}"></iframe>'
@@ -61,7 +61,7 @@ MEASURE = """<script>onload = () => {
 
 
 def log(**changed):
-    columns = letters(600)
+    columns = make_letters(600)
     columns["who"] = [EVIL if name == "ann" else name for name in columns["who"]]
     columns["whom"] = [EVIL if name == "ann" else name for name in columns["whom"]]
     return dm.read(columns | changed, **COLUMNS, name="letters")
@@ -103,7 +103,11 @@ def test_the_dataset_is_described_with_own_ids_and_dates(data):
     assert gaps.rows[0][0].text == np.datetime_as_string(
         np.datetime64(int(data.store.time[gap.argmax()]), "s"), "m"
     ).replace("T", " ")
-    assert {row[0].text for row in active.rows} <= {EVIL, *letters(1)["who"], *data.ids.values.to_pylist()}
+    assert {row[0].text for row in active.rows} <= {
+        EVIL,
+        *make_letters(1)["who"],
+        *data.ids.values.to_pylist(),
+    }
     (chart,) = section.charts
     totals = [sum(counts) for counts in chart.counts.values()]
     assert totals == [600 - len(split.val) - len(split.test), len(split.val), len(split.test)]
@@ -112,7 +116,7 @@ def test_the_dataset_is_described_with_own_ids_and_dates(data):
 
 def test_a_long_gap_is_shaded():
     """Two months without events in a log of hours are first in the table and gray in the chart."""
-    times = letters(600)["when"]
+    times = make_letters(600)["when"]
     times[300:] = [time.replace(month=time.month + 2) for time in times[300:]]
     section = build_dataset_section(late := log(when=times), chronological_split(late.store))
     ((start, stop, tooltip),) = section.charts[0].gaps

@@ -2,13 +2,11 @@
 
 import json
 
-import pandas as pd
 import pytest
 import torch
 
 import dygmamba as dm
 from commands import invoke
-from door_cases import COLUMNS, letters
 from dygmamba.data.events.splits import chronological_split
 from dygmamba.engine.evaluation import score_evaluation_set
 from dygmamba.engine.scoring import Ranker
@@ -16,22 +14,18 @@ from dygmamba.runs.blending import create_blend, enumerate_shares, find_best_wei
 from dygmamba.runs.opening import open_run
 from dygmamba.tasks.link import build_link_set
 from raising import raises
-
-TREES = {"trees": 6, "rounds": 3, "epochs": 2, "least": 5, "scales": 2, "neighbors": 2}
-SMALL = {"epochs": 1, "length": 4, "width": 4, "blocks": 1, "states": 2, "time_dim": 4}
+from trained import TREES, copy_run, read_letters
 
 
 @pytest.fixture(scope="module")
 def data():
-    return dm.read(pd.DataFrame(letters()), **COLUMNS, name="letters")
+    return read_letters()
 
 
 @pytest.fixture(scope="module")
-def parts(data, tmp_path_factory):
+def parts(letter_trees_run, network_run, tmp_path_factory):
     root = tmp_path_factory.mktemp("runs")
-    (trees,) = dm.train(data, "trees", out=root, **TREES)
-    (mamba,) = dm.train(data, "dyg-mamba", out=root, **SMALL)
-    return [trees, mamba]
+    return [copy_run(run, root) for run in (letter_trees_run, network_run)]
 
 
 @pytest.fixture(scope="module")
@@ -48,11 +42,10 @@ def scores_of(run):
     ).double()
 
 
-def test_trees_alone_blend_too(data, parts, tmp_path):
+def test_trees_alone_blend_too(letter_trees_runs, tmp_path):
     """A blend of models that are trained without gradients."""
-    (others,) = dm.train(data, "trees", out=tmp_path, seeds=(1,), **TREES)
-    both = dm.blend([parts[0].path, others.path], out=tmp_path)
-    first, second, total = (scores_of(run) for run in (parts[0], others, both))
+    both = dm.blend([run.path for run in letter_trees_runs], out=tmp_path)
+    first, second, total = (scores_of(run) for run in (*letter_trees_runs, both))
     weights = both.config["model"]["weights"]
     assert torch.allclose(weights[0] * first + weights[1] * second, total)
 
@@ -131,13 +124,12 @@ def test_a_blend_is_a_run_like_any_other(data, both):
     assert both.rank(["ann"], k=2).num_rows == 2
 
 
-def test_runs_that_do_not_fit_together_are_refused(data, parts, both, tmp_path):
+def test_runs_that_do_not_fit_together_are_refused(data, parts, both, trees_run, tmp_path):
     """Another dataset, another split, a run on all events, a blend, the same run twice, one run."""
-    (other,) = dm.train(dm.generate(nodes=40, events=600, communities=4), "trees", out=tmp_path, **TREES)
     (cut,) = dm.train(data, "trees", out=tmp_path, split=(0.6, 0.2, 0.2), **TREES)
     whole = dm.refit(parts[0].path)
     for runs, code in {
-        (parts[0].path, other.path): "blend-other-dataset",
+        (parts[0].path, trees_run.path): "blend-other-dataset",
         (parts[0].path, cut.path): "blend-other-split",
         (parts[0].path, whole.path): "no-validation-period",
         (parts[0].path, both.path): "blend-of-blend",
@@ -158,10 +150,10 @@ def test_the_command_creates_the_same_run(parts, both, tmp_path, monkeypatch, ca
     assert "best on the validation period" in errors
 
 
-def test_a_run_of_weight_zero_is_left_out_of_the_blend(data, parts, tmp_path):
+def test_a_run_of_weight_zero_is_left_out_of_the_blend(data, parts, letter_trees_runs, tmp_path):
     """Its score would be computed in vain; two runs are kept, whatever their weights."""
-    (others,) = dm.train(data, "trees", out=tmp_path, seeds=(1,), **TREES)
-    opened = [open_run(run.path, torch.device("cpu"), dataset=data) for run in (*parts, others)]
+    runs = (*parts, letter_trees_runs[1])
+    opened = [open_run(run.path, torch.device("cpu"), dataset=data) for run in runs]
     evaluation_set = build_link_set(opened[0].stream.store, opened[0].stream.split, "val")
     label = evaluation_set.pairs.label.double()
     half = torch.arange(len(label)) % 2 == 0

@@ -3,36 +3,27 @@
 import json
 import sys
 
-import pandas as pd
 import pytest
 import torch
 
-import dygmamba as dm
-from door_cases import COLUMNS, PEOPLE, letters
 from dygmamba.cli import main
 from dygmamba.core.errors import ConfigError, NotFoundError
 from dygmamba.runs.calibration import load_saved_calibration
 from dygmamba.runs.node_training import open_node_run
 from dygmamba.tasks.calibration import fit_calibration
+from letters import PEOPLE
 from raising import raises
 
-SMALL = {"epochs": 1, "neighbors": 3, "time_dim": 4, "device": "cpu"}
 LATE = {"who": ["newcomer", "ann"], "whom": ["ann", "bob"], "when": ["2024-05-20", "2024-05-21"]}
 
 
-@pytest.fixture(scope="module")
-def run(tmp_path_factory):
-    data = dm.read(pd.DataFrame(letters()), **COLUMNS, label="bad", name="letters")
-    return dm.train(data, "graphmixer", task="node", out=tmp_path_factory.mktemp("runs"), **SMALL)[0]
-
-
 @pytest.fixture
-def ask(run, monkeypatch, capsys):
+def ask(node_run, monkeypatch, capsys):
     """`dygmamba predict RUN` in this process: exit code, stdout, stderr."""
 
     def call(*words):
         monkeypatch.setattr(
-            sys, "argv", ["dygmamba", "predict", *map(str, (run.path, *words)), "--device", "cpu"]
+            sys, "argv", ["dygmamba", "predict", *map(str, (node_run.path, *words)), "--device", "cpu"]
         )
         with pytest.raises(SystemExit) as left:
             main()
@@ -42,52 +33,56 @@ def ask(run, monkeypatch, capsys):
     return call
 
 
-def test_all_sources_are_ranked_by_their_score(run):
+def test_all_sources_are_ranked_by_their_score(node_run):
     """Each source once; k keeps the first of them; given nodes keep their order."""
-    found = run.classify().to_pandas()
+    found = node_run.classify().to_pandas()
     assert sorted(found["node"]) == sorted(PEOPLE)
     assert found["score"].is_monotonic_decreasing
     assert found["rank"].tolist() == list(range(1, 9))
-    assert run.classify(k=3).to_pylist() == run.classify().to_pylist()[:3]
-    some = run.classify(["eve", "ann"])
+    assert node_run.classify(k=3).to_pylist() == node_run.classify().to_pylist()[:3]
+    some = node_run.classify(["eve", "ann"])
     assert (some["node"].to_pylist(), some.column_names) == (["eve", "ann"], ["node", "time", "score"])
-    best = run.classify(["eve", "ann", "bob"], k=1).to_pylist()
-    assert best[0]["score"] == max(row["score"] for row in run.classify(["eve", "ann", "bob"]).to_pylist())
+    best = node_run.classify(["eve", "ann", "bob"], k=1).to_pylist()
+    assert best[0]["score"] == max(
+        row["score"] for row in node_run.classify(["eve", "ann", "bob"]).to_pylist()
+    )
 
 
-def test_nothing_at_or_after_the_time_is_seen(run):
+def test_nothing_at_or_after_the_time_is_seen(node_run):
     """Sources and scores at T do not depend on events at T or later; a node first seen then is missing."""
-    more = run.observe(LATE, fill=0.0)  # without the column of the other events
+    more = node_run.observe(LATE, fill=0.0)  # without the column of the other events
     for at in ("2024-05-05", "2024-05-20"):
-        before, after = (one.classify(at=at).to_pandas() for one in (run, more))
+        before, after = (one.classify(at=at).to_pandas() for one in (node_run, more))
         assert before["node"].tolist() == after["node"].tolist()
         assert before["score"].tolist() == pytest.approx(after["score"].tolist(), abs=1e-6)
     later = more.classify(at="2024-05-20T00:00:01").to_pandas()
     assert set(later["node"]) == {*PEOPLE, "newcomer"}
     with raises("no-source-yet", NotFoundError) as caught:
-        run.classify(at="2020-01-01")
+        node_run.classify(at="2020-01-01")
     assert "2020-01-01" in str(caught.value)
 
 
-def test_the_prior_is_that_of_the_validation_period(run):
+def test_the_prior_is_that_of_the_validation_period(node_run):
     """Fitted on its labels; the diagrams and the errors in the rows are those of the test period."""
-    fit, kept = open_node_run(run.path, torch.device("cpu")), load_saved_calibration(run._folder)
+    fit, kept = open_node_run(node_run.path, torch.device("cpu")), load_saved_calibration(node_run._folder)
     evaluation_set = fit.task.evaluation_set("val")
     assert kept.calibration == fit_calibration(fit.score(evaluation_set), evaluation_set.pairs.label)
     assert kept.calibration.prior == pytest.approx(float(evaluation_set.pairs.label.mean()))
-    (test,) = [row for row in run.results.to_pylist() if row["split"] == "test"]
+    (test,) = [row for row in node_run.results.to_pylist() if row["split"] == "test"]
     assert sum(kept.after.count) == test["n"]
     assert test["ece"] == pytest.approx(kept.after.ece)
 
 
-def test_the_command_gives_the_same(run, ask, tmp_path):
+def test_the_command_gives_the_same(node_run, ask, tmp_path):
     """`predict RUN` with --top, --nodes as ids or a file, --at: the same as in Python, in the user's ids."""
     code, out, err = ask("--top", 2, "--json")
     assert code == 0, err
-    assert [row["node"] for row in json.loads(out)["predictions"]] == run.classify(k=2)["node"].to_pylist()
+    assert [row["node"] for row in json.loads(out)["predictions"]] == node_run.classify(k=2)[
+        "node"
+    ].to_pylist()
     (tmp_path / "who.txt").write_text("eve\nann\n")
     (tmp_path / "who.csv").write_text("who,when\neve,2024-05-05\nann,2024-05-05\n")
-    expected = run.classify(["eve", "ann"], "2024-05-05")["score"].to_pylist()
+    expected = node_run.classify(["eve", "ann"], "2024-05-05")["score"].to_pylist()
     for words in (
         ("--nodes", "eve,ann", "--at", "2024-05-05"),
         ("--nodes", tmp_path / "who.txt", "--at", "2024-05-05"),
@@ -109,7 +104,7 @@ def test_a_node_run_takes_no_pairs(ask, tmp_path, words):
     assert f"leave out {words.split()[0]}" in err
 
 
-def test_k_is_at_least_one(run):
+def test_k_is_at_least_one(node_run):
     """0 is an error."""
     with raises("k-not-positive", ConfigError):
-        run.classify(k=0)
+        node_run.classify(k=0)

@@ -14,48 +14,40 @@ from dygmamba.runs.final_evaluation import HEURISTICS, compare_with_heuristic
 from dygmamba.sampling.view import PairBatch
 from dygmamba.tasks.base import EvaluationSet
 from dygmamba.tasks.metric_names import QUERY_TYPE_LABELS
-
-TREES = {"trees": 6, "rounds": 3, "epochs": 1, "least": 5, "scales": 2, "neighbors": 2}
+from trained import generate_stream
 
 # with random negatives, which keep the source, its recency tells no pair apart
 TELLING = [rule for rule in HEURISTICS if rule != "source-recency"]
 
 
-@pytest.fixture(scope="module")
-def run(tmp_path_factory):
-    data = dm.generate(nodes=40, events=900, communities=4)
-    (run,) = dm.train(data, "trees", out=tmp_path_factory.mktemp("runs"), **TREES)
-    return data, run
-
-
-def test_heuristics_are_evaluated_on_the_same_sets(run):
+def test_heuristics_are_evaluated_on_the_same_sets(trees_run):
     """For all sets: a row per heuristic, as `evaluate` gives it, apart from the results of the run."""
-    data, trained = run
-    evaluation_sets = {(row["split"], row["setting"]) for row in trained.results.to_pylist()}
-    rules = trained.rules.to_pylist()
+    evaluation_sets = {(row["split"], row["setting"]) for row in trees_run.results.to_pylist()}
+    rules = trees_run.rules.to_pylist()
     assert {(row["model"], row["split"], row["setting"]) for row in rules} == {
         (rule, *evaluation_set) for rule in TELLING for evaluation_set in evaluation_sets
     }
-    assert set(trained.results["model"].to_pylist()) == {"trees"}
+    assert set(trees_run.results["model"].to_pylist()) == {"trees"}
     for rule in TELLING:
         kept = [row for row in rules if row["model"] == rule and row["split"] == "test"]
-        asked = dm.evaluate(data, rule).to_pylist()
+        asked = dm.evaluate(generate_stream(), rule).to_pylist()
         assert [(row["setting"], row["ap"], row["auc_pooled"]) for row in kept] == [
             (row["setting"], row["ap"], row["auc_pooled"]) for row in asked
         ]
 
 
-def test_the_verdict_is_about_the_best_heuristic_of_the_test(run):
+def test_the_verdict_is_about_the_best_heuristic_of_the_test(trees_run):
     """Its difference is that of the two rows; the sentence names the heuristic."""
-    _, trained = run
-    verdict = RunDirectory(trained.path).verdict()
+    verdict = RunDirectory(trees_run.path).verdict()
     test = [
-        row for row in trained.rules.to_pylist() if (row["split"], row["setting"]) == ("test", "transductive")
+        row
+        for row in trees_run.rules.to_pylist()
+        if (row["split"], row["setting"]) == ("test", "transductive")
     ]
     best = max(test, key=lambda row: row["ap"])
     own = next(
         row
-        for row in trained.results.to_pylist()
+        for row in trees_run.results.to_pylist()
         if (row["split"], row["setting"]) == ("test", "transductive")
     )
     assert verdict["rule"] == best["model"]
@@ -63,10 +55,9 @@ def test_the_verdict_is_about_the_best_heuristic_of_the_test(run):
     assert best["model"] in verdict["sentence"]
 
 
-def test_results_report_and_tables_have_the_query_types(run, monkeypatch, capsys):
+def test_results_report_and_tables_have_the_query_types(trees_run, monkeypatch, capsys):
     """Counts add up to the events; `evaluate` gives the same AP; report, terminal and comparison show all types."""
-    _, trained = run
-    stored = json.loads((trained.path / "results.json").read_text())
+    stored = json.loads((trees_run.path / "results.json").read_text())
     for row in stored["results"] + stored["rules"]:
         assert sum(values["n"] for values in row["by_type"].values()) == row["n"]
     test = next(row for row in stored["results"] if row["split"] == "test")
@@ -74,7 +65,7 @@ def test_results_report_and_tables_have_the_query_types(run, monkeypatch, capsys
     parts = [values for values in test["by_type"].values() if values["ranked"]]
     assert sum(one["ranked"] * one["mrr"] for one in parts) / test["ranked"] == pytest.approx(test["mrr"])
     code, out, _ = invoke(
-        monkeypatch, capsys, "evaluate", str(trained.path), "--negatives", "random", "--json"
+        monkeypatch, capsys, "evaluate", str(trees_run.path), "--negatives", "random", "--json"
     )
     again = json.loads(out)["results"][0]["by_type"]
     assert code == 0
@@ -85,10 +76,10 @@ def test_results_report_and_tables_have_the_query_types(run, monkeypatch, capsys
         str(one.title) for one in make_result_tables(stored["results"]) if "query type" in str(one.title)
     ]
     assert "all nodes" in table
-    page = (trained.path / "report.html").read_text()
+    page = (trees_run.path / "report.html").read_text()
     assert "Results by query type" in page
     assert all(label in page for label in QUERY_TYPE_LABELS.values())
-    (tables,) = [section.tables for section in compare_runs([trained.path]).sections if section.tables]
+    (tables,) = [section.tables for section in compare_runs([trees_run.path]).sections if section.tables]
     assert "by query type" in tables[-1].title
     assert f"{100 * test['by_type']['new_pair']['mrr']:.2f}" in [cell.text for cell in tables[-1].rows[0]]
 

@@ -10,16 +10,14 @@ import dygmamba as dm
 from dygmamba.data.events.event_store import EventStore
 from dygmamba.engine import run_directory
 from dygmamba.engine.run_directory import RunDirectory
+from trained import copy_run
 
-TREES = {"trees": 4, "rounds": 2, "epochs": 1, "least": 5, "scales": 2, "neighbors": 2}
 
-
-@pytest.fixture(scope="module")
-def run(tmp_path_factory):
-    data = dm.generate(nodes=30, events=400, communities=3)
-    (run,) = dm.train(data, "trees", out=tmp_path_factory.mktemp("runs"), **TREES)
-    set_age(run.path / "config.toml", 10)
-    return run
+@pytest.fixture
+def run(trees_run, tmp_path):
+    copy = copy_run(trees_run, tmp_path)
+    set_age(copy.path / "config.toml", 10)
+    return copy
 
 
 def set_age(path, seconds):

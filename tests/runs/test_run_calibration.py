@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import shutil
 import sys
 from dataclasses import replace
 
@@ -36,6 +35,7 @@ from dygmamba.tasks.calibration import Calibration, NewNodes, compute_reliabilit
 from dygmamba.tasks.candidates import SampledCandidates
 from dygmamba.tasks.link import build_link_set
 from raising import raises
+from trained import copy_run
 
 SETTINGS = {"epochs": 2, "trees": 6, "rounds": 3, "least": 5, "scales": 3, "neighbors": 4, "device": "cpu"}
 CPU = torch.device("cpu")
@@ -67,8 +67,7 @@ def held_out(people, tmp_path_factory):
 @pytest.fixture
 def copy(run, tmp_path):
     """The same run in a folder that may be spoilt, beside its data."""
-    shutil.copytree(run.path.parent.parent, tmp_path / "people")
-    return tmp_path / run.path.relative_to(run.path.parents[2])
+    return copy_run(run, tmp_path).path
 
 
 @pytest.fixture
@@ -149,11 +148,9 @@ OFFSETS = {"new_source": 0.7, "new_destination": -1.1, "both_new": 0.4}
 @pytest.fixture
 def shifted(held_out, tmp_path):
     """The run with new nodes, with known curves and offsets instead of the fitted ones, in both settings."""
-    shutil.copytree(held_out.path.parent.parent, tmp_path / "people")
-    path = tmp_path / held_out.path.relative_to(held_out.path.parents[2])
-    line = Calibration(0.5, 0.25, 0.5, 100, 1.0, **OFFSETS)
-    save_calibration(RunDirectory(path), SavedCalibration(line, new_nodes=replace(line, bias=-2.0)))
-    return dm.open(path, device="cpu")
+    copy, line = copy_run(held_out, tmp_path), Calibration(0.5, 0.25, 0.5, 100, 1.0, **OFFSETS)
+    save_calibration(RunDirectory(copy.path), SavedCalibration(line, new_nodes=replace(line, bias=-2.0)))
+    return copy
 
 
 def test_rows_and_diagrams_of_new_nodes_agree(held_out):

@@ -6,12 +6,11 @@ from types import SimpleNamespace
 
 import pytest
 
-import dygmamba as dm
-from door_cases import COLUMNS, letters
 from dygmamba.core.files import writing
 from dygmamba.runs.sharing import MANIFEST_FILE, pack_run, unpack_run
 from power_cut import RecordingDisk
 from raising import raises
+from trained import read_letters
 
 
 class Killed(BaseException):
@@ -50,17 +49,13 @@ class CallingDisk(writing.Disk):
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory):
+def runs(letter_trees_runs, tmp_path_factory):
     """Two runs on one stream, and the share of each: the first one with its events."""
-    folder = tmp_path_factory.mktemp("runs")
-    data = dm.read(letters(120), **COLUMNS, features=["words"], name="mail")
-    old, new = (
-        dm.train(data, "trees", out=folder, device="cpu", epochs=1, rounds=2, seeds=[seed])[0]
-        for seed in (0, 1)
-    )
+    folder = tmp_path_factory.mktemp("shares")
+    old, new = letter_trees_runs
     shares = {
-        name: pack_run(run.path, folder / name, data if run is old else None)
-        for name, run in (("old", old), ("new", new))
+        "old": pack_run(old.path, folder / "old", read_letters()),
+        "new": pack_run(new.path, folder / "new"),
     }
     files = {
         name: {file.name: file.read_bytes() for file in share.iterdir()} for name, share in shares.items()

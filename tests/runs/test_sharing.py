@@ -15,29 +15,27 @@ import yaml
 
 import dygmamba as dm
 from commands import invoke
-from door_cases import COLUMNS, letters
 from dygmamba.core.errors import ConfigError, DownloadError, FileError, NotFoundError
 from dygmamba.core.files import writing
 from dygmamba.engine.run_directory import RunDirectory
 from dygmamba.runs import sharing
 from forged_runs import blend_of, forge_run
 from raising import raises
+from trained import copy_run
 
 PAIRS = [("ann", "bob"), ("cid", "dora"), ("nobody", "eve")]
-SMALL = {"epochs": 1, "length": 4, "width": 4, "states": 2, "blocks": 1, "time_dim": 4, "device": "cpu"}
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory):
+def place(network_run, tmp_path_factory):
     """A run of letters under an absolute path, pushed without and with its data."""
     folder = tmp_path_factory.mktemp("sharing")
-    data = dm.read(letters(120), **COLUMNS, features=["words"], name="mail")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("DYGMAMBA_DATA", str(folder / "none"))
-        (run,) = dm.train(data, "dyg-mamba", out=folder / "runs", **SMALL)
+        run = copy_run(network_run, folder / "runs")
         dm.push(run, folder / "bare")
         dm.push(run, folder / "whole", data=True)
-        yield SimpleNamespace(folder=folder, run=run, data=data, bare=folder / "bare", whole=folder / "whole")
+        yield SimpleNamespace(run=run, data=run.data, bare=folder / "bare", whole=folder / "whole")
 
 
 def test_a_pulled_run_predicts_the_same_bits(place, tmp_path):
@@ -63,13 +61,13 @@ def test_without_its_dataset_a_pulled_run_names_it(place, tmp_path, monkeypatch)
     pulled = dm.pull(place.bare, out=tmp_path / "runs", device="cpu")
     with raises("unknown-dataset", NotFoundError) as caught:
         pulled.score(PAIRS)
-    assert f"'mail' with digest {place.data.digest[:16]}" in str(caught.value)
+    assert f"'letters' with digest {place.data.digest[:16]}" in str(caught.value)
     dm.save(place.data, data_dir=tmp_path / "data")
     run = dm.open(pulled.path, device="cpu", data_dir=tmp_path / "data")
     assert run.score(PAIRS) == place.run.score(PAIRS)
 
 
-def test_nothing_private_is_shared(place):
+def test_nothing_private_is_shared(place, network_run):
     """No path of the machine, no id of the dataset, no pickle; the dataset only if it is requested."""
     assert {file.name for file in place.bare.iterdir()} == {*sharing.SHARED_FILES, sharing.MANIFEST_FILE} - {
         sharing.DATA_FILE
@@ -77,7 +75,8 @@ def test_nothing_private_is_shared(place):
     assert {file.name for file in place.whole.iterdir()} == {*sharing.SHARED_FILES, sharing.MANIFEST_FILE}
     for file in place.bare.iterdir():
         content = file.read_bytes()
-        assert str(place.folder).encode() not in content, file.name
+        for run in (place.run, network_run):  # where it is, and where it was trained
+            assert str(run.path.parents[3]).encode() not in content, file.name
         assert b"dora" not in content, file.name
 
 
@@ -86,7 +85,7 @@ def test_the_card_is_what_the_hub_reads(place):
     _, head, body = (place.whole / "README.md").read_text().split("---\n", 2)
     facts = yaml.safe_load(head)
     assert facts["library_name"] == "dygmamba"
-    assert facts["datasets"] == ["mail"]
+    assert facts["datasets"] == ["letters"]
     assert {"link-prediction", "dyg-mamba"} <= set(facts["tags"])
     assert {"average_precision", "roc_auc"} <= set(facts["metrics"])
     tests = [row for row in place.run.results.to_pylist() if row["split"] == "test"]

@@ -7,7 +7,6 @@ import pytest
 import torch
 
 import dygmamba as dm
-from door_cases import COLUMNS, letters
 from dygmamba.core.errors import ConfigError, FileError
 from dygmamba.core.progress import Progress
 from dygmamba.data.events.event_store import EventStore
@@ -24,6 +23,7 @@ from dygmamba.data.storage.leaderboard import get_default_split
 from dygmamba.data.storage.library import open_dataset
 from dygmamba.engine.run_directory import RunDirectory
 from dygmamba.runs.opening import parse_split, read_split
+from letters import COLUMNS, make_letters
 from raising import raises
 
 
@@ -42,7 +42,7 @@ TREES = {"trees": 6, "rounds": 3, "epochs": 1, "least": 5, "scales": 2, "neighbo
 
 @pytest.fixture(scope="module")
 def data():
-    return dm.read(pd.DataFrame(letters()), **COLUMNS, name="letters")
+    return dm.read(pd.DataFrame(make_letters()), **COLUMNS, name="letters")
 
 
 @pytest.fixture(scope="module")

@@ -48,8 +48,12 @@ def test_a_run_has_what_every_run_has(trained):
 
 
 def test_the_same_seed_gives_the_same_trees(data, trained, tmp_path):
-    """Bit for bit; another seed gives others."""
-    again, other = dm.train(data, "trees", seeds=(0, 1), out=tmp_path, **SETTINGS)
+    """Bit for bit; another seed gives others, and progress names the seed of each epoch."""
+    told: list[dict] = []
+    again, other = dm.train(data, "trees", seeds=(0, 1), out=tmp_path, progress=told.append, **SETTINGS)
+    assert [(entry["seed"], entry["epoch"]) for entry in told] == [
+        (seed, k) for seed in (0, 1) for k in range(3)
+    ]
     first, second, third = (tensors(run.path) for run in (trained, again, other))
     assert all(torch.equal(first[name], second[name]) for name in first)
     assert not torch.equal(first["model.threshold"], third["model.threshold"])

@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from contract_cases import sample_store, snapshots, told_otherwise
+from contract_cases import change_events, sample_store, snapshots
 from dygmamba.core.errors import ConfigError
 from dygmamba.nn.history_features import pair_overlaps, token_overlaps, walk_overlaps
 from dygmamba.sampling.index import NeighborIndex
@@ -34,7 +34,7 @@ def test_training_never_sees_held_out_events(store):
     train, pairs = stream.split.train, PairBatch.from_pairs(store.src, store.dst, store.time)
     (walks,) = stream.training_view(pairs, (REQUEST,)).walks
     rest = torch.ones(len(store), dtype=torch.bool).index_fill(0, train, False)
-    other = told_otherwise(store, 0)
+    other = change_events(store, 0)
     changed = replace(
         store, src=torch.where(rest, other.src, store.src), dst=torch.where(rest, other.dst, store.dst)
     )

@@ -97,10 +97,9 @@ def test_wrong_options_are_said_before_the_port_is_open(mail, state, monkeypatch
     assert count_events(state) == 2
 
 
-def test_a_run_of_another_dataset_and_a_port_in_use_are_said(mail, state, tmp_path, monkeypatch, capsys):
-    rows = [(f"a{k % 5}", f"b{k % 3}", k) for k in range(120)]
-    (other,) = dm.train(dm.read(rows), "trees", rounds=2, device="cpu", out=tmp_path / "runs")
-    code, _, err = invoke(monkeypatch, capsys, "serve", str(other.path), "--state", str(state), "--port", "0")
+def test_a_run_of_another_dataset_and_a_port_in_use_are_said(mail, trees_run, state, monkeypatch, capsys):
+    words = ("serve", str(trees_run.path), "--state", str(state), "--port", "0")
+    code, _, err = invoke(monkeypatch, capsys, *words)
     assert (code, err.splitlines()[-1].startswith("error: ")) == (2, True)
     assert "the run was trained on another one; open it with that run" in err
     assert "the run cannot be opened" not in err  # no line with places in the code

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from guarded import side_by_side, watched_command
+from limited_process import run_in_parallel, run_limited_command
 from option_cases import option_set, scene
 from torture_cases import seeds, tally
 
@@ -22,7 +22,7 @@ def test_every_option_set_works_or_is_one_sentence(stage):
     environment = {"DYGMAMBA_DATA": str(stage), "DYGMAMBA_MIRROR": "http://127.0.0.1:9", "COLUMNS": "200"}
     calls = ((option_set(random.Random(seed)), environment, stage) for seed in seeds("option sets", 6))
     wrong = []
-    for end in side_by_side(calls, watched_command):
+    for end in run_in_parallel(calls, run_limited_command):
         tally("option sets", end.verdict)
         if end.verdict not in ("done", "refused"):
             wrong.append(end)

@@ -10,8 +10,9 @@ import warnings
 from pathlib import Path
 
 from dygmamba.live.event_log import LogReader
-from live_run_cases import last_time, live_scores, observed_scores, open_live, tiny_run
+from live_run_cases import last_time, live_scores, observed_scores, open_live
 from torture_cases import SECONDS, tally
+from trained import load_trees_run
 
 KILLS = 200 if SECONDS else 3
 THREADS = 2
@@ -75,7 +76,7 @@ def kill_while_appending(folder: Path, acknowledged: list[int], seed: int) -> No
 
 def test_a_killed_live_run_loses_nothing_that_it_acknowledged(tmp_path):
     """For all moments: acknowledged events are there once and in order; scores are those of an undisturbed run."""
-    tiny_run()  # trained before the first fork
+    load_trees_run()  # trained before the first fork
     folder, acknowledged = tmp_path / "state", [0] * THREADS
     first = int(time.time()) if SECONDS else 0
     for seed in range(first, first + KILLS):

@@ -23,9 +23,10 @@ from dygmamba.runs.predictor import Predictor
 from dygmamba.server.logs import JsonFormatter
 from dygmamba.server.runner import LiveServer
 from dygmamba.server.settings import ServerSettings
-from live_run_cases import last_time, live_scores, observed_scores, open_live, other_run, tiny_run
+from live_run_cases import last_time, live_scores, observed_scores, open_live, other_run
 from rotations import rotate_by_copying, rotate_by_renaming
 from torture_cases import SECONDS, seeds, tally
+from trained import load_trees_run
 
 LATE = 60.0  # seconds of the writers' clock; the server is away for less
 FORK = multiprocessing.get_context("fork")
@@ -46,7 +47,7 @@ class Place:
         self.may_rotate, self.rotations = FORK.Event(), FORK.Value("i", 0)
         for writer in WRITERS:
             (folder / f"{writer}.written").touch()
-        self.point_to(tiny_run())
+        self.point_to(load_trees_run())
 
     def point_to(self, run) -> None:
         new = self.folder / "new"
@@ -172,7 +173,7 @@ def read_log(place: Place) -> list:
 @pytest.mark.timeout(0)
 def test_a_killed_server_loses_nothing_of_requests_and_rotated_files(tmp_path):
     """For all moments of a kill: each event is in the log once, in the order of its writer, and none is late."""
-    runs, place, kills, switches = [tiny_run(), other_run()], Place(tmp_path), 0, 0
+    runs, place, kills, switches = [load_trees_run(), other_run()], Place(tmp_path), 0, 0
     first = int(time.time())
     server = start(serve, place)
     try:

@@ -22,10 +22,11 @@ from dygmamba.core.errors import DygWarning
 from dygmamba.data.storage.dataset import load_dataset
 from dygmamba.live.backup import restore_backup
 from dygmamba.runs.link_training import resume_link_run
-from guarded import FORKS
+from limited_process import FORKS
 from live_power_cuts import check_state
-from live_run_cases import make_events, tiny_run
+from live_run_cases import make_events
 from torture_cases import CPU, SETTINGS, run_in, seeds, state, tally
+from trained import load_trees_run
 
 SHUTDOWN = 0x8004587D  # _IOR('X', 125, __u32)
 WITHOUT_THE_LOG = 2
@@ -175,7 +176,7 @@ def test_a_power_cut_of_a_mounted_file_system_loses_no_acknowledged_event(image,
     events = make_events(60)
     for seed in seeds("power cut, ext4, live run", 1):
         rng, (heard, said) = random.Random(seed), FORKS.Pipe(duplex=False)
-        words = (str(tiny_run().path), str(image.place), events, seed, said)
+        words = (str(load_trees_run().path), str(image.place), events, seed, said)
         child = FORKS.Process(target=append, args=words, daemon=True)
         child.start()
         said.close()
@@ -193,10 +194,10 @@ def test_a_power_cut_of_a_mounted_file_system_loses_no_acknowledged_event(image,
             tmp_path / str(seed),
         )  # checked elsewhere: a mapped file would hold the image
         shutil.copytree(image.place, left, ignore=shutil.ignore_patterns("lost+found"))
-        check_state(left / "state", told.get("events", 0), tiny_run(), events)
+        check_state(left / "state", told.get("events", 0), load_trees_run(), events)
         if "backup" in told:
             assert restore_backup(left / "saved.zip", left / "copy") >= told["backup"]
-            check_state(left / "copy", told["backup"], tiny_run(), events)
+            check_state(left / "copy", told["backup"], load_trees_run(), events)
         tally("power cut, ext4", "cuts")
         shutil.rmtree(left)
         shutil.rmtree(image.place / "state")

@@ -13,7 +13,7 @@ SMALL = {"epochs": 1, "length": 6, "width": 4, "states": 2, "blocks": 1, "time_d
 PEOPLE = ["ann", "bob", "cid", "dora", "eve", "fred", "gus", "Zoë, Ltd."]
 
 
-def letters(count: int = 240, seed: int = 0) -> dict[str, list]:
+def make_letters(count: int = 240, seed: int = 0) -> dict[str, list]:
     """Who wrote to whom, when, and how much; every tenth letter is bad."""
     draw, start = random.Random(seed), datetime(2024, 5, 1, tzinfo=UTC)
     pairs = [draw.sample(PEOPLE, 2) for _ in range(count)]
@@ -29,7 +29,7 @@ def letters(count: int = 240, seed: int = 0) -> dict[str, list]:
 COLUMNS = {"src": "who", "dst": "whom", "time": "when"}
 
 
-def python(code: str, folder: Path, more: Path | str = "") -> str:
+def run_python(code: str, folder: Path, more: Path | str = "") -> str:
     """What a fresh process in `folder` prints, which knows of no dataset; `more` is looked in for modules too."""
     places = (Path(__file__).parent, Path(dygmamba.__file__).parents[1], more)
     variables = {

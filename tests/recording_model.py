@@ -1,10 +1,10 @@
-"""Models that learn nothing and note what they were told."""
+"""A model that records the events it observes and the queries it scores."""
 
 import torch
 
 
-class Counter(torch.nn.Module):
-    """A trainable witness: learns nothing, remembers what it was told before each step."""
+class RecordingModel(torch.nn.Module):
+    """A trainable model whose scores are constant; it records the events observed before each query."""
 
     requests, stateful, elastic = (), True, False
 

@@ -1,4 +1,4 @@
-"""A command in a child of its own, under limits of time and memory, and how it ended in one word."""
+"""Run a command in a child process under limits of time and memory, and say in one word how it ended."""
 
 import multiprocessing
 import os
@@ -97,8 +97,8 @@ def command(words: Sequence[str], environment: Mapping[str, str], folder: str) -
     main()
 
 
-def watched(target: Callable[..., Any], words: Sequence[Any], shown: Sequence[str] = ()) -> End:
-    """Call the function in a child; it is killed where it takes longer or more than it may."""
+def run_limited(target: Callable[..., Any], words: Sequence[Any], shown: Sequence[str] = ()) -> End:
+    """Call a function in a child process, which is killed if it exceeds its time or memory limit."""
     handle, out = mkstemp(prefix="torture-")
     os.close(handle)
     child = FORKS.Process(target=_child, args=(target, words, out, MEMORY_LIMIT - (1 << 29)), daemon=True)
@@ -115,13 +115,13 @@ def watched(target: Callable[..., Any], words: Sequence[Any], shown: Sequence[st
     return End(shown or [str(word) for word in words], child.exitcode, said, seconds, busy, peak)
 
 
-def watched_command(words: Sequence[str], environment: Mapping[str, str], folder: Path) -> End:
-    """The command line in a child."""
-    return watched(command, (list(words), dict(environment), str(folder)), words)
+def run_limited_command(words: Sequence[str], environment: Mapping[str, str], folder: Path) -> End:
+    """Run the command line in a child process."""
+    return run_limited(command, (list(words), dict(environment), str(folder)), words)
 
 
-def side_by_side(calls: Iterable[Sequence[Any]], work: Callable[..., End], many: int = 2) -> Iterator[End]:
-    """The ends of many calls, so many at a time, in their order."""
+def run_in_parallel(calls: Iterable[Sequence[Any]], work: Callable[..., End], many: int = 2) -> Iterator[End]:
+    """Yield the ends of calls in their order, `many` of which run at the same time."""
     with ThreadPoolExecutor(many) as pool:
         waiting = []
         for call in calls:

@@ -130,3 +130,11 @@ def test_mlflows_own_client_finds_the_run(tmp_path, monkeypatch):
     assert found.data.params["model.neighbors"] == "4"
     assert [one.step for one in client.get_metric_history(found.info.run_id, "loss")] == [0, 1]
     assert "mlflow" in sys.modules
+
+
+def test_a_library_call_logs_and_prints_nothing(tmp_path, capsys, caplog):
+    with caplog.at_level("DEBUG", logger="dygmamba"):
+        dm.train(DATA, "trees", epochs=1, rounds=1, out=tmp_path, device="cpu")
+    assert "run: " in caplog.text
+    assert "epoch {" in caplog.text
+    assert capsys.readouterr() == ("", "")

@@ -12,7 +12,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from commands import error_code, invoke
+from commands import invoke
 from dygmamba.cli import app
 from dygmamba.data.events.ids import NodeIds
 from dygmamba.data.generate.stream import GeneratorConfig, generate_stream
@@ -109,36 +109,6 @@ def test_evaluating_a_run_gives_all_settings_and_its_own_numbers(whole, folder, 
     }
     random = {row["setting"]: row["ap"] for row in rows if row["negatives"] == "random"}
     assert random == {row["setting"]: row["ap"] for row in whole if row["split"] == "test"}
-
-
-@pytest.mark.parametrize(
-    ("words", "expected", "value"),
-    [
-        (["train"], "dataset-or-resume", "--resume"),
-        (["train", "small", "--seeds", "x"], "malformed-seeds", "'x'"),
-        (["train", "small", "--set", "lenght=3"], "unknown-setting", "did you mean 'length'"),
-        (["train", "small", "--set", "length=0"], "setting-out-of-bounds", "at least 1"),
-        (["train", "--resume", "no-such-run"], "not-a-run", "no-such-run"),
-        (["train", "small", "--model", "nothing"], "unknown-model", "nothing"),
-        (["evaluate", "small", "--model", "dyg-mamba"], "model-needs-training", "dygmamba train small"),
-        (["evaluate", "small", "--negatives", "hard"], "unknown-negatives", "hard"),
-    ],
-)
-def test_a_users_mistake_is_one_sentence_and_exit_code_2(
-    folder, tmp_path, monkeypatch, capsys, words, expected, value
-):
-    """No traceback, one line on stderr, exit code 2."""
-    from dygmamba.cli import main
-
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "argv", ["dygmamba", *words, "--data-dir", str(folder), "--json"])
-    with pytest.raises(SystemExit) as stop:
-        main()
-    assert stop.value.code == 2
-    printed = capsys.readouterr()
-    assert error_code(printed.out) == expected
-    assert value in printed.err
-    assert printed.err.count("\n") == 1
 
 
 def test_a_run_that_diverges_is_one_sentence_and_has_no_results(folder, tmp_path, monkeypatch, capsys):

@@ -130,19 +130,6 @@ def test_names_are_those_of_the_implementations():
     assert configs.MAX_STATES == MOST_ROWS
 
 
-def test_unknown_channels_are_errors():
-    for wrong in ((), ("node", "node"), ("nodes",)):
-        with raises("bad-channels", ConfigError):
-            configs.DyGMambaConfig(channels=wrong)
-        with raises("bad-channels", ConfigError):
-            configs.DyGMambaCountsConfig(channels=wrong)
-    with raises("bad-channels", ConfigError):
-        configs.DyGMambaConfig(channels=("time", "walks"))
-    with raises("bad-pair-features", ConfigError) as error:
-        configs.DyGMambaCountsConfig(pair_features=("time",))
-    assert "time" in str(error.value)
-
-
 def test_a_former_model_name_works_and_warns_once(fresh_warnings, recwarn):
     assert find_model("fading-mamba") is require_model("fading-mamba") is MODELS["dyg-mamba-counts"]
     assert find_preset("fading-mamba", "uci") == find_preset("dyg-mamba-counts", "uci") != {}

@@ -10,7 +10,7 @@ import torch
 import dygmamba as dm
 from door_cases import COLUMNS, PEOPLE, letters
 from dygmamba.cli import main
-from dygmamba.core.errors import ConfigError, NotFoundError
+from dygmamba.core.errors import NotFoundError
 from dygmamba.runs.calibration import load_saved_calibration
 from dygmamba.runs.node_training import open_node_run
 from dygmamba.tasks.calibration import fit_calibration
@@ -107,9 +107,3 @@ def test_a_node_run_takes_no_pairs(ask, tmp_path, words):
     code, out, err = ask(*words.replace("x.csv", str(tmp_path / "x.csv")).split())
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert f"leave out {words.split()[0]}" in err
-
-
-def test_k_is_at_least_one(run):
-    """0 is an error."""
-    with raises("k-not-positive", ConfigError):
-        run.classify(k=0)

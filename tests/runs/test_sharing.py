@@ -16,7 +16,7 @@ import yaml
 import dygmamba as dm
 from commands import invoke
 from door_cases import COLUMNS, letters
-from dygmamba.core.errors import ConfigError, DownloadError, FileError, NotFoundError
+from dygmamba.core.errors import ConfigError, DownloadError, DygWarning, FileError, Interrupted, NotFoundError
 from dygmamba.core.files import writing
 from dygmamba.engine.run_directory import RunDirectory
 from dygmamba.runs import sharing
@@ -339,3 +339,15 @@ def test_the_commands(place, monkeypatch, capsys, tmp_path):
     (tmp_path / "full" / "diary.txt").write_text("mine")
     code, _, err = invoke(monkeypatch, capsys, "push", str(place.run.path), "./full")
     assert (code, "is not empty and is not a shared run" in err) == (2, True)
+
+
+def test_what_is_pulled_from_the_hub_is_announced(monkeypatch):
+    """`user/name` looks like a folder."""
+
+    def stop(*_, **__):
+        raise Interrupted("no download")
+
+    monkeypatch.setattr("dygmamba.api.sharing.download_files", stop)
+    monkeypatch.setattr("dygmamba.api.sharing.require_hub_client", lambda: None)
+    with pytest.warns(DygWarning, match="Hugging Face Hub"), raises("interrupted"):
+        dm.pull("user/name")

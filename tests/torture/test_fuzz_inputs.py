@@ -12,7 +12,7 @@ import pytest
 
 from dygmamba.cli import print_error
 from dygmamba.cli.messages import escape_text
-from dygmamba.cli.options import parse_overrides, parse_seeds
+from dygmamba.cli.options import parse_overrides
 from dygmamba.core.errors import ConfigError, DygError, DygWarning, FileError
 from dygmamba.core.settings import check_value
 from dygmamba.data.readers import ReadOptions, read_dataset
@@ -210,25 +210,6 @@ def test_rows_that_are_no_rows_are_one_sentence(content, tmp_path):
         if name == "results.json" or b"{" not in content:
             with pytest.raises(FileError, match="is damaged"):
                 read(RunDirectory(tmp_path))
-
-
-@pytest.mark.parametrize(
-    "text", ["", "-", "0-400000000", "5-1", "1e3", "9" * 5000, "99999999999999999999", "0-9,"]
-)
-def test_absurd_seeds_are_one_sentence(text):
-    """No list is made of a range before its length is known to be sane."""
-    with pytest.raises(ConfigError, match="--seeds takes"):
-        parse_seeds(text)
-    assert parse_seeds("0-2,7") == [0, 1, 2, 7]
-
-
-def test_seed_messages_say_what_to_change():
-    with pytest.raises(ConfigError, match="choose smaller ones") as caught:
-        parse_seeds(str(2**63))
-    assert caught.value.code == "seed-too-large"
-    with pytest.raises(ConfigError, match="choose fewer") as caught:
-        parse_seeds("0-10000")
-    assert caught.value.code == "too-many-seeds"
 
 
 @pytest.mark.parametrize("text", ["a=" + "[" * 9999, "a=" + "9" * 9999, "a=2024-13-01", "a=1\nx"])

@@ -179,6 +179,47 @@ setting-out-of-bounds       data generate --out new --nodes 1
 unknown-setting             data generate --out new --set lenght=3
 malformed-command-line      data nonsense
 file-missing                data describe nowhere/x.safetensors
+not-a-run                   serve nothing --state state
+token-required              serve nothing --state state --host 0.0.0.0
+weak-token                  serve nothing --state state --token short
+port-out-of-range           serve nothing --state state --port 99999
+unknown-log                 train generated --log wandb
+"""
+
+# code, command line with a finished run of trees: RUN
+RUN_COMMANDS = """
+pair-or-node            explain RUN
+malformed-pair          explain RUN --pair ann
+malformed-pair          explain RUN --pair a,b,c
+not-a-pair              explain RUN --node ann
+unknown-picture-format  explain RUN --pair ann,bob --out x.png
+no-earlier-events       explain RUN --pair ann,bob --at 2001-01-01
+invalid-time            explain RUN --pair ann,bob --at noon
+pairs-missing           predict RUN
+option-of-node-task     predict RUN --nodes ann
+top-missing             predict RUN --sources ann
+top-missing             predict RUN --sources ann --candidates bob
+top-missing             predict RUN --pairs p.csv --only-new
+unknown-candidate       predict RUN --sources ann --top 3 --candidates nobody
+option-without-events   evaluate RUN --fail-below ap=90
+option-without-events   evaluate RUN --fail-above ece=1
+repeated-limit          evaluate RUN --events p.csv --fail-below ap=90 --fail-below ap=80
+limit-out-of-range      evaluate RUN --events p.csv --fail-below ap=0.9
+limit-out-of-range      evaluate RUN --events p.csv --fail-below auc=101
+limit-out-of-range      evaluate RUN --events p.csv --fail-below lead=-101
+limit-out-of-range      evaluate RUN --events p.csv --fail-above ece=-1
+limit-out-of-range      evaluate RUN --events p.csv --fail-above log_loss=inf
+malformed-limit         evaluate RUN --events p.csv --fail-above ap=90
+malformed-limit         evaluate RUN --events p.csv --fail-below ap=nan
+fixed-by-run            train --resume RUN --model trees
+fixed-by-run            train --resume RUN --seeds 0
+fixed-by-run            train --resume RUN --split 0.7,0.2,0.1
+fixed-by-run            train --resume RUN --out x
+fixed-by-run            train --resume RUN --preset small
+fixed-by-run            train --resume RUN --budget 1h
+fixed-by-run            train --resume RUN --from RUN
+setting-fixed           train --resume RUN --set leaves=4
+unknown-model-format    export RUN --to x.txt
 """
 
 # what the sentence must say to some of them
@@ -194,6 +235,20 @@ ADVICE = {
     "evaluate generated --model trees": "must be trained first: dygmamba train generated --model trees",
     "train generated --model trees --preset tgat.toml": "preset for 'tgat', not for 'trees'",
     "train generated --device tpu": "--device takes auto, cpu or cuda",
+    "explain RUN": "--pair a,b",
+    "explain RUN --pair a,b,c": "in double quotes",
+    "explain RUN --pair ann,bob --at noon": "--at",
+    "predict RUN": "--pairs",
+    "predict RUN --nodes ann": "give --pairs instead of --nodes",
+    "predict RUN --pairs p.csv --only-new": "--only-new",
+    "train --resume RUN --model trees": "leave out --model",
+    "train --resume RUN --seeds 0": "leave out --seeds",
+    "train --resume RUN --split 0.7,0.2,0.1": "leave out --split",
+    "train --resume RUN --out x": "leave out --out",
+    "train --resume RUN --preset small": "leave out --preset",
+    "train --resume RUN --budget 1h": "leave out --budget",
+    "train --resume RUN --set leaves=4": "`leaves`",
+    "export RUN --to x.txt": ".pt2, .onnx, .zip",
 }
 
 

@@ -183,10 +183,8 @@ def test_a_file_of_mostly_bad_rows_is_rejected(tmp_path, monkeypatch):
     path = table(tmp_path / "t.csv", "src,dst,time,x\n" + "a,b,word,1\n" * 200 + "a,b,1,1\n" * 10)
     with raises("mostly-bad-rows"):
         read_dataset(path, ReadOptions(skip_bad=True, time="time"))
-    with raises("bad-rows") as caught:
+    with raises("bad-rows"):
         read_dataset(path)
-    assert "more than 50 bad rows" in str(caught.value)
-    assert "and 46 more" in str(caught.value)
 
 
 @pytest.mark.parametrize(

@@ -300,16 +300,15 @@ def test_a_run_that_does_not_fit_is_one_sentence(numbered, ask, tmp_path):
     copy = Place(numbered.folder, shutil.copytree(numbered.run, tmp_path / "run"))
     weights = copy.run / "checkpoint" / "best.safetensors"
     spoils = {
-        "are plain numbers": lambda: None,
-        "is damaged": lambda: weights.write_bytes(weights.read_bytes()[:100]),
-        "no checkpoint": weights.unlink,
-        "is not a run": lambda: shutil.rmtree(copy.run),
+        "dates-for-plain-times": lambda: None,
+        "damaged-checkpoint": lambda: weights.write_bytes(weights.read_bytes()[:100]),
+        "no-checkpoint": weights.unlink,
+        "not-a-run": lambda: shutil.rmtree(copy.run),
     }
-    for sentence, spoil in spoils.items():
+    for expected, spoil in spoils.items():
         spoil()
-        code, out, err = ask(copy, "--pairs", pairs)
-        assert (code, out, err.count("\n")) == (2, "", 1)
-        assert sentence in err
+        code, out, err = ask(copy, "--pairs", pairs, "--json")
+        assert (code, error_code(out), err.count("\n")) == (2, expected, 1)
 
 
 PURCHASES = "customer,product,time,amount,payment\nc1,p2,2024-05-14,-5.50,card\nc1,p2,2024-05-14,950,cash\n"

@@ -12,7 +12,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from commands import invoke
+from commands import fail, invoke
 from dygmamba.cli import app
 from dygmamba.data.events.ids import NodeIds
 from dygmamba.data.generate.stream import GeneratorConfig, generate_stream
@@ -143,9 +143,8 @@ def test_a_damaged_checkpoint_is_a_note_and_the_one_before_is_taken(
 def test_an_answer_never_takes_the_place_of_a_device(whole, folder, tmp_path, monkeypatch, capsys):
     """`predict --out /dev/null`: refused, and the device is still one."""
     words = ["predict", whole[0]["run"], "--sources", "1", "--top", "2", "--out", "/dev/null"]
-    code, errors = in_process(folder, tmp_path, monkeypatch, capsys, words)
-    assert code == 2
-    assert "it is a device; give the name of a file" in errors
+    code, _ = fail(monkeypatch, capsys, *words, "--device", "cpu", "--data-dir", folder)
+    assert code == "not-a-regular-file"
     assert Path("/dev/null").is_char_device()
 
 

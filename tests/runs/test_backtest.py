@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import dygmamba as dm
-from commands import error_code, invoke
+from commands import invoke
 from dygmamba.core.errors import FileError, Interrupted
 from dygmamba.engine.fit import Trainer
 from dygmamba.runs import backtest, backtest_periods
@@ -238,6 +238,3 @@ def test_the_command_reads_a_finished_backtest(data, start, whole, tmp_path, mon
     assert all(f"{name} by period" in page for name in ("Difference of AP", "AP", "AUC", "log loss", "MRR"))
     table = (whole.folder / "periods.csv").read_text().splitlines()
     assert len(table) == 1 + len(whole.rows)
-    code, out, err = invoke(monkeypatch, capsys, *words, "--every", "soon", "--json")
-    assert (code, error_code(out)) == (2, "invalid-every")
-    assert "--every" in err

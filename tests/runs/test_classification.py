@@ -64,9 +64,8 @@ def test_nothing_at_or_after_the_time_is_seen(run):
         assert before["score"].tolist() == pytest.approx(after["score"].tolist(), abs=1e-6)
     later = more.classify(at="2024-05-20T00:00:01").to_pandas()
     assert set(later["node"]) == {*PEOPLE, "newcomer"}
-    with raises("no-source-yet", NotFoundError) as caught:
+    with raises("no-source-yet", NotFoundError):
         run.classify(at="2020-01-01")
-    assert "2020-01-01" in str(caught.value)
 
 
 def test_the_prior_is_that_of_the_validation_period(run):

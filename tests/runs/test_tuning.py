@@ -109,7 +109,7 @@ def test_a_training_with_the_preset_reaches_the_score(data, whole, tmp_path):
     assert whole.score in run.metrics["val_ap"].to_pylist()
     if whole.best["trial"] > 1:
         assert str(whole.preset) in run.config["chosen"]["preset"]
-    with pytest.raises(ConfigError, match=r"trees.*graphmixer"):
+    with raises("preset-of-other-model", ConfigError):
         dm.train(data, "graphmixer", preset=str(whole.preset), out=tmp_path)
 
 
@@ -206,9 +206,8 @@ def test_hours_without_a_trial_name_the_study_to_continue(data, tmp_path):
 
 def test_a_study_rejects_other_requests_and_other_processes(data, whole, tmp_path, monkeypatch):
     studies = whole.folder.parent
-    with raises("different-study") as caught:
+    with raises("different-study"):
         dm.tune(data, "trees", trials=1, studies=studies, seed=1, **SMALL)
-    assert "seed 0, not 1" in str(caught.value)
     lock = FileLock(whole.folder / ".lock")
     with pytest.raises(LockedError):
         dm.tune(data, "trees", trials=1, studies=studies, **SMALL)

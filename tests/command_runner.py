@@ -93,7 +93,7 @@ def run_line(words: list[str], guard: ImportGuard) -> Answer:
         try:
             main()
         except SystemExit as left:
-            exit_code, error = left.code or 0, left.__context__
+            exit_code, error = int(left.code or 0), left.__context__
         except BaseException:
             traceback.print_exc()
     return Answer(exit_code, getattr(error, "code", None), out.getvalue(), err.getvalue(), guard.seen)

@@ -40,7 +40,7 @@ def fail(monkeypatch, capsys, *words: object) -> tuple[str, str]:
         main()
     captured = capsys.readouterr()
     assert (left.value.code, captured.out) == (2, ""), captured
-    return left.value.__context__.code, captured.err
+    return getattr(left.value.__context__, "code", ""), captured.err
 
 
 def error_code(out: str) -> str:

@@ -5,6 +5,8 @@ import inspect
 import math
 import re
 import shutil
+import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -16,7 +18,7 @@ import dygmamba as dm
 import mistakes
 from command_runner import HEAVY, Answer, run_lines
 from commands import error_code, invoke
-from door_cases import COLUMNS, letters
+from door_cases import letters
 from dygmamba.config import build_config
 from dygmamba.core.argument_types import describe, fits
 from dygmamba.core.errors import ConfigError, DygError
@@ -46,7 +48,7 @@ class Scene(NamedTuple):
 def scene(tmp_path_factory) -> Scene:
     folder = tmp_path_factory.mktemp("scene")
     data = dm.generate(nodes=20, events=200, communities=2, name="tiny")
-    mail = dm.read(letters(), **COLUMNS, features=["words"], name="mail")
+    mail = dm.read(letters(), src="who", dst="whom", time="when", features=["words"], name="mail")
     runs = [dm.train(one, "trees", epochs=1, rounds=1, out=folder / "runs")[0] for one in (data, mail)]
     for one in (data, mail):
         dm.save(one, data_dir=folder / "data")
@@ -80,6 +82,16 @@ def test_commands_import_nothing_heavy(tmp_path):
     assert find_wrong(COMMANDS, answers) == []
     assert find_without_advice(COMMANDS, answers) == []
     assert not (tmp_path / "state").exists()
+
+
+def test_a_process_of_its_own_exits_with_2_and_without_torch(tmp_path):
+    """By Python's own record of its imports."""
+    words = ["-X", "importtime", "-m", "dygmamba", "train", "generated", "--set", "lenght=3"]
+    done = subprocess.run([sys.executable, *words], capture_output=True, text=True, cwd=tmp_path)
+    imports = [line.rpartition("|")[2].strip() for line in done.stderr.splitlines() if "import time:" in line]
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "dygmamba.cli" in imports
+    assert "torch" not in imports
 
 
 def test_commands_with_a_run(scene, tmp_path):

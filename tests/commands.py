@@ -33,6 +33,16 @@ def invoke(monkeypatch, capsys, *words: str) -> tuple[int, str, str]:
     return int(left.value.code or 0), captured.out, captured.err
 
 
+def fail(monkeypatch, capsys, *words: object) -> tuple[str, str]:
+    """The same for a command that ends with exit code 2: the code of its error, stderr."""
+    monkeypatch.setattr(sys, "argv", ["dygmamba", *map(str, words)])
+    with pytest.raises(SystemExit) as left:
+        main()
+    captured = capsys.readouterr()
+    assert (left.value.code, captured.out) == (2, ""), captured
+    return getattr(left.value.__context__, "code", ""), captured.err
+
+
 def error_code(out: str) -> str:
     """The code of the error that a command with --json printed on stdout."""
     return json.loads(out)["error"]["code"]

@@ -32,105 +32,26 @@ ODD = (
         "٣",
         "½",
     ),
-    *(
-        "a=b=c",
-        "a\nb",
-        "\x1b[2J",
-        "[red]x[/red]",
-        "é日本",
-        "\u202e",
-        "{}",
-        "[]",
-        "[1, 2]",
-        "[[[[",
-        '"x"',
-        "'",
-        "`x`",
-    ),
-    *(
-        "true",
-        "none",
-        "null",
-        "-",
-        "--",
-        "--help",
-        ",",
-        ",,,",
-        "../..",
-        "x" * 5000,
-        "%s%n",
-        "2024-13-45",
-        "\ud800",
-    ),
+    *("a=b=c", "a\nb", "\x1b[2J", "[red]x[/red]", "é日本", "\u202e", "{}", "[]", "[1, 2]", "[[[["),
+    *('"x"', "'", "`x`", "true", "none", "null", "-", "--", "--help", ",", ",,,", "../.."),
+    *("x" * 5000, "%s%n", "2024-13-45", "\ud800"),
 )
 PATHS = (
-    *(
-        "",
-        ".",
-        "/",
-        "/dev/null",
-        "/dev/zero",
-        "/proc/self/mem",
-        "/nowhere/x",
-        "x" * 300,
-        "a/" * 2000,
-        "\n",
-        "~",
-        "~nobody",
-    ),
-    *(
-        "tiny.safetensors",
-        "table.csv",
-        "empty",
-        "pipe",
-        "é",
-        "con\x07trol",
-        "run/config.toml",
-        "link",
-        "folder",
-    ),
+    *("", ".", "/", "/dev/null", "/dev/zero", "/proc/self/mem", "/nowhere/x", "x" * 300, "a/" * 2000, "\n"),
+    *("~", "~nobody", "tiny.safetensors", "table.csv", "empty", "pipe", "é"),
+    *("con\x07trol", "run/config.toml", "link", "folder"),
 )
 SEEDS = (
-    "0-400000000",
-    "",
-    "1-",
-    "5-2",
-    "0,0,0",
-    "-1",
-    "1e3",
-    "0-",
-    "0--1",
-    "9" * 400,
-    "٣",
-    "0,x",
-    "0-10000",
-    "18446744073709551616",
+    *("0-400000000", "", "1-", "5-2", "0,0,0", "-1", "1e3", "0-", "0--1"),
+    *("9" * 400, "٣", "0,x", "0-10000", "18446744073709551616"),
 )
-SMALL = {
-    "length": 4,
-    "width": 4,
-    "states": 2,
-    "blocks": 1,
-    "out": 4,
-    "time_dim": 4,
-    "batch": 100,
-    "neighbors": 3,
-}
-SMALL |= {"walks": 2, "layers": 1, "heads": 2, "window": 5, "count_dim": 4, "taps": 2}
+SMALL = {"length": 4, "width": 4, "states": 2, "blocks": 1, "out": 4, "time_dim": 4, "batch": 100}
+SMALL |= {"neighbors": 3, "walks": 2, "layers": 1, "heads": 2, "window": 5, "count_dim": 4, "taps": 2}
 TRAINED = tuple(name for name, spec in MODELS.items() if spec.trainable)
 UNTRAINED = tuple(name for name, spec in MODELS.items() if not spec.trainable)
 NAMES = (
-    "random",
-    "historical",
-    "inductive",
-    "random,random",
-    "strict",
-    "batch",
-    "val,test",
-    "cpu",
-    "auto",
-    "cuda",
-    "cuda:99",
+    *("random", "historical", "inductive", "random,random", "strict", "batch", "val,test"),
+    *("cpu", "auto", "cuda", "cuda:99"),
 )
 
 
@@ -185,12 +106,8 @@ def train(rng: random.Random) -> list[str]:
 
 def evaluate(rng: random.Random) -> list[str]:
     """An exam of an untrained model or of a trained run."""
-    words = [
-        "evaluate",
-        rng.choice(("tiny", "tiny", "run", "run", *PATHS)),
-        "--model",
-        rng.choice((*UNTRAINED, *MODELS, odd(rng))),
-    ]
+    words = ["evaluate", rng.choice(("tiny", "tiny", "run", "run", *PATHS))]
+    words += ["--model", rng.choice((*UNTRAINED, *MODELS, odd(rng)))]
     keys = (*get_setting_hints(MODELS["edgebank"].config), odd(rng))
     words += [word for _ in range(rng.randint(0, 2)) for word in ("--set", f"{rng.choice(keys)}={odd(rng)}")]
     return words + some(
@@ -244,13 +161,8 @@ def predict(rng: random.Random) -> list[str]:
 
 def import_(rng: random.Random) -> list[str]:
     """A table read in."""
-    words = [
-        "data",
-        "import",
-        rng.choice(("table.csv", "table.csv", "table.csv", *PATHS)),
-        "--data-dir",
-        "made",
-    ]
+    words = ["data", "import", rng.choice(("table.csv", "table.csv", "table.csv", *PATHS))]
+    words += ["--data-dir", "made"]
     return words + some(
         rng,
         src=("dst", "time", *ODD),
@@ -274,18 +186,8 @@ def generate(rng: random.Random) -> list[str]:
     """A small stream, its parameters mutated."""
     keys = tuple(get_setting_hints(GeneratorConfig))
     values = ("0", "1", "0.99", "1e-9", "1e9", "1e15", "4096", "2147483647", *HUGE)
-    words = [
-        "data",
-        "generate",
-        "--events",
-        "500",
-        "--nodes",
-        "40",
-        "--data-dir",
-        "made",
-        "--out",
-        rng.choice(("x", "x", odd(rng))),
-    ]
+    words = ["data", "generate", "--events", "500", "--nodes", "40", "--data-dir", "made"]
+    words += ["--out", rng.choice(("x", "x", odd(rng)))]
     words += [
         word
         for _ in range(rng.randint(1, 3))
@@ -301,48 +203,18 @@ def generate(rng: random.Random) -> list[str]:
 
 def others(rng: random.Random) -> list[str]:
     """The commands with few options."""
-    words = rng.choice(
-        (
-            [
-                "report",
-                rng.choice(("run", "run", *PATHS)),
-                *some(rng, out=("page.html", *PATHS), data_dir=PATHS),
-            ],
-            [
-                "data",
-                "describe",
-                rng.choice(("tiny", "table.csv", *PATHS, odd(rng))),
-                *some(rng, data_dir=PATHS, json=None),
-            ],
-            ["data", "list", *some(rng, data_dir=PATHS, json=None)],
-            [
-                "data",
-                "fetch",
-                rng.choice(("uci", "wikipedia", *PATHS, odd(rng))),
-                *some(rng, data_dir=("made", *PATHS)),
-            ],
-            ["models", *some(rng, data=("tiny", *PATHS, odd(rng)), data_dir=PATHS, json=None)],
-            [odd(rng), odd(rng)],
-        )
-    )
-    return words
+    report = ["report", rng.choice(("run", "run", *PATHS))]
+    report += some(rng, out=("page.html", *PATHS), data_dir=PATHS)
+    describe = ["data", "describe", rng.choice(("tiny", "table.csv", *PATHS, odd(rng)))]
+    describe += some(rng, data_dir=PATHS, json=None)
+    listing = ["data", "list", *some(rng, data_dir=PATHS, json=None)]
+    fetch = ["data", "fetch", rng.choice(("uci", "wikipedia", *PATHS, odd(rng)))]
+    fetch += some(rng, data_dir=("made", *PATHS))
+    models = ["models", *some(rng, data=("tiny", *PATHS, odd(rng)), data_dir=PATHS, json=None)]
+    return rng.choice((report, describe, listing, fetch, models, [odd(rng), odd(rng)]))
 
 
-COMMANDS = (
-    train,
-    train,
-    train,
-    evaluate,
-    evaluate,
-    predict,
-    predict,
-    import_,
-    import_,
-    generate,
-    generate,
-    others,
-    others,
-)
+COMMANDS = (*[train] * 3, *[evaluate] * 2, *[predict] * 2, *[import_] * 2, *[generate] * 2, *[others] * 2)
 
 
 def some(rng: random.Random, **pools: Sequence[str] | None) -> list[str]:

@@ -5,9 +5,7 @@ import torch
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 import dygmamba as dm
-from dygmamba.core.errors import ConfigError
 from dygmamba.models.base import DatasetFacts
-from raising import raises
 
 DATA = dm.generate(nodes=40, events=600, communities=4)
 
@@ -55,9 +53,21 @@ def test_a_models_own_requests_are_answered():
     assert sum(losses[-4:]) < sum(losses[:4])
 
 
-def test_a_period_that_is_none_is_a_sentence():
-    """Also a size of nothing."""
-    with raises("unknown-split", ConfigError):
-        dm.batches(DATA, split="future")
-    with raises("size-not-positive", ConfigError):
-        dm.batches(DATA, 0)
+def test_a_table_is_taken_where_a_dataset_is():
+    """`evaluate` and `batches` read a data frame, a dict or rows as `read` does; `train` uses the same function."""
+    events = dm.generate(nodes=20, events=200, communities=2)
+    frame, rows = events.to_pandas(), [tuple(row.values()) for row in events.to_arrow().to_pylist()]
+    expected = dm.evaluate(events, "recency", protocol="time").column("ap").to_pylist()
+    for table in (frame, {"src": frame.src, "dst": frame.dst, "time": frame.time}, [row[:3] for row in rows]):
+        assert dm.evaluate(table, "recency").column("ap").to_pylist() == expected
+    assert next(dm.batches(frame, 10, device="cpu")).label.sum() == 10
+
+
+def test_batches_have_the_queries_of_an_evaluation():
+    """Other negatives give other pairs for the same events; the training split has its own negatives."""
+    found = [
+        next(dm.batches(DATA, 20, "test", device="cpu", negatives=name)).view.pairs
+        for name in ("random", "historical")
+    ]
+    assert torch.equal(found[0].src[:20], found[1].src[:20])
+    assert not torch.equal(found[0].dst[20:], found[1].dst[20:])

@@ -13,7 +13,6 @@ import torch
 from pyarrow import parquet
 
 import dygmamba as dm
-from dygmamba.core.errors import ConfigError
 from letters import COLUMNS, make_letters
 from raising import raises
 
@@ -141,11 +140,6 @@ def test_no_package_is_imported_that_nobody_uses():
 
 
 def test_a_generated_stream_is_the_embedded_one_by_default(tmp_path):
-    """`generate()` is `load("generated")`; other settings, another stream; a name is a file's."""
+    """`generate()` is `load("generated")`; other settings, another stream."""
     assert dm.generate().digest == dm.load("generated", tmp_path).digest
     assert dm.generate(nodes=30, events=90, communities=3).describe().events == 90
-    with raises("invalid-dataset-name", ConfigError):
-        dm.generate(name="../x", events=10)
-    with raises("unknown-setting", ConfigError) as error:
-        dm.generate(node=3)
-    assert "nodes" in str(error.value)

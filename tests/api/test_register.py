@@ -6,12 +6,10 @@ from torch import nn
 
 import dygmamba as dm
 from contract_cases import TINY
-from dygmamba.core.errors import ConfigError, NotFoundError
 from dygmamba.models import MODELS
 from dygmamba.runs.contract import ContractError
 from letters import run_python
 from outside_models import NoSettings, Sound
-from raising import raises
 from torture_cases import SECONDS
 
 pytestmark = pytest.mark.e2e
@@ -181,16 +179,3 @@ def test_a_broken_model_is_told_what_it_breaks(registered, kind, check):
 def test_the_packages_own_models_keep_it(name):
     """For all models of the registry: stateless, with memory, two hops, boosted trees, without weights."""
     assert all(dm.check_model(name, **TINY.get(name, {}))["holds"].to_pylist())
-
-
-def test_a_name_is_taken_or_bad(registered):
-    """The package's own names stay its own; a name must do for a folder; a config is a dataclass."""
-    with raises("model-name-taken", ConfigError):
-        dm.register("tgn", NoSettings, Sound)
-    with raises("malformed-model-name", ConfigError):
-        dm.register("a/b", NoSettings, Sound)
-    with raises("config-not-a-dataclass", ConfigError):
-        dm.register("mine", dict, Sound)
-    with raises("unknown-model", NotFoundError) as error:
-        dm.check_model("nobody")
-    assert "nobody" in str(error.value)

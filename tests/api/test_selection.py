@@ -82,22 +82,6 @@ def test_the_machine_and_the_user_decide_the_candidates():
         find_refused(list_candidates("cpu", None, None), {"leafs": 5})
 
 
-@pytest.mark.parametrize(
-    ("options", "code"),
-    [
-        ({"seeds": (0, 1)}, "budget-of-seeds"),
-        ({"task": "node"}, "budget-of-node-task"),
-        ({"processes": 2}, "budget-of-processes"),
-        ({"leafs": 3}, "unknown-setting"),
-    ],
-)
-def test_what_a_budget_cannot_have(data, tmp_path, options, code):
-    """An error before anything is trained."""
-    with raises(code, ConfigError):
-        dm.train(data, budget="1m", out=tmp_path, device="cpu", **options)
-    assert not list(tmp_path.glob("*/*/*"))
-
-
 def test_the_best_by_validation_is_chosen_and_says_so(chosen):
     """The record has a row per candidate; the others are trained and not evaluated; the report shows the table."""
     record = chosen.selection
@@ -347,8 +331,6 @@ def test_a_chosen_blend_is_a_run_with_the_record(data, tmp_path, monkeypatch, ca
     ]
     assert run.rank(["ann"], k=2).num_rows == 2
     assert dm.compare([path]).sections
-    code, out, errors = invoke(monkeypatch, capsys, "train", "--resume", str(path), "--budget", "1h")
-    assert (code, "leave out --budget" in errors) == (2, True)
     assert json.loads((path / "results.json").read_text())["selection"]["run"] == str(
         path.relative_to("runs")
     )

@@ -9,7 +9,8 @@ import dygmamba
 from dygmamba.core import errors
 from dygmamba.core.errors import ConfigError, DygError
 
-SOURCES = sorted(Path(dygmamba.__file__).parent.rglob("*.py"))
+SOURCES = {path: path.read_text("utf-8") for path in sorted(Path(dygmamba.__file__).parent.rglob("*.py"))}
+NODES = [(path, node) for path, text in SOURCES.items() for node in ast.walk(ast.parse(text))]
 
 
 def error_classes() -> dict[str, bool]:
@@ -22,35 +23,33 @@ def error_classes() -> dict[str, bool]:
     grown = True
     while grown:
         grown = False
-        for path in SOURCES:
-            for node in ast.walk(ast.parse(path.read_text("utf-8"))):
-                bases = [ast.unparse(base) for base in getattr(node, "bases", ())]
-                if isinstance(node, ast.ClassDef) and node.name not in found and set(bases) & set(found):
-                    own = any(
-                        isinstance(line, ast.Assign) and ast.unparse(line.targets[0]) == "code"
-                        for line in node.body
-                    )
-                    found[node.name] = own or any(found[base] for base in bases if base in found)
-                    grown = True
+        for node in (node for _, node in NODES if isinstance(node, ast.ClassDef)):
+            bases = [ast.unparse(base) for base in node.bases]
+            if node.name not in found and set(bases) & set(found):
+                own = any(
+                    isinstance(line, ast.Assign) and ast.unparse(line.targets[0]) == "code"
+                    for line in node.body
+                )
+                found[node.name] = own or any(found[base] for base in bases if base in found)
+                grown = True
     return found
 
 
 def test_every_error_that_is_raised_has_a_code():
     """For all `raise` statements with an error of the package: a code is given, or its class has one."""
     classes, missing = error_classes(), []
-    for path in SOURCES:
-        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
-            if isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call):
-                name = ast.unparse(node.exc.func).rpartition(".")[2]
-                given = any(word.arg == "code" for word in node.exc.keywords)
-                if name in classes and not classes[name] and not given:
-                    missing.append(f"{path.name}:{node.lineno}")
+    for path, node in NODES:
+        if isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call):
+            name = ast.unparse(node.exc.func).rpartition(".")[2]
+            given = any(word.arg == "code" for word in node.exc.keywords)
+            if name in classes and not classes[name] and not given:
+                missing.append(f"{path.name}:{node.lineno}")
     assert not missing
 
 
 def test_codes_are_lower_case_words_joined_by_hyphens():
-    for path in SOURCES:
-        for code in re.findall(r"\bcode=\"([^\"]*)\"", path.read_text("utf-8")):
+    for path, text in SOURCES.items():
+        for code in re.findall(r"\bcode=\"([^\"]*)\"", text):
             assert re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", code), f"{path.name}: {code}"
 
 

@@ -43,18 +43,16 @@ def test_a_model_larger_than_the_memory_is_refused_before_it_is_made(settings, n
 def test_look_ups_larger_than_the_memory_are_refused(tmp_path, monkeypatch):
     """A legal length and a legal batch may be too much together."""
     monkeypatch.setattr(memory_budget, "get_free_memory", lambda: 8 * 10**9)
-    with raises("out-of-memory", ConfigError) as error:
+    with raises("out-of-memory", ConfigError):
         start_link_run(tiny_dataset(tmp_path), "dyg-mamba", 0, {"length": 10**6}, CPU, tmp_path / "runs")
-    assert "999,999" in str(error.value)
 
 
 def test_a_stream_larger_than_the_disk_is_refused(monkeypatch):
     """By what its columns take, before any of it is made."""
     free = shutil.disk_usage(".")._replace(free=8 * 10**9)
     monkeypatch.setattr(shutil, "disk_usage", lambda folder: free)
-    with raises("disk-too-small", ConfigError) as error:
+    with raises("disk-too-small", ConfigError):
         generate_stream(GeneratorConfig(events=2**31 - 1))
-    assert "2,147,483,647" in str(error.value)
 
 
 def test_what_is_built_is_counted_whatever_makes_it(monkeypatch):

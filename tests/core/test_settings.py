@@ -54,24 +54,3 @@ def test_every_number_has_bounds_that_hold(kind, name, hint):
         assert str(error.value).startswith(name)
         with pytest.raises((ConfigError, TypeError), match=name):  # TypeError where annotations are checked
             kind(**{name: value})
-
-
-@pytest.mark.parametrize(
-    ("model", "settings", "value"),
-    [
-        ("dyg-mamba", {"channels": []}, "got none"),
-        ("dyg-mamba", {"channels": ["node", "place"]}, "got node, place"),
-        ("mamba", {"channels": ["node", "edge", "node"]}, "got node, edge, node"),
-        ("dygformer", {"length": 4, "patch": 5}, "patch=5, length=4"),
-        ("dygformer", {"heads": 3}, "multiple of heads"),
-        ("tcl", {"heads": 3}, "multiple of heads"),
-        ("tgat", {"layers": 5}, "neighbors=20, layers=5"),
-        ("tgat", {"neighbors": 1_000_000, "layers": 100}, "neighbors"),
-    ],
-)
-def test_settings_that_do_not_go_together_are_refused(model, settings, value):
-    """Each value may be right alone."""
-    with pytest.raises(ConfigError) as error:
-        build_config(MODELS[model].config, settings)
-    assert value in str(error.value)
-    assert error.value.code != "error"

@@ -37,9 +37,8 @@ def test_no_path_in_an_archive_leads_out_of_the_folder(tmp_path):
 def test_a_zip_bomb_is_refused_before_it_is_unpacked(tmp_path):
     """More bytes than the entry allows are an error, and nothing is left."""
     (tmp_path / "a.zip").write_bytes(zipped({"x.csv": bytes(10**7)}))
-    with raises("archive-too-large", FileError) as caught:
+    with raises("archive-too-large", FileError):
         unpack_archive(tmp_path / "a.zip", tmp_path / "set", ["x.csv"], [], 10**6)
-    assert "10,000,000 bytes, more than the 1,000,000 " in str(caught.value)
     assert [path.name for path in tmp_path.iterdir()] == ["a.zip"]
 
 

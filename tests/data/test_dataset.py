@@ -208,9 +208,8 @@ def test_foreign_or_false_metadata_is_refused(tmp_path, change, code):
 
 def test_ids_and_nodes_must_agree_and_names_must_be_file_names(tmp_path):
     """One id per node; no name climbs out of the folder."""
-    with raises("id-count", EventError) as caught:
+    with raises("id-count", EventError):
         Dataset.from_events("x", small().store, NodeIds.identity(4))
-    assert "4 ids for 3 nodes" in str(caught.value)
     for name in ("../up", "a/b", "", ".hidden", "-x", "a b"):
         with raises("invalid-dataset-name", ConfigError):
             save_dataset(small(name), tmp_path)
@@ -249,7 +248,7 @@ def test_an_unknown_name_is_an_error_with_folders_and_hints(tmp_path, monkeypatc
     with raises("unknown-columns", FileError) as caught:
         open_dataset(str(table))
     assert f"dygmamba.read('{table}')" in str(caught.value)
-    with pytest.raises(FileError, match=r"none\.npz"):
+    with raises("file-missing", FileError):
         open_dataset(str(tmp_path / "none.npz"))
-    with pytest.raises(FileError, match="folder"):
+    with raises("is-a-folder", FileError):
         open_dataset(str(tmp_path))

@@ -167,9 +167,8 @@ def test_the_size_is_bounded(server, tmp_path):
     """Announced or endless: refused at the limit, nothing kept."""
     for script, limit in (([], 50), ([endless], 10**6)):
         server.body, server.script = BODY, script
-        with raises("download-too-large", DownloadError) as caught:
+        with raises("download-too-large", DownloadError):
             fetch_file(server.url, tmp_path / "data.bin", max_bytes=limit, **QUICK)
-        assert f"{limit:,}" in str(caught.value)
         assert list(tmp_path.glob("data*")) == []
 
 

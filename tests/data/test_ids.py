@@ -99,9 +99,8 @@ def test_sources_may_stand_behind_destinations():
     assert ids.to_node([5, 7, 9], "dst").tolist() == [1, -1, -1]
     assert NodeIds(pa.array([5, 7, 5]), 2).is_source.to_pylist() == [True, True, False]
     for wrong in (NodeIds.identity(3, 1).is_source, column[:2]):
-        with raises("source-count", EventError) as caught:
+        with raises("source-count", EventError):
             NodeIds(pa.array([5, 5, 7]), 2, wrong)
-        assert "2 of 3 nodes" in str(caught.value)
 
 
 def test_unknown_ids_are_minus_one_and_text_equals_number():
@@ -117,15 +116,12 @@ def test_impossible_ids_are_refused():
     """Repeated ids, odd types, too many sources and nodes beyond the end are errors."""
     with raises("node-ids-not-unique", EventError):
         NodeIds(pa.array([1, 1]))
-    with raises("node-id-type", EventError) as caught:
+    with raises("node-id-type", EventError):
         NodeIds(pa.array([1.5]))
-    assert "double" in str(caught.value)
-    with raises("source-count", EventError) as caught:
+    with raises("source-count", EventError):
         NodeIds.identity(2, 3)
-    assert "3 sources" in str(caught.value)
-    with raises("unknown-node", NotFoundError) as caught:
+    with raises("unknown-node", NotFoundError):
         NodeIds.identity(2).to_user([0, 2])
-    assert "node 2 " in str(caught.value)
     assert len(NodeIds(pa.array([1, 1]), sources=1)) == 2
 
 

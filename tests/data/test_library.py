@@ -7,7 +7,6 @@ import sys
 from pathlib import Path
 
 import numpy as np
-import pytest
 
 import dygmamba as dm
 from commands import error_code, invoke
@@ -94,7 +93,7 @@ def test_a_run_on_a_file_outlives_the_file(tmp_path, monkeypatch):
     monkeypatch.chdir("/")
     assert len(open_run_dataset(run, None)) == 1
     np.savez(tmp_path / "arrays.npz", src=[0], dst=[1], t=[2.0])
-    with pytest.raises(FileError, match=r"arrays.npz has changed since"):
+    with raises("dataset-changed", FileError):
         open_run_dataset(run, None)
 
 
@@ -114,7 +113,7 @@ def test_a_version_in_use_is_not_removed(tmp_path, monkeypatch, capsys):
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert "--force" in err
     assert run.path.name in err
-    with pytest.raises(NotFoundError, match=f"mail@{new.version}"):
+    with raises("unknown-dataset", NotFoundError):
         dm.remove("mail@00000000", data_dir="data")
     assert dm.remove(f"mail@{new.version}", data_dir="data") == [f"mail@{new.version}"]
     assert open_dataset("mail", tmp_path / "data").digest == old.digest

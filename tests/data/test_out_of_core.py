@@ -19,6 +19,7 @@ from dygmamba.data.generate.stream import GeneratorConfig, generate_stream, simu
 from dygmamba.data.readers import ReadOptions, columnar, delimited, read_dataset
 from dygmamba.data.storage.dataset import Dataset, load_dataset, save_dataset
 from dygmamba.data.storage.mapped_columns import ScratchColumn, merge_sorted_runs
+from raising import raises
 
 TINY = 20_000  # bytes: a few dozen rows at a time
 
@@ -159,11 +160,8 @@ def test_a_full_disk_is_one_sentence_and_leaves_nothing(tmp_path, small_blocks, 
         full = Full()
         full.left = writes
         monkeypatch.setattr(writing, "disk", full)
-        with pytest.raises(
-            WriteError, match="No space left on device; free space or choose another folder"
-        ) as caught:
+        with raises("write-failed", WriteError):
             save_dataset(read_dataset(path, options), tmp_path / "out")
-        assert "\n" not in str(caught.value)
         assert not list((tmp_path / "room").iterdir())
         assert not (tmp_path / "out").exists()
 

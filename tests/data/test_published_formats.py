@@ -89,9 +89,8 @@ def test_dyglib_features_are_indexed_by_idx_and_unused_ids_remain(tmp_path):
     assert dataset.store.features.edge.tolist() == [[5.0], [7.0]]
     assert dataset.store.features.node.tolist() == node[1:].tolist()
     np.save(tmp_path / "ml_toy.npy", edge[:2])
-    with raises("row-count-differs") as caught:
+    with raises("row-count-differs"):
         read_dataset(tmp_path / "ml_toy.csv")
-    assert "has 2 rows, but the events need 3" in str(caught.value)
     np.save(tmp_path / "ml_toy.npy", np.array([{}], dtype=object))
     with raises("file-damaged"):
         read_dataset(tmp_path / "ml_toy.csv")

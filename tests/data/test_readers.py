@@ -1,7 +1,6 @@
 """CSV and Parquet readers: events come back sorted by time, exact, under the user's own ids."""
 
 import gzip
-from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta, timezone
 from decimal import Decimal
 from fractions import Fraction
@@ -233,20 +232,6 @@ def test_bipartite_sources_and_destinations_are_different_nodes(tmp_path):
     both = read_dataset(path, ReadOptions(bipartite=True))
     assert (both.store.bipartite, both.store.num_nodes, both.ids.sources) == (True, 3, 2)
     assert both.store.dst.tolist() == [2, 2]
-
-
-def test_options_are_checked():
-    """An unknown unit, a long delimiter or an unknown format is a ConfigError that lists the choices."""
-    for delimiter in (", ", "é", ""):
-        with raises("bad-delimiter", kind=ConfigError):
-            ReadOptions(delimiter=delimiter)
-    with raises("unknown-time-unit", kind=ConfigError) as caught:
-        ReadOptions(time_unit="h")
-    assert "auto, s, ms" in str(caught.value)
-    with raises("unknown-format", kind=ConfigError) as caught:
-        read_dataset(Path(__file__), format="excel")
-    assert "auto, csv" in str(caught.value)
-    assert replace(ReadOptions(), delimiter="\t").delimiter == "\t"
 
 
 @pytest.mark.parametrize("suffix", ["csv", "jsonl", "parquet"])

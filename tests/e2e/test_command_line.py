@@ -5,9 +5,12 @@ import json
 from importlib import import_module
 
 import pytest
+import typer
 
 from commands import error_code, invoke
-from dygmamba.cli import COMMANDS, DATA_COMMANDS, LIVE_COMMANDS
+from dygmamba.cli import COMMANDS, DATA_COMMANDS, LIVE_COMMANDS, app
+from dygmamba.cli.options import parse_seeds
+from dygmamba.models import MODELS
 
 
 @pytest.mark.parametrize(
@@ -41,6 +44,10 @@ def test_an_error_has_its_code_in_json(monkeypatch, capsys, tmp_path, words, cod
     assert err == f"error: {json.loads(out)['error']['message']}\n"
 
 
+def test_seeds_are_numbers_and_ranges():
+    assert parse_seeds("0-2,7") == [0, 1, 2, 7]
+
+
 def test_the_number_of_processes_reaches_training_and_refit(monkeypatch, capsys, tmp_path):
     """`--processes` is an argument of the api; what is wrong with the others is said before anything is started."""
     calls = []
@@ -72,3 +79,35 @@ def test_only_the_first_of_several_processes_prints(monkeypatch, capsys):
         assert progress is SILENT
     _print_runs([], [], True)
     assert capsys.readouterr() == ("", "")
+
+
+def test_models_and_version_tell_what_they_are_asked(monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", "160")
+    code, out, _ = invoke(monkeypatch, capsys, "models", "dyg-mamba")
+    assert code == 0
+    assert all(name in out for name in MODELS["dyg-mamba"].settings)
+    assert "1 to 1,000,000" in out
+    assert "tokens per sequence, including the query node" in out
+    code, out, _ = invoke(monkeypatch, capsys, "models", "dyg-mamba", "--json")
+    assert json.loads(out)["settings"]["length"]["default"] == 32
+    code, out, _ = invoke(monkeypatch, capsys, "--version")
+    assert (code, out.split()[0]) == (0, "dygmamba")
+
+
+def test_help_shows_a_default_for_every_option(monkeypatch, capsys):
+    """Whatever is left out, `--help` says what holds, for all commands; flags that are off say so by their name."""
+    group = typer.main.get_command(app)
+    names = [name for name in group.commands if name != "data"]
+    commands = [group.get_command(None, name) for name in names]
+    commands += group.get_command(None, "data").commands.values()
+    assert len(commands) >= 16
+    for command in commands:
+        for option in (
+            one for one in command.params if one.param_type_name == "option" and one.name != "help"
+        ):
+            shown = option.default is not None or option.required or isinstance(option.show_default, str)
+            assert shown, (command.name, option.name)
+    monkeypatch.setenv("COLUMNS", "200")
+    _, out, _ = invoke(monkeypatch, capsys, "train", "--help")
+    assert "[default: (0.7,0.15,0.15)]" in out
+    assert "[default: (dyg-mamba-counts on a GPU, else trees)]" in out

@@ -79,20 +79,6 @@ def test_one_row_is_a_dataset(monkeypatch, capsys, tmp_path):
     assert "surprise" in out
 
 
-def test_missing_files_folders_and_names(monkeypatch, capsys, tmp_path):
-    """What is not there, or is a folder, is said in one sentence too."""
-    data = ("--data-dir", str(tmp_path))
-    for words, sentence in (
-        (("import", str(tmp_path / "none.csv"), *data), "does not exist"),
-        (("import", str(tmp_path), *data, "--out", "x"), "is a folder"),
-        (("describe", "nothing", *data), "there is no dataset 'nothing'"),
-        (("describe", str(tmp_path / "x.safetensors")), "missing"),
-    ):
-        code, out, err = call(monkeypatch, capsys, *words)
-        assert (code, out, err.count("\n")) == (2, "", 1)
-        assert sentence in err
-
-
 def test_the_real_process_shows_no_traceback(tmp_path):
     """In a process of its own, too: exit code 2 and one sentence."""
     (tmp_path / "bad.csv").write_text("src,dst,time\n1,2,soon\n")

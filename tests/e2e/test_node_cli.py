@@ -174,37 +174,20 @@ def test_an_own_csv_with_names_and_a_label_column(call, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("words", "expected", "value"),
+    ("words", "expected"),
     [
-        (["small", "--finetune"], "option-of-node-task", "--finetune"),
-        (["small", "--balance"], "option-of-node-task", "--balance"),
-        (["small", "--backbone", "x"], "option-of-node-task", "--backbone"),
-        (["small", "--task", "edge"], "unknown-task", "edge"),
-        (["--resume", "x", "--task", "node"], "not-a-run", "x"),
-        (["bare", "--task", "node"], "no-labels", "labels"),
-        (["late", "--task", "node"], "one-class", "0 positive"),
-        (["small", "--task", "node", "--model", "edgebank"], "model-needs-no-training", "edgebank"),
-        (["small", "--task", "node", "--set", "lenght=3"], "unknown-setting", "did you mean 'length'"),
-        (["small", "--task", "node", "--backbone", "no-such-run"], "not-a-run", "no-such-run"),
-        (
-            ["small", "--task", "node", "--backbone", "RUN", "--model", "tgn"],
-            "backbone-other-model",
-            "--model",
-        ),
-        (
-            ["small", "--task", "node", "--backbone", "RUN", "--set", "length=3"],
-            "unknown-setting",
-            "'length'",
-        ),
-        (["other", "--task", "node", "--backbone", "RUN"], "backbone-other-dataset", "'other'"),
+        (["bare"], "no-labels"),
+        (["late"], "one-class"),
+        (["small", "--backbone", "RUN", "--model", "tgn"], "backbone-other-model"),
+        (["small", "--backbone", "RUN", "--set", "length=3"], "unknown-setting"),
+        (["other", "--backbone", "RUN"], "backbone-other-dataset"),
     ],
 )
-def test_a_users_mistake_is_one_sentence_and_exit_code_2(call, backbone, tmp_path, words, expected, value):
+def test_data_or_a_backbone_that_does_not_fit(call, backbone, tmp_path, words, expected):
     """No traceback, one line on stderr, exit code 2, and no run folder."""
     words = [str(backbone) if word == "RUN" else word for word in words]
-    code, out, errors = call("train", *words, "--json")
+    code, out, errors = call("train", *words, "--task", "node", "--json")
     assert (code, error_code(out), errors.count("\n")) == (2, expected, 1), errors
-    assert value in errors
     assert not (tmp_path / "runs").exists()
 
 

@@ -206,10 +206,7 @@ def test_the_lines_of_the_first_process_arrive_in_order():
     assert run_script(script, 3) == [f"0 {number} é" for number in range(1000)]
 
 
-def test_impossible_numbers_of_processes_are_an_error(monkeypatch, tmp_path, data):
-    """No processes, and processes inside of a process."""
-    with raises("processes-not-positive", ConfigError):
-        dm.train(data, MODEL, processes=0, out=tmp_path, device="cpu")
+def test_processes_inside_of_a_process_are_an_error(monkeypatch, tmp_path, data):
     for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR"):
         monkeypatch.setenv(name, "1")
     with raises("nested-processes", ConfigError):

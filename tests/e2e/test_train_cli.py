@@ -12,7 +12,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from commands import error_code, invoke
+from commands import fail, invoke
 from dygmamba.cli import app
 from dygmamba.data.events.ids import NodeIds
 from dygmamba.data.generate.stream import GeneratorConfig, generate_stream
@@ -111,36 +111,6 @@ def test_evaluating_a_run_gives_all_settings_and_its_own_numbers(whole, folder, 
     assert random == {row["setting"]: row["ap"] for row in whole if row["split"] == "test"}
 
 
-@pytest.mark.parametrize(
-    ("words", "expected", "value"),
-    [
-        (["train"], "dataset-or-resume", "--resume"),
-        (["train", "small", "--seeds", "x"], "malformed-seeds", "'x'"),
-        (["train", "small", "--set", "lenght=3"], "unknown-setting", "did you mean 'length'"),
-        (["train", "small", "--set", "length=0"], "setting-out-of-bounds", "at least 1"),
-        (["train", "--resume", "no-such-run"], "not-a-run", "no-such-run"),
-        (["train", "small", "--model", "nothing"], "unknown-model", "nothing"),
-        (["evaluate", "small", "--model", "dyg-mamba"], "model-needs-training", "dygmamba train small"),
-        (["evaluate", "small", "--negatives", "hard"], "unknown-negatives", "hard"),
-    ],
-)
-def test_a_users_mistake_is_one_sentence_and_exit_code_2(
-    folder, tmp_path, monkeypatch, capsys, words, expected, value
-):
-    """No traceback, one line on stderr, exit code 2."""
-    from dygmamba.cli import main
-
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "argv", ["dygmamba", *words, "--data-dir", str(folder), "--json"])
-    with pytest.raises(SystemExit) as stop:
-        main()
-    assert stop.value.code == 2
-    printed = capsys.readouterr()
-    assert error_code(printed.out) == expected
-    assert value in printed.err
-    assert printed.err.count("\n") == 1
-
-
 def test_a_run_that_diverges_is_one_sentence_and_has_no_results(folder, tmp_path, monkeypatch, capsys):
     """One step too large: exit code 2, no results, no best weights."""
     words = ["train", "small", "--epochs", "1", *SETTINGS, "--set", "lr=1e4", "--set", "batch=100000"]
@@ -173,9 +143,8 @@ def test_a_damaged_checkpoint_is_a_note_and_the_one_before_is_taken(
 def test_an_answer_never_takes_the_place_of_a_device(whole, folder, tmp_path, monkeypatch, capsys):
     """`predict --out /dev/null`: refused, and the device is still one."""
     words = ["predict", whole[0]["run"], "--sources", "1", "--top", "2", "--out", "/dev/null"]
-    code, errors = in_process(folder, tmp_path, monkeypatch, capsys, words)
-    assert code == 2
-    assert "it is a device; give the name of a file" in errors
+    code, _ = fail(monkeypatch, capsys, *words, "--device", "cpu", "--data-dir", folder)
+    assert code == "not-a-regular-file"
     assert Path("/dev/null").is_char_device()
 
 

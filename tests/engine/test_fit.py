@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file, save
 
 from dygmamba.core.deadline import Deadline
-from dygmamba.core.errors import ConfigError, FileError, Interrupted, NotFoundError, ScoreError
+from dygmamba.core.errors import ConfigError, FileError, Interrupted, ScoreError
 from dygmamba.data.events.ids import NodeIds
 from dygmamba.data.generate.stream import GeneratorConfig, generate_stream
 from dygmamba.data.storage.dataset import Dataset, Origin, save_dataset
@@ -20,7 +20,7 @@ from dygmamba.engine.run_directory import RunDirectory
 from dygmamba.engine.visibility import VisibilityRule
 from dygmamba.runs.evaluation import evaluate_link_scorer
 from dygmamba.runs.link_training import resume_link_run, start_link_run
-from dygmamba.runs.opening import choose_device, open_run
+from dygmamba.runs.opening import open_run
 from dygmamba.runs.provenance import extend_run
 from observers import StepCounter
 from raising import raises
@@ -222,19 +222,6 @@ def test_a_run_does_not_open_with_other_data(finished, tmp_path):
             open_run(finished.path, CPU, tmp_path)
     finally:
         away.rename(own)
-
-
-def test_unknown_settings_and_models_are_an_error(dataset, tmp_path):
-    """Unknown setting, unknown model, a model without training, an unknown device."""
-    with raises("unknown-setting", ConfigError) as error:
-        start_link_run(dataset, "dyg-mamba", 0, {"lenght": 3}, CPU, tmp_path)
-    assert "did you mean 'length'" in str(error.value)
-    with raises("unknown-model", NotFoundError):
-        start_link_run(dataset, "dygmamba", 0, {}, CPU, tmp_path)
-    with raises("model-needs-no-training", ConfigError):
-        start_link_run(dataset, "edgebank", 0, {}, CPU, tmp_path)
-    with raises("unknown-device", ConfigError):
-        choose_device("gpu")
 
 
 def test_the_run_directory_holds_what_is_needed_to_repeat_the_run(finished):

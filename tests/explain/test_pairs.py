@@ -296,24 +296,3 @@ def test_the_command_shows_a_table_and_writes_pages(letter_runs, monkeypatch, ca
     ElementTree.fromstring(svg.read_text("utf-8"))
     found = letter_runs["link"].explain(("ann", "bob"), orders=1)
     assert "<i>" not in render_explanation(replace(found, src="<i>", notes=("<i>",)))
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        ((), "say what to explain: --pair a,b"),
-        (("--pair", "ann"), "two ids with a comma between them"),
-        (("--pair", "a,b,c"), "in double quotes"),
-        (("--node", "ann"), "explains a pair"),
-        (("--pair", "ann,bob", "--out", "x.png"), "name.html, or a picture, name.svg"),
-        (("--pair", "ann,bob", "--at", "2001-01-01"), "is strictly before 2001-01-01"),
-        (("--pair", "ann,bob", "--at", "noon"), "--at takes a date"),
-    ],
-)
-def test_a_mistake_on_the_command_line_is_one_sentence(letter_runs, monkeypatch, capsys, words, said):
-    """Exit code 2 and what to do."""
-    code, out, err = invoke(monkeypatch, capsys, "explain", str(letter_runs["link"].path), *words)
-    assert (code, out) == (2, "")
-    assert said in err
-    assert err.startswith("error: ")
-    assert err.count("\n") == 1

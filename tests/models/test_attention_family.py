@@ -8,7 +8,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dygmamba.config import build_config, find_preset, load_presets
-from dygmamba.core.errors import ConfigError
 from dygmamba.data.events.event_store import EventStore, FeatureTable
 from dygmamba.models import MODELS
 from dygmamba.models.base import DatasetFacts
@@ -191,19 +190,3 @@ def test_sampled_scores_follow_the_seed_and_see_no_later_event(name, sampling):
 
     assert all(torch.equal(a, b) for a, b in zip(once(store), once(store), strict=True))
     assert all(torch.equal(a, b) for a, b in zip(once(store), once(changed(store, 4)), strict=True))
-
-
-@pytest.mark.parametrize(
-    ("name", "wrong"),
-    [
-        ("tgat", {"neighbors": 0}),
-        ("graphmixer", {"dropout": 1.0}),
-        ("tcl", {"heads": 3}),
-        ("dygformer", {"patch": 0}),
-        ("dygformer", {"heads": 3}),
-    ],
-)
-def test_impossible_settings_are_refused(name, wrong):
-    """A setting no model can be built from is an error that names it."""
-    with pytest.raises(ConfigError, match=next(iter(wrong))):
-        build_config(MODELS[name].config, TINY[name] | wrong)

@@ -67,8 +67,7 @@ class Asking(Encoder):
 def test_an_elastic_model_with_a_look_up_that_cannot_be_cut_is_refused(request_):
     """Fewer entries per hop are other paths, and fewer draws other entries; without `elastic` both are fine."""
     recent = NeighborRequest((3,))
-    with raises("not-elastic", ConfigError) as error:
+    with raises("not-elastic", ConfigError):
         EncoderScorer(Asking(recent, request_, elastic=True))
-    assert "Asking" in str(error.value)
     assert EncoderScorer(Asking(recent, request_, elastic=False)).requests == (recent, request_)
     assert EncoderScorer(Asking(recent, recent, elastic=True)).elastic

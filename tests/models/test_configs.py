@@ -8,7 +8,6 @@ from typing import get_args
 import pytest
 
 from dygmamba.core import choices
-from dygmamba.core.errors import ConfigError
 from dygmamba.core.setting_descriptions import describe_allowed, describe_settings
 from dygmamba.data.generate.process import LAWS
 from dygmamba.data.readers.options import FORMATS, TIME_UNITS
@@ -31,7 +30,6 @@ from dygmamba.studies.studies import STUDIES
 from dygmamba.tasks.link import SETTINGS, SPLITS
 from dygmamba.tasks.losses import LOSSES
 from dygmamba.tasks.training_negatives import TRAINING_NEGATIVES
-from raising import raises
 
 LIGHT = """
 import sys
@@ -114,16 +112,3 @@ def test_names_are_those_of_the_implementations():
     for listed, implemented in pairs:
         assert sorted(listed) == sorted(implemented)
     assert configs.MAX_STATES == MOST_ROWS
-
-
-def test_unknown_channels_are_errors():
-    for wrong in ((), ("node", "node"), ("nodes",)):
-        with raises("bad-channels", ConfigError):
-            configs.DyGMambaConfig(channels=wrong)
-        with raises("bad-channels", ConfigError):
-            configs.DyGMambaCountsConfig(channels=wrong)
-    with raises("bad-channels", ConfigError):
-        configs.DyGMambaConfig(channels=("time", "walks"))
-    with raises("bad-pair-features", ConfigError) as error:
-        configs.DyGMambaCountsConfig(pair_features=("time",))
-    assert "time" in str(error.value)

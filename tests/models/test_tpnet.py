@@ -10,14 +10,12 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from contract_cases import sample_store
 from dygmamba.config import build_config, find_preset, load_presets
-from dygmamba.core.errors import ConfigError
 from dygmamba.data.catalogue.known_datasets import find_entry
 from dygmamba.data.events.event_store import EventStore
 from dygmamba.models import MODELS
 from dygmamba.models.base import DatasetFacts
 from dygmamba.sampling.index import NeighborIndex, gather_view
 from dygmamba.sampling.view import PairBatch
-from raising import raises
 
 SPEC = MODELS["tpnet"]
 YEAR = 365 * 86400
@@ -121,11 +119,6 @@ def test_a_bank_of_decays_follows_the_data():
     assert build(hours, decay=0.0, decays=5).requests[1].decays == pytest.approx(
         [3600 * rate for rate in bank]
     )
-
-
-def test_a_bank_and_a_decay_exclude_each_other():
-    with raises("bad-decays", ConfigError):
-        build(sample_store(), decay=0.5, decays=2)
 
 
 @pytest.mark.parametrize("bank", [{}, {"decay": 0.0, "decays": 3}], ids=["single", "bank"])

@@ -173,9 +173,8 @@ def test_a_model_of_event_types_alone_needs_some():
     spec = MODELS["dyg-mamba-counts"]
     only = {"channels": ["event-types"], "pair_features": [], "tables": "concat"}
     config = build_config(spec.config, TINY["dyg-mamba-counts"] | only)
-    with raises("no-event-types", ConfigError) as caught:
+    with raises("no-event-types", ConfigError):
         spec.build(config, facts)
-    assert "categorical" in str(caught.value)
 
 
 def test_the_papers_model_does_not_read_types_by_default():

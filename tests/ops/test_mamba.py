@@ -122,8 +122,7 @@ def test_a_mamba_block_takes_it_unchanged(dtype):
 def test_impossible_groups_and_complex_inputs_are_errors():
     """Groups that do not divide the channels, complex numbers."""
     first, _ = inputs()
-    with raises("scan-group-mismatch", ConfigError) as error:
+    with raises("scan-group-mismatch", ConfigError):
         dm.ops.selective_scan_fn(*first[:3], torch.ones(Q, 3, N, L), torch.ones(Q, 3, N, L))
-    assert "3 groups" in str(error.value)
     with raises("complex-scan-input", ConfigError):
         dm.ops.selective_scan_fn(*first[:2], first[2] + 0j, *first[3:])

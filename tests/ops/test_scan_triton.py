@@ -176,12 +176,10 @@ def test_what_the_kernels_cannot_do_is_refused() -> None:
     from dygmamba.ops.scan import triton as fused
 
     x = inputs(1, 2, 2, 2)
-    with raises("bad-op-dtype", ConfigError) as error:
+    with raises("bad-op-dtype", ConfigError):
         fused.forward(x._replace(u=x.u.double()), "zoh", False, False)
-    assert "float64" in str(error.value)
-    with raises("too-many-states", ConfigError) as error:
+    with raises("too-many-states", ConfigError):
         fused.forward(x._replace(A=x.A.new_ones(2, 65)), "zoh", False, False)
-    assert "65" in str(error.value)
 
 
 @pytest.mark.parametrize("entry", ["span", "delta"])

@@ -12,7 +12,6 @@ from dygmamba.report.charts import draw_chart
 from dygmamba.report.decisions import build_decisions_section, evaluate_threshold
 from dygmamba.runs.queries import Predictions
 from dygmamba.runs.test_predictions import StoredPredictions
-from raising import raises
 
 SCORE = np.array([0.95, 0.8, 0.6, 0.2, 0.7, 0.4, 0.3, 0.1])
 IS_REAL = np.array([1, 1, 1, 1, 0, 0, 0, 0], dtype=bool)
@@ -69,16 +68,3 @@ def make_predictions(times):
 def test_alerts_are_the_rows_above_the_threshold_and_the_best_of_each_day(times, options, kept):
     table = select_alerts(make_predictions(times), **options)[0].table
     assert table["score"].to_pylist() == kept
-
-
-@pytest.mark.parametrize(
-    ("options", "code"),
-    [
-        ({"per_day": 1}, "times-without-days"),
-        ({"costs": "1"}, "malformed-costs"),
-        ({"costs": "1,2", "threshold": 0.5}, "threshold-and-costs"),
-    ],
-)
-def test_impossible_selections_are_errors(options, code):
-    with raises(code):
-        select_alerts(make_predictions([1.0, 2.0, 3.0, 4.0]), **options)

@@ -74,6 +74,5 @@ def test_every_table_loads_and_an_unknown_one_is_an_error():
     }
     assert nodes["Wikipedia", "DyG-Mamba"] == 88.58
     assert nodes["Wikipedia", "EdgeBank"] is None
-    with raises("unknown-paper-table", kind=NotFoundError) as caught:
+    with raises("unknown-paper-table", kind=NotFoundError):
         load_table("nope")
-    assert "transductive_ap_rnd" in str(caught.value)

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import dygmamba as dm
-from commands import error_code, invoke
+from commands import invoke
 from dygmamba.core.errors import FileError, Interrupted
 from dygmamba.engine.fit import Trainer
 from dygmamba.runs import backtest, backtest_periods
@@ -214,25 +214,6 @@ def test_periods_cover_the_stream(data, start):
     assert all(len(period) for period in periods)
 
 
-@pytest.mark.parametrize(
-    ("code", "change"),
-    [
-        ("invalid-every", {"every": "often"}),
-        ("invalid-window", {"window": "0d"}),
-        ("invalid-start", {"start": "soon"}),
-        ("too-many-periods", {"every": 1}),
-        ("backtest-without-period", {"start": "2200-01-01"}),
-        ("backtest-too-few-events", {"window": "1s"}),
-        ("unknown-setting", {"no_such_setting": 3}),
-    ],
-)
-def test_wrong_arguments_are_refused(data, tmp_path, code, change):
-    """Before anything is trained."""
-    with raises(code):
-        dm.backtest(data, "trees", **{"every": "1d", "out": tmp_path / "out", **change})
-    assert not (tmp_path / "out" / "backtest.json").exists()
-
-
 def test_the_command_reads_a_finished_backtest(data, start, whole, tmp_path, monkeypatch, capsys):
     """It prints AP by period and what it says, and the page has a chart per metric; a mistake is one sentence."""
     dm.save(data, data_dir=tmp_path)
@@ -257,6 +238,3 @@ def test_the_command_reads_a_finished_backtest(data, start, whole, tmp_path, mon
     assert all(f"{name} by period" in page for name in ("Difference of AP", "AP", "AUC", "log loss", "MRR"))
     table = (whole.folder / "periods.csv").read_text().splitlines()
     assert len(table) == 1 + len(whole.rows)
-    code, out, err = invoke(monkeypatch, capsys, *words, "--every", "soon", "--json")
-    assert (code, error_code(out)) == (2, "invalid-every")
-    assert "--every" in err

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from dygmamba.cli import main
-from dygmamba.core.errors import ConfigError, NotFoundError
+from dygmamba.core.errors import NotFoundError
 from dygmamba.runs.calibration import load_saved_calibration
 from dygmamba.runs.node_training import open_node_run
 from dygmamba.tasks.calibration import fit_calibration
@@ -57,9 +57,8 @@ def test_nothing_at_or_after_the_time_is_seen(node_run):
         assert before["score"].tolist() == pytest.approx(after["score"].tolist(), abs=1e-6)
     later = more.classify(at="2024-05-20T00:00:01").to_pandas()
     assert set(later["node"]) == {*PEOPLE, "newcomer"}
-    with raises("no-source-yet", NotFoundError) as caught:
+    with raises("no-source-yet", NotFoundError):
         node_run.classify(at="2020-01-01")
-    assert "2020-01-01" in str(caught.value)
 
 
 def test_the_prior_is_that_of_the_validation_period(node_run):
@@ -102,9 +101,3 @@ def test_a_node_run_takes_no_pairs(ask, tmp_path, words):
     code, out, err = ask(*words.replace("x.csv", str(tmp_path / "x.csv")).split())
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert f"leave out {words.split()[0]}" in err
-
-
-def test_k_is_at_least_one(node_run):
-    """0 is an error."""
-    with raises("k-not-positive", ConfigError):
-        node_run.classify(k=0)

@@ -87,15 +87,6 @@ def test_candidates_of_a_ranked_event_carry_its_columns():
     assert torch.equal(pairs.columns.row, split.val[pairs.group])
 
 
-@pytest.mark.parametrize("model", ["trees", "dyg-mamba-counts"])
-def test_a_dataset_without_columns_has_no_query_columns(model, tmp_path):
-    """A setting that would change nothing is refused before a run directory is made."""
-    data = dm.generate(nodes=40, events=600, communities=4)
-    with raises("no-query-columns", ConfigError):
-        dm.train(data, model, out=tmp_path, device="cpu", query_columns=True)
-    assert not list(tmp_path.rglob("config.toml"))
-
-
 def test_a_query_brings_the_columns_that_the_run_reads(runs, tmp_path):
     """Scores depend on the given columns if and only if the run reads them; a missing one is an error."""
     store = purchases().store

@@ -358,21 +358,3 @@ def test_a_calibration_belongs_to_its_weights_and_has_a_checksum(copy, run):
         path.write_text(text)
         with raises("damaged-calibration", FileError):
             load_calibration(folder)
-
-
-@pytest.mark.parametrize(
-    ("words", "part"),
-    [
-        ("--nodes p1", "give --pairs instead of --nodes"),
-        ("", "--pairs"),
-        ("--sources p1", "--sources needs a ranking"),
-        ("--sources p1 --candidates p2", "--sources needs a ranking"),
-        ("--pairs x.csv --only-new", "--only-new needs a ranking"),
-        ("--sources p1 --top 3 --candidates nobody", "candidate nobody has no event"),
-    ],
-)
-def test_a_mistake_is_one_line(run, ask, words, part):
-    """Exit code 2, nothing on stdout, one line."""
-    code, out, err = ask(run.path, *words.split())
-    assert (code, out, err.count("\n")) == (2, "", 1)
-    assert part in err

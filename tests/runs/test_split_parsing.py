@@ -197,35 +197,6 @@ def test_without_a_split_all_events_are_trained_on(data):
     assert not split.new_nodes.any()
 
 
-@pytest.mark.parametrize(
-    "given",
-    [
-        "0.7",
-        "0.7,0.2,0.2",
-        "0.5,x,0.1",
-        "1,0,0",
-        "0.2,0.2,0.2,0.4",
-        "2024-05-05,soon",
-        "",
-        "2024-05-08,2024-05-05",
-    ],
-)
-def test_an_invalid_split_is_refused(data, given):
-    """Wrong numbers, wrong sums, wrong times, the wrong order."""
-    with raises("split-order" if given.startswith("2024-05-08") else "invalid-split", ConfigError):
-        parse_split(data, given)
-
-
-def test_times_outside_of_the_stream_are_refused(data):
-    """Dates before it and after it; dates of a stream of plain numbers."""
-    for given in ("2020-01-01,2024-05-05", "2024-05-05,2031-01-01"):
-        with raises("split-outside-stream", ConfigError):
-            parse_split(data, given)
-    numbers = dm.read({"src": [1, 2, 3], "dst": [2, 3, 1], "time": [1, 2, 3]})
-    with raises("dates-for-plain-times", FileError):
-        parse_split(numbers, "2024-05-05,2024-05-06")
-
-
 def test_a_run_keeps_its_split(data, tmp_path):
     """In config.toml, in each row of the results, and when it is opened, evaluated and resumed."""
     (run,) = dm.train(data, "trees", split="2024-05-05,2024-05-08", out=tmp_path, **TREES)

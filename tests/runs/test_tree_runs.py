@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import dygmamba as dm
-from dygmamba.core.errors import ConfigError, FileError, Interrupted
+from dygmamba.core.errors import FileError, Interrupted
 from dygmamba.engine.checkpoint import load_best, read_checkpoint, save_checkpoint
 from dygmamba.engine.run_directory import RunDirectory
 from dygmamba.models.base import DatasetFacts
@@ -102,12 +102,6 @@ def test_trees_with_other_features_are_refused(data, trained):
 def opened_scorer(path):
     run = open_run(path, CPU)
     return run.scorer, run.stream
-
-
-def test_trees_have_no_embeddings(trained):
-    """The error says so."""
-    with raises("model-without-encoder", ConfigError):
-        dm.open(trained.path).embed([3])
 
 
 def test_any_model_can_be_trained_against_seen_pairs(data, tmp_path):

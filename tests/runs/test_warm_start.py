@@ -280,5 +280,3 @@ def test_the_command_starts_from_a_run(frame, earlier, tmp_path, monkeypatch, ca
     code, out, err = invoke(monkeypatch, capsys, *words, "--model", "tgn")
     assert (code, error_code(out)) == (2, "start-other-model")
     assert "--from" not in err
-    code, out, _ = invoke(monkeypatch, capsys, "train", "--resume", str(made), "--from", str(made), "--json")
-    assert (code, error_code(out)) == (2, "fixed-by-run")

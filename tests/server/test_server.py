@@ -17,7 +17,6 @@ import pytest
 
 import dygmamba as dm
 from browser import find_browser
-from commands import invoke
 from dygmamba.api.client import Client
 from dygmamba.api.serving import parse_source
 from dygmamba.live.growing_file import GrowingFile
@@ -304,21 +303,3 @@ def test_addresses_of_sources():
     for text in ("kafka://host:9092", "kafka:///mail", "amqp://host/mail"):
         with raises("unknown-source"):
             parse_source(text)
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["--host", "0.0.0.0"], "set a token"),
-        (["--token", "short"], "at least 16"),
-        (["--port", "99999"], "between 0 and 65535"),
-        ([], "is not a run"),
-    ],
-)
-def test_a_wrong_command_is_one_sentence(monkeypatch, capsys, tmp_path, words, said):
-    """What is wrong is said before torch or the server is imported."""
-    monkeypatch.chdir(tmp_path)
-    code, out, err = invoke(monkeypatch, capsys, "serve", "nothing", "--state", "state", *words)
-    assert (code, out, err.count("\n")) == (2, "", 1)
-    assert said in err
-    assert not (tmp_path / "state").exists()

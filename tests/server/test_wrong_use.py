@@ -1,21 +1,18 @@
 """What an operator may do wrong with `serve` and `live`: one sentence, exit code 2, and no event is lost."""
 
 import json
-import os
 import shutil
 import socket
 import sqlite3
-import subprocess
-import sys
 import warnings
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 
-import bad_places
 import dygmamba as dm
-from commands import invoke
+from command_runner import run_lines
+from commands import fail
 from dygmamba.core.errors import DygWarning
 from dygmamba.live.event_log import LOG_FILE, LogReader
 from dygmamba.live.snapshots import MANIFEST, list_snapshots
@@ -42,14 +39,13 @@ def count_events(folder: Path) -> int:
 
 
 def serve(monkeypatch, capsys, *words) -> str:
-    """The one sentence of a server that does not start; before it opens its port, unless the port is the matter."""
-    code, out, err = invoke(monkeypatch, capsys, "serve", *map(str, words))
+    """The code of the error of a server that does not start; it never says that it listens."""
+    code, err = fail(monkeypatch, capsys, "serve", *words)
     *logged, said = err.splitlines()
-    assert (code, out) == (2, "")
     assert said.startswith("error: ")
     assert "Traceback" not in err
     assert not any(line.startswith("listening") for line in logged), err
-    return said
+    return code
 
 
 def test_a_state_folder_that_cannot_be_used_is_said_before_the_port_is_open(
@@ -58,57 +54,56 @@ def test_a_state_folder_that_cannot_be_used_is_said_before_the_port_is_open(
     """A file, a run directory, a folder in use, a foreign database, and a log of an older or a newer program."""
     (tmp_path / "file").write_text("")
     run = [mail.path, "--port", 0, "--state"]
-    assert "a file is in its place" in serve(monkeypatch, capsys, *run, tmp_path / "file")
-    assert "is a run directory; give another folder" in serve(monkeypatch, capsys, *run, mail.path)
+    assert serve(monkeypatch, capsys, *run, tmp_path / "file") == "write-failed"
+    assert serve(monkeypatch, capsys, *run, mail.path) == "state-is-a-run"
     assert not (mail.path / LOG_FILE).exists()
     with dm.live(mail, state):
-        said = serve(monkeypatch, capsys, *run, state)
-        assert f"process {os.getpid()} is writing {state}" in said
-        code, _, err = invoke(monkeypatch, capsys, "live", "accept", str(state))
-        assert (code, err.count("\n")) == (2, 1)
+        assert serve(monkeypatch, capsys, *run, state) == "folder-locked"
+        code, err = fail(monkeypatch, capsys, "live", "accept", state)
+        assert (code, err.count("\n")) == ("folder-locked", 1)
     assert count_events(state) == 2
-    for pragma, words in (("user_version = 0", "log version 0"), ("application_id = 7", "another program")):
-        copy = shutil.copytree(state, tmp_path / words[:7])
+    for pragma, expected in (
+        ("user_version = 0", "unsupported-log-version"),
+        ("application_id = 7", "not-a-log"),
+    ):
+        copy = shutil.copytree(state, tmp_path / pragma[:4])
         with closing(sqlite3.connect(copy / LOG_FILE)) as database:
             database.execute(f"PRAGMA {pragma}")
         content = (copy / LOG_FILE).read_bytes()
-        assert words in serve(monkeypatch, capsys, *run, copy)
-        code, _, err = invoke(monkeypatch, capsys, "live", "check", str(copy))
-        assert (code, words in err, err.count("\n")) == (2, True, 1)
+        assert serve(monkeypatch, capsys, *run, copy) == expected
+        code, err = fail(monkeypatch, capsys, "live", "check", copy)
+        assert (code, err.count("\n")) == (expected, 1)
         assert (copy / LOG_FILE).read_bytes() == content
     (tmp_path / "text").mkdir()
     (tmp_path / "text" / LOG_FILE).write_text("src,dst,time\n" * 999)
-    assert "is damaged" in serve(monkeypatch, capsys, *run, tmp_path / "text")
+    assert serve(monkeypatch, capsys, *run, tmp_path / "text") == "log-damaged"
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "code"),
     [
-        (["--late", "soon"], "--late takes a time"),
-        (["--on-late", "forget"], "--on-late takes 'refuse' or 'set-aside'"),
-        (["--max-ahead", "never"], "--max-ahead takes a time"),
-        (["--source", "amqp://host/topic"], "kafka://HOST:PORT/TOPIC"),
-        (["--tls-cert", __file__], "both a certificate and a key"),
-        (["--device", "cuda"], "a live run needs --device cpu"),
+        (["--late", "soon"], "invalid-late"),
+        (["--on-late", "forget"], "invalid-on-late"),
+        (["--max-ahead", "never"], "invalid-max-ahead"),
+        (["--source", "amqp://host/topic"], "unknown-source"),
+        (["--tls-cert", __file__], "tls-half-given"),
+        (["--device", "cuda"], "live-needs-cpu"),
     ],
 )
-def test_wrong_options_are_said_before_the_port_is_open(mail, state, monkeypatch, capsys, words, said):
-    assert said in serve(monkeypatch, capsys, mail.path, "--state", state, "--port", 0, *words)
+def test_wrong_options_are_said_before_the_port_is_open(mail, state, monkeypatch, capsys, words, code):
+    assert serve(monkeypatch, capsys, mail.path, "--state", state, "--port", 0, *words) == code
     assert count_events(state) == 2
 
 
 def test_a_run_of_another_dataset_and_a_port_in_use_are_said(mail, trees_run, state, monkeypatch, capsys):
-    words = ("serve", str(trees_run.path), "--state", str(state), "--port", "0")
-    code, _, err = invoke(monkeypatch, capsys, *words)
-    assert (code, err.splitlines()[-1].startswith("error: ")) == (2, True)
-    assert "the run was trained on another one; open it with that run" in err
+    code, err = fail(monkeypatch, capsys, "serve", trees_run.path, "--state", state, "--port", 0)
+    assert (code, err.splitlines()[-1].startswith("error: ")) == ("other-dataset", True)
     assert "the run cannot be opened" not in err  # no line with places in the code
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        said = serve(monkeypatch, capsys, mail.path, "--state", state, "--port", port)
-    assert f"http://127.0.0.1:{port} cannot be opened; give another --port" in said
+        assert serve(monkeypatch, capsys, mail.path, "--state", state, "--port", port) == "port-unavailable"
     assert count_events(state) == 2
 
 
@@ -144,30 +139,24 @@ def test_where_nothing_may_be_written_or_read(mail, state, tmp_path):
     run = ["serve", str(mail.path), "--port", "0", "--state"]
     good = [["live", "check", str(state)], ["live", "backup", str(state), str(saved)]]
     wrong = [
-        [*run, str(state)],
-        [*run, str(closed / "new")],
-        [*run, str(hidden)],
-        ["serve", str(secret), "--port", "0", "--state", str(tmp_path / "new")],
-        ["live", "check", str(hidden)],
-        ["live", "backup", str(hidden), str(tmp_path / "hidden.zip")],
-        ["live", "backup", str(state), str(closed / "saved.zip")],
-        ["live", "restore", str(saved), str(closed / "copy")],
-        ["live", "accept", str(state)],
+        ("folder-not-lockable", [*run, str(state)]),
+        ("write-failed", [*run, str(closed / "new")]),
+        ("file-unreadable", [*run, str(hidden)]),
+        ("file-unreadable", ["serve", str(secret), "--port", "0", "--state", str(tmp_path / "new")]),
+        ("file-unreadable", ["live", "check", str(hidden)]),
+        ("file-unreadable", ["live", "backup", str(hidden), str(tmp_path / "hidden.zip")]),
+        ("write-failed", ["live", "backup", str(state), str(closed / "saved.zip")]),
+        ("write-failed", ["live", "restore", str(saved), str(closed / "copy")]),
+        ("folder-not-lockable", ["live", "accept", str(state)]),
     ]
-    call = [*bad_places.without_rights(), sys.executable, bad_places.__file__]
-    here = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
-    asked = json.dumps([1 << 40, good + wrong, []])
-    done = subprocess.run(call, input=asked, capture_output=True, text=True, env=here)
+    answers = run_lines([*good, *(line for _, line in wrong)], tmp_path, has_rights=False)
     for path in (state, *state.rglob("*"), secret / "config.toml"):
         path.chmod(0o755)
-    assert done.returncode == 0, done.stderr
-    answers = list(zip(good + wrong, json.loads(done.stdout)[0], strict=True))
-    for words, (code, _, err) in answers[: len(good)]:
-        assert (code, err) == (0, ""), (words, err)
-    for words, (code, out, err) in answers[len(good) :]:
-        assert (code, out, err.count("\n")) == (2, "", 1), (words, err)
-        assert err.startswith("error: "), (words, err)
-        assert "damaged" not in err, (words, err)  # what may not be read is not called damaged
+    for line, answer in zip(good, answers, strict=False):
+        assert (answer.exit_code, answer.err) == (0, ""), (line, answer)
+    for (code, line), answer in zip(wrong, answers[len(good) :], strict=True):
+        assert answer.is_one_sentence, (line, answer)
+        assert answer.code == code, (line, answer)
     assert count_events(state) == 2
     assert count_events(dm.restore(saved, tmp_path / "copy")) == 2
 

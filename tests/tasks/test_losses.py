@@ -11,7 +11,7 @@ from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 import dygmamba as dm
 from contract_cases import TINY, TRAINABLE
 from dygmamba.config import build_config
-from dygmamba.core.errors import ConfigError, Interrupted
+from dygmamba.core.errors import Interrupted
 from dygmamba.data.events.splits import chronological_split
 from dygmamba.data.generate.stream import GeneratorConfig, generate_stream
 from dygmamba.engine.checkpoint import read_checkpoint
@@ -31,7 +31,6 @@ from dygmamba.tasks.link import LinkTask
 from dygmamba.tasks.losses import RankingLoss
 from dygmamba.tasks.training_negatives import CandidateDestinations, RandomDestinations
 from observers import StepCounter
-from raising import raises
 
 CPU = torch.device("cpu")
 
@@ -230,20 +229,3 @@ def test_config_and_result_rows_hold_the_loss(tmp_path):
     assert {(row["loss"], row["train_candidates"], row["visible"]) for row in rows} == {
         ("ranking", 4, "strict")
     }
-
-
-@pytest.mark.parametrize(
-    ("model", "settings", "code"),
-    [
-        ("trees", {"train_negatives": "mixed"}, "loss-needs-random-negatives"),
-        ("jodie", {"train_negatives": "mixed"}, "loss-needs-random-negatives"),
-        ("jodie", {"train_negatives": "mixed-odds"}, "loss-needs-random-negatives"),
-        ("jodie", {"train_candidates": 0}, "setting-out-of-bounds"),
-    ],
-)
-def test_settings_that_the_ranking_loss_cannot_use_are_an_error(tmp_path, model, settings, code):
-    """Negatives of other sources, no candidates: an error, and no run directory."""
-    data = dm.generate(nodes=40, events=600, communities=4)
-    with raises(code, ConfigError):
-        dm.train(data, model, loss="ranking", out=tmp_path, device="cpu", **settings)
-    assert not list(tmp_path.glob("*/*/*"))

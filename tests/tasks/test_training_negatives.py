@@ -97,9 +97,8 @@ def test_unknown_train_negatives_are_an_error():
     from dygmamba.config import build_config
     from dygmamba.engine.fit_config import LinkFitConfig
 
-    with raises("setting-of-wrong-type", ConfigError) as error:
+    with raises("setting-of-wrong-type", ConfigError):
         build_config(LinkFitConfig, {"train_negatives": "hard"})
-    assert "random, historical, mixed, mixed-odds" in str(error.value)
 
 
 def test_validation_matches_the_training_negatives():

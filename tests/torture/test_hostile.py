@@ -60,9 +60,8 @@ def test_an_archive_that_would_unpack_to_far_more_is_refused_by_its_own_word(tmp
     """A bomb is not lit: what it says it holds is compared with the limit first."""
     (tmp_path / "a.zip").write_bytes(bomb(random.Random(0)))
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    with raises("archive-too-large", FileError) as caught:
+    with raises("archive-too-large", FileError):
         unpack_archive(tmp_path / "a.zip", tmp_path / "out", MEMBERS, (), LIMIT)
-    assert "300,000,000 bytes" in str(caught.value)
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 50_000
 
 

@@ -15,6 +15,7 @@ from dygmamba.data.storage.dataset import load_dataset
 from dygmamba.engine.run_directory import RunDirectory
 from dygmamba.runs.link_training import resume_link_run, start_link_run
 from dygmamba.runs.opening import open_run
+from raising import raises
 from torture_cases import CPU, SECONDS, SETTINGS, run_in, seeds, state, tally, train
 
 KILLS = 8  # of one run, before it may end
@@ -146,7 +147,7 @@ def test_a_run_in_use_is_refused(data, whole, tmp_path):
     holder = RunDirectory(whole.path)
     holder.lock()
     try:
-        with pytest.raises(FileError, match=r"process \d+ is writing .*; wait until it is done"):
+        with raises("folder-locked", FileError):
             resume_link_run(whole.path, CPU, data)
         open_run(whole.path, CPU, data)
     finally:

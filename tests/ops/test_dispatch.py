@@ -35,6 +35,7 @@ from dygmamba.ops.hash_map import HashMap
 from dygmamba.ops.masked_softmax import masked_softmax
 from dygmamba.ops.pair_attention import pair_attention
 from dygmamba.ops.recent_neighbors import build_adjacency, last_k_before, time_aware_weights
+from dygmamba.ops.residual_norm import add_rms_norm
 from dygmamba.ops.scan import span_scan
 from dygmamba.ops.spectral_bound import spectral_bound
 from dygmamba.ops.split_projection import split_projection
@@ -151,6 +152,7 @@ DIFFERENTIABLE: dict[str, tuple[Any, ...]] = {
     ),
     "conv": (conv_silu, (normal(2, 5, 3), normal(3, 4), normal(3)), masked(2, 5)),
     "spectral_bound": (spectral_bound, (normal(2, 3, 5),)),
+    "residual_norm": (lambda x, branch: add_rms_norm(x, branch), (normal(2, 5, 4), normal(2, 5, 4))),
     "split_projection": (split_projection, (normal(2, 5, 4), normal(6, 4))),
     "gated_sum": (gated_sum, (normal(2, 5, 4), normal(4)), masked(2, 5)),
     "pair_attention": (pair_attention, (normal(2, 5, 12),), masked(2, 5)),
@@ -169,7 +171,7 @@ CALLS: dict[str, Callable[[], list[Tensor]]] = {
     "transitions": followed,
     "gather_rows": gathered,
 }
-GPU_ONLY = {"gather_rows", "masked_softmax"}  # all their kernels are for a GPU
+GPU_ONLY = {"gather_rows", "masked_softmax", "residual_norm"}  # all their kernels are for a GPU
 
 
 def watch(monkeypatch: pytest.MonkeyPatch, module: ModuleType) -> list[str]:

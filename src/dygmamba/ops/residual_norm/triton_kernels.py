@@ -100,7 +100,7 @@ def layer_backward_kernel(
     total, keep, weight, mean, rstd, dy, dx, dbranch, parts, count, scale,
     WIDTH: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Compute dx and dbranch of every programs-th tile (without dropout one tensor), and shares of the sums over rows."""
+    """Compute dx and dbranch of every programs-th tile (without dropout one tensor), and shares of sums over rows."""
     column = tl.arange(0, BLOCK)
     here = column < WIDTH
     w = tl.load(weight + column, mask=here, other=0.0)[None, :]

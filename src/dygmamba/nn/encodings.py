@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Bool, Float, Float32, Int32, Int64
+from jaxtyping import Float, Float32, Int32, Int64
 from torch import Tensor, nn
 from torch.nn.functional import linear, relu
 
@@ -19,7 +19,7 @@ from dygmamba.data.events.event_store import FeatureTable
 from dygmamba.nn.attention import lookup, lookup_edges
 from dygmamba.nn.initialization import padded_width, uniform_parameter
 from dygmamba.nn.tokens import Tokens
-from dygmamba.ops.cooccurrence import cooccurrence
+from dygmamba.ops.cooccurrence import count_pair_tokens
 from dygmamba.ops.gather_rows import gather_rows
 
 
@@ -39,12 +39,6 @@ class TimeEncoding(nn.Module):
 
     def forward(self, span: Float[Tensor, "*shape"]) -> Float[Tensor, "*shape t"]:
         return torch.cos(span[..., None] * self.omega + self.phase)
-
-
-def count_pair_tokens(node: Int32[Tensor, "r l"], mask: Bool[Tensor, "r l"]) -> Int32[Tensor, "r l 2"]:
-    """Count each token's node in the first and in the second sequence of its pair."""
-    p = node.shape[0] // 2
-    return torch.cat(cooccurrence(node[:p], node[p:], mask[:p], mask[p:]))
 
 
 class CountSum(nn.Module):

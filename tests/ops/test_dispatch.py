@@ -39,6 +39,7 @@ from dygmamba.ops.residual_norm import add_rms_norm
 from dygmamba.ops.scan import span_scan
 from dygmamba.ops.spectral_bound import spectral_bound
 from dygmamba.ops.split_projection import split_projection
+from dygmamba.ops.token_encoding import TimeSpans, encode_tokens
 from dygmamba.ops.transitions import Transitions, last_ages, last_destinations
 from dygmamba.ops.trees import GrowthConfig, bin_columns, bin_edges, grow_tree, shapley_values, sum_leaves
 from dygmamba.ops.walks import build_walk_table
@@ -58,6 +59,10 @@ def single(*shape: int) -> Tensor:
 
 def masked(*shape: int) -> Tensor:
     return torch.rand(*shape, generator=torch.Generator().manual_seed(1)) < 0.7
+
+
+def encoded(*tensors: Tensor) -> Tensor:
+    return encode_tokens([TimeSpans(*tensors)])
 
 
 def counted() -> list[Tensor]:
@@ -157,6 +162,7 @@ DIFFERENTIABLE: dict[str, tuple[Any, ...]] = {
     "gated_sum": (gated_sum, (normal(2, 5, 4), normal(4)), masked(2, 5)),
     "pair_attention": (pair_attention, (normal(2, 5, 12),), masked(2, 5)),
     "masked_softmax": (masked_softmax, (normal(2, 130, 4),), masked(2, 130)),
+    "token_encoding": (encoded, (normal(2, 5), normal(4), normal(4), normal(3, 4), normal(3))),
 }
 CALLS: dict[str, Callable[[], list[Tensor]]] = {
     **{name: partial(results, *given) for name, given in DIFFERENTIABLE.items()},
@@ -171,7 +177,7 @@ CALLS: dict[str, Callable[[], list[Tensor]]] = {
     "transitions": followed,
     "gather_rows": gathered,
 }
-GPU_ONLY = {"gather_rows", "masked_softmax", "residual_norm"}  # all their kernels are for a GPU
+GPU_ONLY = {"gather_rows", "masked_softmax", "residual_norm", "token_encoding"}  # all their kernels are for a GPU
 
 
 def watch(monkeypatch: pytest.MonkeyPatch, module: ModuleType) -> list[str]:

@@ -15,10 +15,11 @@ from dygmamba.data.events.event_store import FeatureTable
 from dygmamba.models.base import DatasetFacts, Encoder
 from dygmamba.models.configs import DyGFormerConfig
 from dygmamba.nn.attention import PreNormLayer, lookup, lookup_edges
-from dygmamba.nn.encodings import CountSum, TimeEncoding, count_pair_tokens
+from dygmamba.nn.encodings import CountSum, TimeEncoding
 from dygmamba.nn.initialization import padded_width, uniform_parameter
 from dygmamba.nn.mixers import MeanPool
 from dygmamba.nn.tokens import Tokens, make_tokens
+from dygmamba.ops.cooccurrence import count_pair_tokens
 from dygmamba.sampling.view import NeighborRequest, PairView
 
 

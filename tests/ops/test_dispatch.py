@@ -177,7 +177,12 @@ CALLS: dict[str, Callable[[], list[Tensor]]] = {
     "transitions": followed,
     "gather_rows": gathered,
 }
-GPU_ONLY = {"gather_rows", "masked_softmax", "residual_norm", "token_encoding"}  # all their kernels are for a GPU
+GPU_ONLY = {
+    "gather_rows",
+    "masked_softmax",
+    "residual_norm",
+    "token_encoding",
+}  # all their kernels are for a GPU
 
 
 def watch(monkeypatch: pytest.MonkeyPatch, module: ModuleType) -> list[str]:

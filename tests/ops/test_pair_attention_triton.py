@@ -28,7 +28,7 @@ def test_the_kernels_compile_for_hopper() -> None:
 
     x = torch.zeros(2, 30, 600)
     options = fused._options(x)
-    warps = options.pop("num_warps")
+    warps, _ = options.pop("num_warps"), options.pop("num_stages")
     given = dict.fromkeys(("projected", "mask", "y", "dy", "dprojected"), x) | options | {"PRECISION": "tf32"}
     for kernel in (kernels.forward_kernel, kernels.backward_kernel):
         compile_for_hopper(kernel, {name: given[name] for name in kernel.arg_names}, warps)
@@ -56,7 +56,7 @@ def compare(count: int, length: int, width: int, tolerance: float = 1e-5) -> Non
 
 
 @kernels_run
-@pytest.mark.parametrize(("length", "width"), [(1, 5), (7, 64), (16, 3), (33, 70), (128, 8)])
+@pytest.mark.parametrize(("length", "width"), [(1, 5), (7, 64), (16, 3), (33, 70), (64, 8)])
 def test_value_and_gradient_are_those_of_the_definition(length: int, width: int) -> None:
     """For all lengths and widths, padding reaches no result."""
     compare(6, length, width)
@@ -74,7 +74,7 @@ def test_the_key_of_a_missing_token_reaches_nothing() -> None:
     assert torch.equal(fused.pair_attention(projected, mask), want)
 
 
-@pytest.mark.parametrize("length", [32, 64, 100])
+@pytest.mark.parametrize("length", [32, 50, 64])
 class TestLarge:
     """Shapes for the compiler."""
 

@@ -12,8 +12,8 @@ from torch.autograd.function import once_differentiable
 
 from dygmamba.ops.pair_attention import triton_kernels as kernels
 
-MOST_TOKENS = 128  # with more, the matrices between tokens do not fit into the registers of a program
-BLOCK = 64  # columns
+MOST_TOKENS = 64  # with more, the matrices between tokens do not fit into the registers of a program
+BLOCK = 32  # columns
 
 
 def serves(projected: Tensor) -> bool:
@@ -61,6 +61,7 @@ def _options(projected: Tensor) -> dict[str, Any]:
         "BLOCK": BLOCK,
         "PRECISION": precision,
         "num_warps": 4 if padded <= 32 else 8,
+        "num_stages": 1,  # blocks in flight would take the shared memory of other programs
     }
 
 

@@ -95,7 +95,7 @@ def test_autocast_chooses_operation_by_operation():
 
 
 def test_a_device_has_its_own_long():
-    """Up to 128 tokens the short way, on a GPU a kernel up to 64; beyond, the long one, on a CPU where longer than wide."""
+    """Up to 128 tokens the short way, on a GPU a kernel up to 64; else the long one, on a CPU if longer than wide."""
     for (device, width), length in product(
         (("cuda", 200), ("cpu", 200), ("cpu", 50)), (1, 24, 33, 128, 129, 201)
     ):

@@ -5,7 +5,7 @@ Legend: s sequences, k slots of entries, q chosen sequences, l tokens: k, and on
 
 from typing import NamedTuple
 
-from jaxtyping import Bool, Float32, Float64, Int32, Int64
+from jaxtyping import Float64, Int32, Int64
 from torch import Tensor
 
 from dygmamba.ops.dispatch import Dispatch
@@ -13,17 +13,6 @@ from dygmamba.ops.dispatch import Dispatch
 __all__ = ["Sequences", "build_tokens"]
 
 TOKENS = Dispatch(__name__, {"cuda": ("triton",)})
-
-TokenColumns = tuple[
-    Int32[Tensor, "q l"],
-    Int32[Tensor, "q l"],
-    Float32[Tensor, "q l"],
-    Float32[Tensor, "q l"],
-    Float32[Tensor, "q l"],
-    Int64[Tensor, "q"],
-    Bool[Tensor, "q l"],
-    Bool[Tensor, "q l"],
-]
 
 
 class Sequences(NamedTuple):
@@ -37,8 +26,10 @@ class Sequences(NamedTuple):
     length: Int64[Tensor, "s"]
 
 
-def build_tokens(seq: Sequences, rows: Int64[Tensor, "q"] | None, query: str, span: str) -> TokenColumns:
-    """Return node, event, age, gap, share, length, is_event and mask of the tokens of the chosen sequences.
+def build_tokens(
+    seq: Sequences, rows: Int64[Tensor, "q"] | None, query: str, span: str
+) -> tuple[Tensor, ...]:
+    """Return node, event, age, gap, share [q l], length [q], is_event and mask [q l] of the tokens.
 
     Args:
         seq: The sequences.

@@ -40,6 +40,7 @@ from dygmamba.ops.scan import span_scan
 from dygmamba.ops.spectral_bound import spectral_bound
 from dygmamba.ops.split_projection import split_projection
 from dygmamba.ops.token_encoding import TimeSpans, encode_tokens
+from dygmamba.ops.tokens import Sequences, build_tokens
 from dygmamba.ops.transitions import Transitions, last_ages, last_destinations
 from dygmamba.ops.trees import GrowthConfig, bin_columns, bin_edges, grow_tree, shapley_values, sum_leaves
 from dygmamba.ops.walks import build_walk_table
@@ -63,6 +64,15 @@ def masked(*shape: int) -> Tensor:
 
 def encoded(*tensors: Tensor) -> Tensor:
     return encode_tokens([TimeSpans(*tensors)])
+
+
+def listed() -> list[Tensor]:
+    ids, time = (
+        torch.arange(12, dtype=torch.int32).view(3, 4),
+        torch.arange(12.0, dtype=torch.float64).view(3, 4),
+    )
+    sequences = Sequences(torch.arange(3), time[:, -1] + 1, ids, ids, time, torch.tensor([4, 0, 2]))
+    return list(build_tokens(sequences, torch.tensor([2, 0]), "last", "preceding"))
 
 
 def counted() -> list[Tensor]:
@@ -176,13 +186,10 @@ CALLS: dict[str, Callable[[], list[Tensor]]] = {
     "walks": walked,
     "transitions": followed,
     "gather_rows": gathered,
+    "tokens": listed,
 }
-GPU_ONLY = {
-    "gather_rows",
-    "masked_softmax",
-    "residual_norm",
-    "token_encoding",
-}  # all their kernels are for a GPU
+# all their kernels are for a GPU
+GPU_ONLY = {"gather_rows", "masked_softmax", "residual_norm", "token_encoding", "tokens"}
 
 
 def watch(monkeypatch: pytest.MonkeyPatch, module: ModuleType) -> list[str]:

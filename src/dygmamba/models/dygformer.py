@@ -99,7 +99,7 @@ class DyGFormer(Encoder):
         """Return the state of every patch, sources first, then destinations, and the tokens."""
         ((recent,),) = view.neighbors
         both = torch.cat([view.pairs.src_row, view.pairs.dst_row])
-        tokens = make_tokens(recent[both], "first")  # [2p l]
+        tokens = make_tokens(recent, "first", rows=both)  # [2p l]
         x = self.channels(tokens, view.features)
         exists = patch_mask(tokens.mask, self.patch)
         x, mask = torch.cat(x.chunk(2), dim=1), torch.cat(exists.chunk(2), dim=1)  # [p 2m d]

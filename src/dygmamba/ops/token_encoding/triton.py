@@ -140,8 +140,10 @@ class EncodedTokens(torch.autograd.Function):
             arguments |= sizes | {"p": features.mT @ dz, "product": product}
             grid = max(sizes["K"], most), triton.cdiv(most, BLOCK)
             _launch(kernels.gradients_kernel, grid, arguments)
-        needed = zip(ctx.names, ctx.needs_input_grad[4:], strict=True)
-        return None, None, None, None, *(found[name] if need else None for name, need in needed)
+        # weights of features without columns get none, as in the reference, which does not use them
+        needed = [need and t.numel() > 0 for need, t in zip(ctx.needs_input_grad[4:], weights, strict=True)]
+        wanted = zip(ctx.names, needed, strict=True)
+        return None, None, None, None, *(found[name] if need else None for name, need in wanted)
 
 
 def _launch(kernel: Any, grid: tuple[int, ...], arguments: dict[str, Any]) -> None:

@@ -27,7 +27,7 @@ def results(op: Op, leaves: tuple[Tensor, ...], *rest: Any) -> list[Tensor]:
     found = op(*leaves, *rest)
     outputs = found if isinstance(found, tuple) else (found,)
     rng = torch.Generator().manual_seed(7)
-    directions = [torch.randn(y.shape, generator=rng, dtype=torch.float64).to(y.dtype) for y in outputs]
+    directions = [torch.randn(y.shape, generator=rng, dtype=torch.float64).to(y) for y in outputs]
     return [*(y.detach() for y in outputs), *torch.autograd.grad(outputs, leaves, directions)]
 
 

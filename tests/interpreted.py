@@ -19,6 +19,7 @@ INTERPRETED = os.environ.get("TRITON_INTERPRET") == "1"
 GPU = torch.cuda.is_available() and not INTERPRETED
 DEVICE = "cuda" if GPU else "cpu"
 MARGIN = 64
+POINTERS = {torch.int32: "*i32", torch.int64: "*i64", torch.uint8: "*u8", torch.float64: "*fp64"}
 
 kernels_run = pytest.mark.skipif(not (GPU or INTERPRETED), reason="run by the interpreter's own process")
 on_gpu = [pytest.mark.gpu, pytest.mark.skipif(not GPU, reason="too large for the interpreter")]
@@ -65,14 +66,15 @@ def interpret(file: str) -> None:
 
 
 def compile_for_hopper(kernel: Any, arguments: dict[str, Any], warps: int) -> None:
-    """A kernel becomes machine code, GPU or no GPU; tensors are float32 but for `mask`, numbers 32-bit."""
+    """A kernel becomes machine code, GPU or no GPU; tensors are float32 unless in POINTERS, numbers 32-bit."""
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource, compile
 
     fixed = {p.name: arguments[p.name] for p in kernel.params if p.is_constexpr}
     fixed |= {name: None for name, value in arguments.items() if value is None}
     numbers = dict.fromkeys(set(kernel.arg_names) - set(fixed), "i32")
-    pointers = {name: "*fp32" for name, value in arguments.items() if isinstance(value, Tensor)}
+    tensors = {name: value for name, value in arguments.items() if isinstance(value, Tensor)}
+    pointers = {name: POINTERS.get(value.dtype, "*fp32") for name, value in tensors.items()}
     kinds = numbers | pointers | dict.fromkeys(fixed, "constexpr") | {"mask": "*u8"}
     signature = {name: kinds[name] for name in kernel.arg_names}
     source = ASTSource(kernel, signature, {(kernel.arg_names.index(k),): v for k, v in fixed.items()})

@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from dygmamba.nn.encodings import count_pair_tokens
+from dygmamba.nn.attention import lookup
 from shapes import check
 
 checked = jaxtyping.jaxtyped(typechecker=check)
@@ -60,6 +60,6 @@ def test_an_axis_has_a_new_size_in_every_call():
 
 
 def test_the_package_is_checked():
-    """A function of it refuses a mask of another length than its sequences have."""
+    """A function of it refuses a mask of another length than its index has."""
     with pytest.raises(TypeError, match="violates type hint"):
-        count_pair_tokens(torch.zeros(2, 3, dtype=torch.int32), torch.ones(2, 4, dtype=torch.bool))
+        lookup(torch.zeros(2, 3), torch.zeros(4, dtype=torch.int32), torch.ones(5, dtype=torch.bool))

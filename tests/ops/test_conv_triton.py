@@ -33,11 +33,9 @@ def test_the_kernels_compile_for_hopper(taps: int) -> None:
     x, weight, bias, mask, reverse = case((2, 9, 400, taps)).to(torch.float32).arguments
     shared = fused._arguments(x, weight, mask, reverse)
     reading = shared | fused._input(x, bias)
-    adjoint = reading | fused._adjoint(x) | {"g": x, "parts": x, "count": 1, "STEPS": fused.SUM_STEPS}
+    adjoint = reading | fused._adjoint(x) | {"dx": x, "parts": x, "STEPS": fused.FLIGHT}
     compile_for_hopper(kernels.forward_kernel, reading | {"y": x, "STEPS": fused.STEPS}, fused.WARPS)
-    compile_for_hopper(kernels.activation_kernel, adjoint, fused.WARPS)
-    dense = shared | {"g": x, "dx": x, "STEPS": fused.STEPS}
-    compile_for_hopper(kernels.input_kernel, dense, fused.WARPS)
+    compile_for_hopper(kernels.backward_kernel, adjoint, fused.BACKWARD_WARPS)
 
 
 @pytest.fixture(autouse=True)
@@ -83,15 +81,6 @@ def test_what_lies_under_a_mask_reaches_nothing(mask: str) -> None:
 def test_every_width_matches_the_definition(channels: int, taps: int) -> None:
     """For all numbers of channels and taps, padding reaches no result."""
     assert_exact(case((2, 5, channels, taps), "ragged", taps % 2 == 0).to(torch.float32))
-
-
-@kernels_run
-def test_a_program_adds_up_many_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
-    """For all numbers of programs: the sums over sequences and steps are whole."""
-    from dygmamba.ops.conv import triton as fused
-
-    monkeypatch.setattr(fused, "PARTS", 3)
-    assert_exact(case((4, 35, 5, 4), "holes").to(torch.float32))
 
 
 @kernels_run

@@ -35,9 +35,12 @@ from dygmamba.ops.hash_map import HashMap
 from dygmamba.ops.masked_softmax import masked_softmax
 from dygmamba.ops.pair_attention import pair_attention
 from dygmamba.ops.recent_neighbors import build_adjacency, last_k_before, time_aware_weights
+from dygmamba.ops.residual_norm import add_rms_norm
 from dygmamba.ops.scan import span_scan
 from dygmamba.ops.spectral_bound import spectral_bound
 from dygmamba.ops.split_projection import split_projection
+from dygmamba.ops.token_encoding import TimeSpans, encode_tokens
+from dygmamba.ops.tokens import Sequences, build_tokens
 from dygmamba.ops.transitions import Transitions, last_ages, last_destinations
 from dygmamba.ops.trees import GrowthConfig, bin_columns, bin_edges, grow_tree, shapley_values, sum_leaves
 from dygmamba.ops.walks import build_walk_table
@@ -57,6 +60,19 @@ def single(*shape: int) -> Tensor:
 
 def masked(*shape: int) -> Tensor:
     return torch.rand(*shape, generator=torch.Generator().manual_seed(1)) < 0.7
+
+
+def encoded(*tensors: Tensor) -> Tensor:
+    return encode_tokens([TimeSpans(*tensors)])
+
+
+def listed() -> list[Tensor]:
+    ids, time = (
+        torch.arange(12, dtype=torch.int32).view(3, 4),
+        torch.arange(12.0, dtype=torch.float64).view(3, 4),
+    )
+    sequences = Sequences(torch.arange(3), time[:, -1] + 1, ids, ids, time, torch.tensor([4, 0, 2]))
+    return list(build_tokens(sequences, torch.tensor([2, 0]), "last", "preceding"))
 
 
 def counted() -> list[Tensor]:
@@ -151,10 +167,12 @@ DIFFERENTIABLE: dict[str, tuple[Any, ...]] = {
     ),
     "conv": (conv_silu, (normal(2, 5, 3), normal(3, 4), normal(3)), masked(2, 5)),
     "spectral_bound": (spectral_bound, (normal(2, 3, 5),)),
+    "residual_norm": (lambda x, branch: add_rms_norm(x, branch), (normal(2, 5, 4), normal(2, 5, 4))),
     "split_projection": (split_projection, (normal(2, 5, 4), normal(6, 4))),
     "gated_sum": (gated_sum, (normal(2, 5, 4), normal(4)), masked(2, 5)),
     "pair_attention": (pair_attention, (normal(2, 5, 12),), masked(2, 5)),
     "masked_softmax": (masked_softmax, (normal(2, 130, 4),), masked(2, 130)),
+    "token_encoding": (encoded, (normal(2, 5), normal(4), normal(4), normal(3, 4), normal(3))),
 }
 CALLS: dict[str, Callable[[], list[Tensor]]] = {
     **{name: partial(results, *given) for name, given in DIFFERENTIABLE.items()},
@@ -168,8 +186,10 @@ CALLS: dict[str, Callable[[], list[Tensor]]] = {
     "walks": walked,
     "transitions": followed,
     "gather_rows": gathered,
+    "tokens": listed,
 }
-GPU_ONLY = {"gather_rows", "masked_softmax"}  # all their kernels are for a GPU
+# all their kernels are for a GPU
+GPU_ONLY = {"gather_rows", "masked_softmax", "residual_norm", "token_encoding", "tokens"}
 
 
 def watch(monkeypatch: pytest.MonkeyPatch, module: ModuleType) -> list[str]:

@@ -95,13 +95,14 @@ def test_autocast_chooses_operation_by_operation():
 
 
 def test_a_device_has_its_own_long():
-    """Up to 128 tokens the short way everywhere; beyond, the long one on a GPU, and on a CPU where longer than wide."""
+    """Up to 128 tokens the short way, on a GPU a kernel up to 64; else the long one, on a CPU if longer than wide."""
     for (device, width), length in product(
         (("cuda", 200), ("cpu", 200), ("cpu", 50)), (1, 24, 33, 128, 129, 201)
     ):
         asked = torch.empty(2, length, 3 * width)
         expected = length > max(128, width if device == "cpu" else 0)
-        assert _device_choice(device, asked) is (long if expected else short)
+        shorter = short if device == "cpu" or length > 64 else PAIR_ATTENTION.module("triton")
+        assert _device_choice(device, asked) is (long if expected else shorter)
         assert _device_choice(device, asked.bfloat16()) is half
 
 

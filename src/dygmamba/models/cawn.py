@@ -17,10 +17,11 @@ from dygmamba.data.events.event_store import FeatureTable
 from dygmamba.models.base import DatasetFacts, Encoder
 from dygmamba.models.configs import CAWNConfig
 from dygmamba.nn.attention import PostNormLayer, lookup, lookup_edges
-from dygmamba.nn.encodings import TimeEncoding, count_pair_tokens
+from dygmamba.nn.encodings import TimeEncoding
 from dygmamba.nn.initialization import uniform_parameter
 from dygmamba.nn.mixers import MeanPool
 from dygmamba.nn.tokens import Tokens, make_tokens
+from dygmamba.ops.cooccurrence import count_pair_tokens
 from dygmamba.sampling.view import NeighborRequest, PairView
 
 

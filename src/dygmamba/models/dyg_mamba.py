@@ -101,8 +101,7 @@ class DyGMamba(Encoder):
 
     def __init__(self, config: DyGMambaConfig, facts: DatasetFacts) -> None:
         super().__init__()
-        _, query_tokens = QUERIES[config.query]
-        self.requests = (NeighborRequest((config.length - query_tokens,)),)
+        self.requests = (NeighborRequest((config.length - QUERIES[config.query],)),)
         self.query, self.span, self.out_dim = config.query, config.span, config.out
         width = self.build_encodings(config, facts)
         stack = list_stack_sizes(config, facts, width)
@@ -130,7 +129,7 @@ class DyGMamba(Encoder):
         """Return the state of every token, sources first, then destinations, and the tokens."""
         ((recent,),) = view.neighbors
         both = torch.cat([view.pairs.src_row, view.pairs.dst_row])
-        tokens = make_tokens(recent[both], self.query, self.span)  # S_u and S_v, [r l]
+        tokens = make_tokens(recent, self.query, self.span, both)  # S_u and S_v, [r l]
         z = self.encode(tokens, view)  # Eq. 5, 6
         return self.encoders(z, tokens), tokens  # Eq. 7 to 11 and 13, in each block
 

@@ -153,8 +153,7 @@ class DyGMambaCounts(DyGMamba):
 
     def encode(self, tokens: Tokens, view: PairView) -> Float[Tensor, "r l d"]:
         """Return the paper's encodings of each token, joined with those of its history."""
-        more = [channel(tokens) for channel in self.added]
-        more += [channel(tokens, view.features) for channel in self.added_alone]
+        more = [channel(tokens, view.features) for channel in (*self.added, *self.added_alone)]
         if self.tables:
             sequences = SequencePairs.from_view(view)
             more += [table(tokens, sequences) for table in self.tables]

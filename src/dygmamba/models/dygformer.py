@@ -15,10 +15,11 @@ from dygmamba.data.events.event_store import FeatureTable
 from dygmamba.models.base import DatasetFacts, Encoder
 from dygmamba.models.configs import DyGFormerConfig
 from dygmamba.nn.attention import PreNormLayer, lookup, lookup_edges
-from dygmamba.nn.encodings import CountSum, TimeEncoding, count_pair_tokens
+from dygmamba.nn.encodings import CountSum, TimeEncoding
 from dygmamba.nn.initialization import padded_width, uniform_parameter
 from dygmamba.nn.mixers import MeanPool
 from dygmamba.nn.tokens import Tokens, make_tokens
+from dygmamba.ops.cooccurrence import count_pair_tokens
 from dygmamba.sampling.view import NeighborRequest, PairView
 
 
@@ -98,7 +99,7 @@ class DyGFormer(Encoder):
         """Return the state of every patch, sources first, then destinations, and the tokens."""
         ((recent,),) = view.neighbors
         both = torch.cat([view.pairs.src_row, view.pairs.dst_row])
-        tokens = make_tokens(recent[both], "first")  # [2p l]
+        tokens = make_tokens(recent, "first", rows=both)  # [2p l]
         x = self.channels(tokens, view.features)
         exists = patch_mask(tokens.mask, self.patch)
         x, mask = torch.cat(x.chunk(2), dim=1), torch.cat(exists.chunk(2), dim=1)  # [p 2m d]

@@ -17,8 +17,9 @@ from dygmamba.data.events.event_store import FeatureTable
 from dygmamba.models.base import DatasetFacts, Encoder
 from dygmamba.models.configs import FreeDyGConfig
 from dygmamba.nn.attention import FeedForward
-from dygmamba.nn.encodings import ChannelConfig, CountEncoding, count_pair_tokens
+from dygmamba.nn.encodings import ChannelConfig, CountEncoding
 from dygmamba.nn.tokens import Tokens, make_tokens, newest_last
+from dygmamba.ops.cooccurrence import count_pair_tokens
 from dygmamba.sampling.view import NeighborRequest, NeighborSequence, PairView
 
 

@@ -9,18 +9,17 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Bool, Float, Float32, Int32, Int64
+from jaxtyping import Float, Float32, Int32, Int64
 from torch import Tensor, nn
-from torch.nn.functional import linear, relu
 
 from dygmamba.data.events.categories import MISSING_VALUE
 from dygmamba.data.events.columns import TypeColumn
 from dygmamba.data.events.event_store import FeatureTable
-from dygmamba.nn.attention import lookup, lookup_edges
 from dygmamba.nn.initialization import padded_width, uniform_parameter
 from dygmamba.nn.tokens import Tokens
-from dygmamba.ops.cooccurrence import cooccurrence
 from dygmamba.ops.gather_rows import gather_rows
+from dygmamba.ops.token_encoding import FeatureRows, PairCounts, Part, TimeSpans, encode_tokens
+from dygmamba.ops.token_encoding.reference import encode_counts, encode_part
 
 
 class TimeEncoding(nn.Module):
@@ -41,12 +40,6 @@ class TimeEncoding(nn.Module):
         return torch.cos(span[..., None] * self.omega + self.phase)
 
 
-def count_pair_tokens(node: Int32[Tensor, "r l"], mask: Bool[Tensor, "r l"]) -> Int32[Tensor, "r l 2"]:
-    """Count each token's node in the first and in the second sequence of its pair."""
-    p = node.shape[0] // 2
-    return torch.cat(cooccurrence(node[:p], node[p:], mask[:p], mask[p:]))
-
-
 class CountSum(nn.Module):
     """f(a) + f(b) for a token's two counts, f a two-layer perceptron; the linear second layer is applied to the sum.
 
@@ -59,11 +52,12 @@ class CountSum(nn.Module):
         self.first, self.second = nn.Linear(1, hidden), nn.Linear(hidden, hidden)
 
     def forward(self, counts: Int32[Tensor, "r l 2"]) -> Float[Tensor, "r l c"]:
-        count = counts.to(self.first.weight.dtype)[..., None]
-        # a linear map of one column is a product with a vector: no matrix product with an inner width of 1
-        hidden = torch.addcmul(self.first.bias, count, self.first.weight[:, 0])  # [r l 2 c]
-        # f(a) + f(b) = W2 (relu_a + relu_b) + 2 b2: one map for both counts, so its bias counts twice (Eq. 5)
-        return linear(relu(hidden).sum(dim=-2), self.second.weight, 2 * self.second.bias)
+        return encode_counts(counts, *self.layers)
+
+    @property
+    def layers(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Weights and biases of both layers."""
+        return self.first.weight, self.first.bias, self.second.weight, self.second.bias
 
 
 class CountEncoding(nn.Sequential):
@@ -103,7 +97,18 @@ class Channel(nn.Module):
     out_dim: int
 
 
-class NodeChannel(Channel):
+class PartChannel(Channel):
+    """Base class of channels that are a part of `encode_tokens`."""
+
+    def part(self, tokens: Tokens, features: FeatureTable) -> Part:
+        """Return what the channel encodes of each token, with its weights."""
+        raise NotImplementedError
+
+    def forward(self, tokens: Tokens, features: FeatureTable) -> Float[Tensor, "r l c"]:
+        return encode_part(self.part(tokens, features))
+
+
+class NodeChannel(PartChannel):
     """Features of the token's node; only the bias if nodes have none."""
 
     def __init__(self, config: ChannelConfig) -> None:
@@ -113,11 +118,11 @@ class NodeChannel(Channel):
             config.node_dim, config.width, padded_width(config.node_dim, config.min_fan_in)
         )
 
-    def forward(self, tokens: Tokens, features: FeatureTable) -> Tensor:
-        return self.align(lookup(features.node, tokens.node, tokens.mask))
+    def part(self, tokens: Tokens, features: FeatureTable) -> FeatureRows:
+        return FeatureRows(features.node, tokens.node, tokens.mask, None, self.align.weight, self.align.bias)
 
 
-class EdgeChannel(Channel):
+class EdgeChannel(PartChannel):
     """Features of the token's event; the query token has none."""
 
     def __init__(self, config: ChannelConfig) -> None:
@@ -127,11 +132,12 @@ class EdgeChannel(Channel):
             config.edge_dim, config.width, padded_width(config.edge_dim, config.min_fan_in)
         )
 
-    def forward(self, tokens: Tokens, features: FeatureTable) -> Tensor:
-        return self.align(lookup_edges(features, tokens.event, tokens.is_event))
+    def part(self, tokens: Tokens, features: FeatureTable) -> FeatureRows:
+        rows = features.edge, tokens.event, tokens.is_event, features.edge_scale
+        return FeatureRows(*rows, self.align.weight, self.align.bias)
 
 
-class TimeChannel(Channel):
+class TimeChannel(PartChannel):
     """Time encoding of the token's age (time from the event to the query)."""
 
     def __init__(self, config: ChannelConfig) -> None:
@@ -140,8 +146,9 @@ class TimeChannel(Channel):
         self.encode = TimeEncoding(config.time_dim, trainable=config.trainable_time)
         self.align = nn.Linear(config.time_dim, config.width)
 
-    def forward(self, tokens: Tokens, features: FeatureTable) -> Tensor:
-        return self.align(self.encode(tokens.age))
+    def part(self, tokens: Tokens, features: FeatureTable) -> TimeSpans:
+        spans = tokens.age, self.encode.omega, self.encode.phase
+        return TimeSpans(*spans, self.align.weight, self.align.bias)
 
 
 class EventTypeChannel(Channel):
@@ -205,19 +212,14 @@ def assign_type_buckets(column: TypeColumn, values: int) -> Int64[Tensor, "_"]:
 
 
 class FeatureProjection(nn.Module):
-    """Linear projection of features; only the bias if they have no columns."""
+    """Weights of a linear projection of features, which may have no columns."""
 
     def __init__(self, dim: int, width: int, fan_in: int) -> None:
         super().__init__()
         self.weight, self.bias = uniform_parameter(fan_in, dim, width), uniform_parameter(fan_in, width)
 
-    def forward(self, rows: Float[Tensor, "*shape d"]) -> Float[Tensor, "*shape c"]:
-        if rows.shape[-1] == 0:  # the paper's zero vectors: 0 W + b, without a product
-            return self.bias.expand(*rows.shape[:-1], -1)
-        return rows @ self.weight + self.bias
 
-
-class CooccurrenceChannel(Channel):
+class CooccurrenceChannel(PartChannel):
     """Counts of the token's node in the first and in the second sequence of its pair."""
 
     def __init__(self, config: ChannelConfig) -> None:
@@ -225,8 +227,11 @@ class CooccurrenceChannel(Channel):
         self.out_dim = config.width
         self.encode = CountEncoding(config.width, config.width)
 
-    def forward(self, tokens: Tokens) -> Tensor:
-        return self.encode(count_pair_tokens(tokens.node, tokens.mask))
+    def part(self, tokens: Tokens, features: FeatureTable) -> PairCounts:
+        total, align = self.encode
+        assert isinstance(total, CountSum)
+        assert isinstance(align, nn.Linear)
+        return PairCounts(tokens.node, tokens.mask, *total.layers, align.weight, align.bias)
 
 
 class DecayedCooccurrenceChannel(Channel):
@@ -241,7 +246,7 @@ class DecayedCooccurrenceChannel(Channel):
         width, sides = config.width, 2 * len(config.scales)
         self.encode = nn.Sequential(nn.Linear(sides, width), nn.ReLU(), nn.Linear(width, width))
 
-    def forward(self, tokens: Tokens) -> Tensor:
+    def forward(self, tokens: Tokens, features: FeatureTable) -> Tensor:
         return self.encode(torch.log1p(count_decayed_pair_tokens(tokens, self.scale)))
 
 
@@ -289,6 +294,8 @@ class Channels(nn.Module):
 
     def forward(self, tokens: Tokens, features: FeatureTable) -> Float[Tensor, "r l d"]:
         """Encode each token; a sequence that two pairs share is encoded for each of them (decision 007)."""
-        alone = [channel(tokens, features) for channel in self.alone]
-        paired = [channel(tokens) for channel in self.paired]
-        return torch.cat([*alone, *paired], dim=-1)
+        channels = [*self.alone, *self.paired]
+        parts = [channel.part(tokens, features) for channel in channels if isinstance(channel, PartChannel)]
+        if parts and len(parts) == len(channels):
+            return encode_tokens(parts)
+        return torch.cat([channel(tokens, features) for channel in channels], dim=-1)

@@ -11,6 +11,7 @@ from dygmamba.nn.attention import FeedForward
 from dygmamba.ops.gated_sum import gated_sum
 from dygmamba.ops.masked_softmax import masked_softmax
 from dygmamba.ops.pair_attention import pair_attention
+from dygmamba.ops.residual_norm import add_layer_norm
 
 Both = Float[Tensor, "r l d"]  # all sources, then all destinations
 Mask = Bool[Tensor, "r l"]
@@ -43,7 +44,11 @@ class LinearCrossAttention(nn.Module):
 
     def forward(self, x: Both, mask: Mask) -> Both:
         attended = pair_attention(self.ask(x), mask)
-        return self.norm(x + self.drop(self.out(attended)))
+        dropout = self.drop.p if self.training else 0.0
+        out, norm = self.out, self.norm
+        return add_layer_norm(
+            x, attended, (out.weight, out.bias), (norm.weight, norm.bias), dropout, norm.eps
+        )
 
 
 PAIR_MIXERS: dict[str, type[nn.Module]] = {"none": NoMixer, "cross": LinearCrossAttention}

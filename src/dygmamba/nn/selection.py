@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from dygmamba.nn.encodings import TimeEncoding
 from dygmamba.nn.tokens import Tokens
-from dygmamba.ops.spectral_bound import spectral_bound
+from dygmamba.ops.spectral_bound import bound_matrices
 
 Selected = tuple[Float[Tensor, "q l n"], Float[Tensor, "q l n"]]
 
@@ -41,7 +41,7 @@ class BoundedSelection(InputSelection):
 
     def maps(self) -> Float[Tensor, "2 n d"]:
         """Return W_B and W_C, scaled to spectral norm at most 1."""
-        return self.weight / spectral_bound(self.weight).clamp(min=1)[:, None, None]
+        return bound_matrices(self.weight)
 
 
 class TimeSelection(nn.Module):

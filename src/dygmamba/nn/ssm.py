@@ -9,12 +9,12 @@ from functools import reduce
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
-from torch.nn.functional import rms_norm
 
 from dygmamba.nn.selection import SELECTIONS
 from dygmamba.nn.steps import STEPS, StepConfig, System
 from dygmamba.nn.tokens import Tokens
 from dygmamba.ops.conv import conv_silu
+from dygmamba.ops.residual_norm import add_rms_norm
 from dygmamba.ops.split_projection import split_projection
 
 DIRECTIONS: dict[str, tuple[bool, ...]] = {"forward": (False,), "both": (False, True)}
@@ -95,7 +95,7 @@ class Direction(nn.Module):
 
 
 class Block(nn.Module):
-    """x + W_out sum over directions of gated scans of the normalised x (Eq. 7-10, Alg. 1)."""
+    """W_out sum over directions of gated scans of the normalised x (Eq. 7-10, Alg. 1); the stack adds it to x."""
 
     def __init__(self, config: SSMConfig) -> None:
         super().__init__()
@@ -110,21 +110,19 @@ class Block(nn.Module):
     def projection(self) -> Float[Tensor, "_ d"]:
         """Return the projection with the norm's scale folded in: saves a product, and a sum over tokens in backward.
 
-        W (x / rms * g) = (W diag(g)) (x / rms), so `forward` normalises without a scale.
+        W (x / rms * g) = (W diag(g)) (x / rms), so the stack normalises without a scale.
         """
         return self.into.weight * self.norm.weight
 
-    def forward(self, x: Float[Tensor, "q l d"], tokens: Tokens) -> Float[Tensor, "q l d"]:
-        scaled = rms_norm(x, x.shape[-1:], eps=self.norm.eps)
-        m, z = split_projection(
-            scaled, self.projection()
-        )  # the two linear maps of Eq. 7 and Eq. 10 in one product
+    def forward(self, scaled: Float[Tensor, "q l d"], tokens: Tokens) -> Float[Tensor, "q l d"]:
+        # the two linear maps of Eq. 7 and Eq. 10 in one product
+        m, z = split_projection(scaled, self.projection())
         # each direction returns its gated scan (Eq. 8-10); one W_out of their sum, as in Alg. 1
-        return x + self.out(reduce(torch.add, [path(m, z, tokens) for path in self.paths]))
+        return self.out(reduce(torch.add, [path(m, z, tokens) for path in self.paths]))
 
 
 class Stack(nn.Module):
-    """A sequence of blocks, then a norm."""
+    """A sequence of residual blocks, each behind a norm, and a last norm."""
 
     def __init__(self, config: SSMConfig) -> None:
         super().__init__()
@@ -132,6 +130,8 @@ class Stack(nn.Module):
         self.norm = nn.RMSNorm(config.width, eps=1e-5)
 
     def forward(self, x: Float[Tensor, "q l d"], tokens: Tokens) -> Float[Tensor, "q l d"]:
+        branch = None
         for block in self.blocks:
-            x = block(x, tokens)
-        return self.norm(x)
+            x, scaled = add_rms_norm(x, branch, eps=block.norm.eps)
+            branch = block(scaled, tokens)
+        return add_rms_norm(x, branch, self.norm.weight, self.norm.eps)[1]

@@ -3,14 +3,13 @@
 Legend: q sequences, l tokens (neighbors and usually the query node), k slots, d width.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from jaxtyping import Bool, Float, Float32, Int32, Int64
 from torch import Tensor
-from torch.nn.functional import pad
 
+from dygmamba.ops.tokens import Sequences, build_tokens
 from dygmamba.sampling.view import NeighborSequence
 
 
@@ -44,58 +43,22 @@ class Tokens:
         return Tokens(*(column[rows] for column in columns))
 
 
-def _last(seq: NeighborSequence) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Neighbors, then the query node at the query time, so that the state decays once more before the readout."""
-    place = torch.arange(seq.node.shape[1] + 1, device=seq.node.device)
-    own = place == seq.length[:, None]
-    node = torch.where(own, seq.query_node[:, None].int(), pad(seq.node, (0, 1)))
-    is_event = place < seq.length[:, None]
-    return node, pad(seq.event, (0, 1)), pad(seq.time, (0, 1)), seq.length + 1, is_event
-
-
-def _first(seq: NeighborSequence) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """The query node, then its neighbors (the released code's order)."""
-    node = torch.cat([seq.query_node[:, None].int(), seq.node], dim=1)
-    return node, pad(seq.event, (1, 0)), pad(seq.time, (1, 0)), seq.length + 1, pad(seq.mask, (1, 0))
-
-
-def _absent(seq: NeighborSequence) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Neighbors only (the paper's text)."""
-    return seq.node, seq.event, seq.time, seq.length, seq.mask
-
-
 # Position of the query token, and how many of the tokens it takes.
-QUERIES: dict[str, tuple[Callable, int]] = {"last": (_last, 1), "first": (_first, 1), "absent": (_absent, 0)}
+QUERIES = {"last": 1, "first": 1, "absent": 0}
+SPAN_KINDS = ("preceding", "following")
 
 
-def _preceding(time: Tensor, query_time: Tensor) -> Tensor:
-    """t_k - t_{k-1}: the state decays over the time that passed before a token, then the token is read."""
-    return pad(time[:, 1:] - time[:, :-1], (1, 0))
+def make_tokens(
+    seq: NeighborSequence,
+    query: str = "last",
+    span: str = "preceding",
+    rows: Int64[Tensor, "r"] | None = None,
+) -> Tokens:
+    """Turn each neighbor sequence into tokens, with spans also relative to the observed period tau - t_1.
 
-
-def _following(time: Tensor, query_time: Tensor) -> Tensor:
-    """t_{k+1} - t_k with t_{n+1} = tau, as in the paper's Eq. 11."""
-    return torch.cat([time[:, 1:], query_time[:, None]], dim=1) - time
-
-
-SPAN_KINDS = {"preceding": _preceding, "following": _following}
-
-
-def make_tokens(seq: NeighborSequence, query: str = "last", span: str = "preceding") -> Tokens:
-    """Turn each neighbor sequence into tokens, with spans also relative to the observed period tau - t_1."""
-    place, _ = QUERIES[query]
-    node, event, time, length, is_event = place(seq)
-    width = torch.arange(node.shape[1], device=node.device)
-    mask = width < length[:, None]
-    # padding gets the query time, so the span that follows the last token ends there
-    time = torch.where(is_event, time, seq.query_time[:, None])
-    gap = SPAN_KINDS[span](time, seq.query_time).clamp(min=0) * mask
-    # the sum over the first column is that column, or 0 if there is no slot at all (length 1), where [:, 0] would fail
-    oldest = torch.where(seq.length > 0, seq.time[:, :1].sum(dim=1), seq.query_time)
-    reach = seq.query_time - oldest  # [q], 0 without neighbors
-    share = gap / torch.where(reach > 0, reach, 1.0)[:, None]
-    age = seq.query_time[:, None] - time
-    return Tokens(node, event, age.float(), gap.float(), share.float(), length, is_event, mask)
+    With `rows`, only these sequences, in this order; the same as of `seq[rows]`, without a copy of it on a GPU.
+    """
+    return Tokens(*build_tokens(Sequences(*seq.columns), rows, query, span))
 
 
 def newest_last(

@@ -30,8 +30,9 @@ from ranks_cases import act
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")]
 
 SIZES = {"out": 8, "time_dim": 6, "dropout": 0.0}
+SMALL = SIZES | {"length": 40, "width": 4, "states": 4}
 SETTINGS = {
-    "dyg-mamba": SIZES | {"length": 40, "width": 4, "states": 4},
+    "dyg-mamba": SMALL,
     "dygformer": SIZES | {"length": 40, "width": 4},
     "tgn": SIZES | {"neighbors": 4},
     "jodie": SIZES,
@@ -54,7 +55,7 @@ def fit_of(model, stream, folder, against="random", more=None, **loop):
     torch.manual_seed(0)
     spec = MODELS[model]
     facts = DatasetFacts.of(stream.store, stream.split.train)
-    scorer = spec.build(build_config(spec.config, SETTINGS[model] | (more or {})), facts).cuda()
+    scorer = spec.build(build_config(spec.config, SETTINGS.get(model, SMALL) | (more or {})), facts).cuda()
     task = LinkTask.create(stream.store, stream.split, stream.device, against)
     config = FitConfig(batch=20, precision="float32", save_every=1e9, **loop)
     return Trainer(task, scorer, stream, config, RunDirectory(folder), seed=0)

@@ -11,11 +11,11 @@ import triton
 from torch import Tensor
 
 from dygmamba.ops.conv import triton_kernels as kernels
+from dygmamba.ops.row_sums import sum_rows
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
-STEPS, BLOCK, WARPS = 16, 64, 4  # a tile: a thread has four neighbours of two rows
-SUM_STEPS = 8  # where the sums of all taps stay in registers, one row
-PARTS = 128  # programs which share these sums, per block of channels; the same number on every device
+STEPS, BLOCK, WARPS = 16, 64, 4  # a tile of forward: a thread has four neighbours of two rows
+FLIGHT, BACKWARD_WARPS = 4, 1  # steps of backward whose rows are in flight at the same time
 
 
 def serves(dtype: torch.dtype) -> bool:
@@ -42,22 +42,18 @@ def backward(
     x: Tensor, weight: Tensor, bias: Tensor, mask: Tensor, reverse: bool, dy: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Compute the gradients of x, weight and bias, the last two in float32."""
-    (q, length, d), taps = x.shape, weight.shape[1]
+    (q, _, d), taps = x.shape, weight.shape[1]
     if x.numel() == 0:
         return x.new_zeros(x.shape), weight.new_zeros(weight.shape), bias.new_zeros(bias.shape)
-    blocks, tiles = triton.cdiv(d, BLOCK), _tiles(x, SUM_STEPS)
-    rows = min(tiles, PARTS)
     dx = torch.empty(x.shape, dtype=x.dtype, device=x.device)
-    g = torch.empty(q, length, d, dtype=torch.float32, device=x.device)
-    parts = torch.empty(rows, taps + 1, d, dtype=torch.float32, device=x.device)
-    shared = _arguments(x, weight, mask, reverse)
-    adjoint = _adjoint(dy) | {"g": g, "parts": parts, "count": tiles, "STEPS": SUM_STEPS}
+    parts = torch.empty(q, taps + 1, d, dtype=torch.float32, device=x.device)
     with torch.cuda.device_of(x):
-        kernels.activation_kernel[(blocks, rows)](**shared, **_input(x, bias), **adjoint, num_warps=WARPS)
-        grid = (_tiles(x, STEPS) * blocks,)
-        kernels.input_kernel[grid](**shared, g=g, dx=dx, STEPS=STEPS, num_warps=WARPS)
-    dweight = parts[:, :-1].sum(0).t().clone(memory_format=torch.contiguous_format)
-    return dx, dweight, parts[:, -1].sum(0)
+        kernels.backward_kernel[(q * triton.cdiv(d, BLOCK),)](
+            **_arguments(x, weight, mask, reverse), **_input(x, bias), **_adjoint(dy),
+            dx=dx, parts=parts, STEPS=FLIGHT, num_warps=BACKWARD_WARPS,
+        )  # fmt: skip
+        sums = sum_rows(parts.view(1, q, -1)).view(taps + 1, d)
+    return dx, sums[:-1].t().contiguous(), sums[-1].clone()
 
 
 def _tiles(x: Tensor, steps: int) -> int:

@@ -1,10 +1,9 @@
-"""The convolution's Triton kernels: tiles of steps times channels, read once per tap and so mostly from the cache.
+"""The convolution's Triton kernels: forward in tiles of steps times channels, backward step by step.
 
 With the pre-activation a_k = bias + sum_j weight_j x_s(k, j), where tap j of step k reads step
 s(k, j) = k + SIGN (j - w + 1), and g_k = dy_k silu'(a_k), backward is
     dx_s = sum_j weight_j g_k  over the k with s(k, j) = s,    dweight_j = sum_k g_k x_s(k, j),    dbias = sum_k g_k.
-The first kernel leaves g in memory, the second gathers dx from it. Offsets within a tile are small; where a tile
-begins is a 64-bit number.
+Offsets within a tile are small; where a tile begins is a 64-bit number.
 
 Legend: q sequences, l steps, d channels, w taps.
 """
@@ -15,7 +14,7 @@ import triton.language as tl
 from dygmamba.ops.scan.triton_kernels import sigmoid
 
 # Run-time numbers: a kernel compiled for one length serves all.
-NUMBERS = ["count", "length"]
+NUMBERS = ["length"]
 
 
 @triton.jit
@@ -78,56 +77,59 @@ def forward_kernel(
 
 
 @triton.jit(do_not_specialize=NUMBERS)
-def activation_kernel(
-    x, weight, bias, mask, dy, g, parts, count, length, x_batch, dy_batch,
+def backward_kernel(
+    x, weight, bias, mask, dy, dx, parts, length, x_batch, dy_batch,
     X_ROW: tl.constexpr, DY_ROW: tl.constexpr, CHANNELS: tl.constexpr, TAPS: tl.constexpr, SIGN: tl.constexpr,
     STEPS: tl.constexpr, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Every rows-th tile of `count` of g [q l d]; this program's share of dweight and dbias into parts [rows w+1 d]."""
-    row = tl.program_id(1)
-    d = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    r = tl.arange(0, STEPS)
-    inside = d < CHANNELS
-    sums = ()
-    for _ in tl.static_range(TAPS + 1):
-        sums = sums + (tl.zeros([STEPS, BLOCK], tl.float32),)
-    for tile in range(row, count, tl.num_programs(1)):
-        q, start = place(tile, length, STEPS)
-        a, values, here = load_taps(
-            x, weight, bias, mask, q, start, r, d, inside, length, x_batch, X_ROW, CHANNELS, TAPS, SIGN
-        )
-        whole = here[:, None] & inside[None, :]
-        s = sigmoid(a)
-        slope = tl.where(whole, s * (1.0 + a * (1.0 - s)), 0.0)
-        vg = slope * load_tile(dy + q * dy_batch, start.to(tl.int64), r, d, whole, DY_ROW)
-        at = g + (q * length + start) * CHANNELS + (r[:, None] * CHANNELS + d[None, :])
-        tl.store(at, vg, mask=(start + r < length)[:, None] & inside[None, :])
-        more = ()
-        for j in tl.static_range(TAPS):
-            more = more + (sums[j] + vg * values[j],)
-        sums = more + (sums[TAPS] + vg,)
-    for j in tl.static_range(TAPS + 1):
-        tl.store(parts + (row * (TAPS + 1) + j) * CHANNELS + d, tl.sum(sums[j], 0), mask=inside)
+    """Compute dx of a sequence and a block of channels, and its share of dweight and dbias in parts [q w+1 d].
 
-
-@triton.jit(do_not_specialize=NUMBERS)
-def input_kernel(
-    g, weight, mask, dx, length,
-    CHANNELS: tl.constexpr, TAPS: tl.constexpr, SIGN: tl.constexpr, STEPS: tl.constexpr, BLOCK: tl.constexpr,
-):  # fmt: skip
-    """One tile of dx [q l d] from g, which is 0 at masked steps."""
+    Time is a plain loop: the last inputs and the last g stay in registers, and dx of step k - w + 1 is complete when
+    g_k is there. The rows of STEPS steps are in flight at the same time.
+    """
     BLOCKS: tl.constexpr = (CHANNELS + BLOCK - 1) // BLOCK
-    q, start = place(tl.program_id(0) // BLOCKS, length, STEPS)
+    q = (tl.program_id(0) // BLOCKS).to(tl.int64)
     d = (tl.program_id(0) % BLOCKS) * BLOCK + tl.arange(0, BLOCK)
-    r = tl.arange(0, STEPS)
     inside = d < CHANNELS
-    total = tl.zeros([STEPS, BLOCK], tl.float32)
+    zero = tl.zeros([BLOCK], tl.float32)
+    b = tl.load(bias + d, mask=inside, other=0.0).to(tl.float32)
+    taps, inputs, past, sums = (), (), (), (zero,)
     for j in tl.static_range(TAPS):
-        shift = SIGN * (TAPS - 1 - j)
-        k = start + shift + r
-        whole = ((k >= 0) & (k < length))[:, None] & inside[None, :]
-        value = load_tile(g, q * length + start + shift, r, d, whole, CHANNELS)
-        total += value * tl.load(weight + j * CHANNELS + d, mask=inside, other=0.0).to(tl.float32)[None, :]
-    out = tl.where(alive(mask, q, start + r, length)[:, None], total, 0.0)
-    at = dx + (q * length + start) * CHANNELS + (r[:, None] * CHANNELS + d[None, :])
-    tl.store(at, out, mask=(start + r < length)[:, None] & inside[None, :])
+        taps = taps + (tl.load(weight + j * CHANNELS + d, mask=inside, other=0.0).to(tl.float32),)
+        inputs, past, sums = inputs + (zero,), past + (zero,), sums + (zero,)
+    start = tl.where(SIGN > 0, 0, length - 1)
+    for first in range(0, length + TAPS - 1, STEPS):
+        rows, grads = (), ()
+        for s in tl.static_range(STEPS):
+            t = start + SIGN * (first + s)
+            here = inside & (
+                (first + s < length) & (tl.load(mask + q * length + t, mask=first + s < length, other=0) != 0)
+            )
+            rows = rows + (
+                tl.load(x + q * x_batch + t.to(tl.int64) * X_ROW + d, mask=here, other=0.0).to(tl.float32),
+            )
+            grads = grads + (
+                tl.load(dy + q * dy_batch + t.to(tl.int64) * DY_ROW + d, mask=here, other=0.0).to(tl.float32),
+            )
+        for s in tl.static_range(STEPS):
+            inputs = inputs[1:] + (rows[s],)
+            a = b
+            for j in tl.static_range(TAPS):
+                a += taps[j] * inputs[j]
+            e = sigmoid(a)
+            g = grads[s] * e * (1.0 + a * (1.0 - e))  # 0 at steps that do not count, because dy is
+            more = ()
+            for j in tl.static_range(TAPS):
+                more = more + (sums[j] + g * inputs[j],)
+            sums = more + (sums[TAPS] + g,)
+            past = past[1:] + (g,)
+            out = zero
+            for j in tl.static_range(TAPS):
+                out += taps[j] * past[TAPS - 1 - j]
+            k = first + s - (TAPS - 1)
+            t = start + SIGN * k
+            real = (k >= 0) & (k < length)
+            alone = real & (tl.load(mask + q * length + t, mask=real, other=0) != 0)
+            tl.store(dx + (q * length + t) * CHANNELS + d, tl.where(alone, out, 0.0), mask=inside & real)
+    for j in tl.static_range(TAPS + 1):
+        tl.store(parts + (q * (TAPS + 1) + j) * CHANNELS + d, sums[j], mask=inside)

@@ -24,6 +24,12 @@ def cooccurrence(left: Tensor, right: Tensor, left_mask: Tensor, right_mask: Ten
     return in_left, in_right
 
 
+def count_pair_tokens(node: Tensor, mask: Tensor) -> Tensor:
+    """Count each token's node in both sequences of its pair, sequences i and p + i of 2 p."""
+    p = node.shape[0] // 2
+    return torch.cat(cooccurrence(node[:p], node[p:], mask[:p], mask[p:]))
+
+
 @inlined(inline="always")
 def _slot(keys, bits, token):
     """Find the slot of `token` by multiplicative hashing and linear probing; -1 marks a free slot."""

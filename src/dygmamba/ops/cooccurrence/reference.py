@@ -1,4 +1,4 @@
-"""Reference, also used on a GPU: count by sorting, O(l log l) per pair without an (l, l) comparison."""
+"""Reference: count by sorting, O(l log l) per pair without an (l, l) comparison."""
 
 import torch
 from torch import Tensor
@@ -18,3 +18,9 @@ def cooccurrence(left: Tensor, right: Tensor, left_mask: Tensor, right_mask: Ten
     counts = torch.stack([_counts(tokens, ids.sort(dim=1).values) for ids in among], dim=-1)
     in_left, in_right = (counts * mask[..., None]).split([left.shape[1], right.shape[1]], dim=1)
     return in_left, in_right
+
+
+def count_pair_tokens(node: Tensor, mask: Tensor) -> Tensor:
+    """Count each token's node in both sequences of its pair, sequences i and p + i of 2 p."""
+    p = node.shape[0] // 2
+    return torch.cat(cooccurrence(node[:p], node[p:], mask[:p], mask[p:]))

@@ -11,7 +11,9 @@ from torch import Tensor
 
 from dygmamba.ops.dispatch import ANY, Dispatch
 
-PAIR_ATTENTION = Dispatch(__name__, {ANY: ("long", "short", "half")})
+PAIR_ATTENTION = Dispatch(
+    __name__, {"cuda": ("long", "triton", "short", "half"), ANY: ("long", "short", "half")}
+)
 
 
 def pair_attention(projected: Float[Tensor, "r l k"], mask: Bool[Tensor, "r l"]) -> Float[Tensor, "r l d"]:

@@ -2,7 +2,7 @@
 
 An `Adjacency` lists each node's entries, oldest first. `find_past_end` finds where each query's past ends,
 `last_k_before` returns the k most recent entries, `find_weight_quantile` the entries at given quantiles of a sampling
-weight. The CPU runs Numba kernels, a GPU the reference.
+weight. The CPU runs Numba kernels; a GPU has one for `last_k_before`, and runs the reference otherwise.
 
 Legend: n nodes, m adjacency entries, e events, q queries, k entries per query.
 """
@@ -17,7 +17,7 @@ from dygmamba.core.errors import EventError
 from dygmamba.ops.dispatch import Dispatch
 from dygmamba.ops.recent_neighbors import reference
 
-RECENT_NEIGHBORS = Dispatch(__name__, {"cpu": ("cpu",)})
+RECENT_NEIGHBORS = Dispatch(__name__, {"cpu": ("cpu",), "cuda": ("triton",)})
 
 RecentEntries = tuple[Int32[Tensor, "q k"], Int32[Tensor, "q k"], Float64[Tensor, "q k"], Int64[Tensor, "q"]]
 

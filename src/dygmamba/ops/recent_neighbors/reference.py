@@ -1,4 +1,4 @@
-"""Reference, also used on a GPU: the look-up as vectorised torch."""
+"""Reference: the look-up as vectorised torch."""
 
 from itertools import pairwise
 from typing import TYPE_CHECKING

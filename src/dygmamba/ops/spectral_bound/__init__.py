@@ -15,10 +15,15 @@ from torch import Tensor
 
 from dygmamba.ops.dispatch import ANY, Dispatch
 
-SPECTRAL_BOUND = Dispatch(__name__, {ANY: ("autograd",)})
+SPECTRAL_BOUND = Dispatch(__name__, {"cuda": ("triton", "autograd"), ANY: ("autograd",)})
 MOST_ROWS = 256  # n^-8 = 2^-64 is squared by a norm; with many more rows it would underflow
 
 
 def spectral_bound(weight: Float[Tensor, "k n d"]) -> Float[Tensor, "k"]:
     """Return the bound of each matrix, always in full float32 precision: a bound must hold."""
-    return SPECTRAL_BOUND[weight.device.type].spectral_bound(weight)
+    return SPECTRAL_BOUND.choose(weight.device.type, weight).spectral_bound(weight)
+
+
+def bound_matrices(weight: Float[Tensor, "k n d"]) -> Float[Tensor, "k n d"]:
+    """Return W / max(1, bound of W) for each matrix: its spectral norm is at most 1 (Eq. 13)."""
+    return SPECTRAL_BOUND.choose(weight.device.type, weight).bound_matrices(weight)

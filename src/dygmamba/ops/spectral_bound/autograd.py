@@ -44,3 +44,8 @@ class SpectralBound(torch.autograd.Function):
 def spectral_bound(weight: Tensor) -> Tensor:
     """[k n d] to [k]."""
     return SpectralBound.apply(weight, weight)
+
+
+def bound_matrices(weight: Tensor) -> Tensor:
+    """[k n d] to [k n d]."""
+    return weight / spectral_bound(weight).clamp(min=1)[:, None, None]

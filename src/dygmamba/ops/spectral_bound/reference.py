@@ -45,3 +45,8 @@ def spectral_bound(weight: Tensor) -> Tensor:
         fixed = leading.detach()
         # the last term is zero; its gradient is that of bound * sqrt(leading / fixed), none for a zero matrix
         return (unit * bound + bound * ((leading - fixed) / (2 * fixed.clamp(min=1e-30)))).flatten()
+
+
+def bound_matrices(weight: Tensor) -> Tensor:
+    """[k n d] to [k n d]."""
+    return weight / spectral_bound(weight).clamp(min=1)[:, None, None]

@@ -1,0 +1,127 @@
+"""Triton kernels of the attention between two short sequences: a program computes one sequence's side.
+
+y = M v s with M = softmax(q) w^T [l l], w the softmax of the other sequence's keys over its tokens and
+s = 1 / sqrt(d), or 0 if the other sequence has no tokens. Columns come in blocks; the two [l l] matrices stay in
+registers. The sum over columns in the gradient of softmax(q) is sum_j dM_ij M_ij, so one pass writes all gradients.
+
+Legend: r sequences, l tokens, d columns; a row of `projected` is query, key and value side by side.
+"""
+
+import triton
+import triton.language as tl
+
+# Run-time numbers: a kernel compiled for one length serves all that are padded alike.
+NUMBERS = ["half", "length"]
+
+
+@triton.jit
+def load_block(pointer, row, column, stride, length, WIDTH: tl.constexpr):
+    """Rows and columns of one sequence, zero outside."""
+    whole = (row < length)[:, None] & (column < WIDTH)[None, :]
+    return tl.load(pointer + row[:, None] * stride + column[None, :], mask=whole, other=0.0)
+
+
+@triton.jit
+def sum_queries(query, row, length, WIDTH: tl.constexpr, PADDED: tl.constexpr, BLOCK: tl.constexpr):
+    """Return each query's largest column and the sum of its exponentials."""
+    most = tl.full([PADDED], -float("inf"), tl.float32)
+    total = tl.zeros([PADDED], tl.float32)
+    for first in range(0, WIDTH, BLOCK):
+        column = first + tl.arange(0, BLOCK)
+        q = load_block(query, row, column, 3 * WIDTH, length, WIDTH)
+        q = tl.where((column < WIDTH)[None, :], q, -float("inf"))
+        largest = tl.maximum(most, tl.max(q, 1))
+        total = total * tl.exp(most - largest) + tl.sum(tl.exp(q - largest[:, None]), 1)
+        most = largest
+    return most, total
+
+
+@triton.jit
+def load_query(query, row, column, most, total, length, WIDTH: tl.constexpr):
+    """Return a block of softmax(q), zero outside."""
+    q = load_block(query, row, column, 3 * WIDTH, length, WIDTH)
+    whole = (row < length)[:, None] & (column < WIDTH)[None, :]
+    return tl.where(whole, tl.exp(q - most[:, None]) / total[:, None], 0.0)
+
+
+@triton.jit
+def load_weight(key, row, column, here, length, WIDTH: tl.constexpr):
+    """Return a block of w: the softmax of each column over the tokens that are `here`, zero elsewhere."""
+    k = load_block(key, row, column, 3 * WIDTH, length, WIDTH)
+    k = tl.where(here[:, None], k, -3.0e38)
+    e = tl.where(here[:, None] & (column < WIDTH)[None, :], tl.exp(k - tl.max(k, 0)[None, :]), 0.0)
+    return e / tl.maximum(tl.sum(e, 0), 1e-30)[None, :]
+
+
+@triton.jit
+def place(projected, mask, half, length, WIDTH: tl.constexpr, PADDED: tl.constexpr):
+    """Return the own sequence, the other one, where they begin, the tokens, and which of the other's are there."""
+    own = tl.program_id(0).to(tl.int64)
+    other = tl.where(own < half, own + half, own - half)
+    row = tl.arange(0, PADDED)
+    here = (row < length) & (tl.load(mask + other * length + row, mask=row < length, other=0) != 0)
+    size = length * 3 * WIDTH
+    return own, other, projected + own * size, projected + other * size, row, here
+
+
+@triton.jit(do_not_specialize=NUMBERS)
+def forward_kernel(
+    projected, mask, y, half, length, share,
+    WIDTH: tl.constexpr, PADDED: tl.constexpr, BLOCK: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """Compute y of one sequence."""
+    own, _other, query, key, row, here = place(projected, mask, half, length, WIDTH, PADDED)
+    most, total = sum_queries(query, row, length, WIDTH, PADDED, BLOCK)
+    mixed = tl.zeros([PADDED, PADDED], tl.float32)
+    for first in range(0, WIDTH, BLOCK):
+        column = first + tl.arange(0, BLOCK)
+        q = load_query(query, row, column, most, total, length, WIDTH)
+        w = load_weight(key + WIDTH, row, column, here, length, WIDTH)
+        mixed = tl.dot(q, tl.trans(w), mixed, input_precision=PRECISION)
+    mixed *= tl.where(tl.max(here.to(tl.int32), 0) > 0, share, 0.0)
+    for first in range(0, WIDTH, BLOCK):
+        column = first + tl.arange(0, BLOCK)
+        v = load_block(key + 2 * WIDTH, row, column, 3 * WIDTH, length, WIDTH)
+        out = tl.dot(mixed, v, input_precision=PRECISION)
+        at = y + own * length * WIDTH + row[:, None] * WIDTH + column[None, :]
+        tl.store(at, out, mask=(row < length)[:, None] & (column < WIDTH)[None, :])
+
+
+@triton.jit(do_not_specialize=NUMBERS)
+def backward_kernel(
+    projected, mask, dy, dprojected, half, length, share,
+    WIDTH: tl.constexpr, PADDED: tl.constexpr, BLOCK: tl.constexpr, PRECISION: tl.constexpr,
+):  # fmt: skip
+    """Gradients of the own sequence's queries, and of the other's keys and values."""
+    own, other, query, key, row, here = place(projected, mask, half, length, WIDTH, PADDED)
+    dy += own * length * WIDTH
+    most, total = sum_queries(query, row, length, WIDTH, PADDED, BLOCK)
+    mixed = tl.zeros([PADDED, PADDED], tl.float32)
+    dmixed = tl.zeros([PADDED, PADDED], tl.float32)
+    for first in range(0, WIDTH, BLOCK):
+        column = first + tl.arange(0, BLOCK)
+        q = load_query(query, row, column, most, total, length, WIDTH)
+        w = load_weight(key + WIDTH, row, column, here, length, WIDTH)
+        mixed = tl.dot(q, tl.trans(w), mixed, input_precision=PRECISION)
+        g = load_block(dy, row, column, WIDTH, length, WIDTH)
+        v = load_block(key + 2 * WIDTH, row, column, 3 * WIDTH, length, WIDTH)
+        dmixed = tl.dot(g, tl.trans(v), dmixed, input_precision=PRECISION)
+    s = tl.where(tl.max(here.to(tl.int32), 0) > 0, share, 0.0)
+    dmixed *= s
+    mean = tl.sum(mixed * dmixed, 1)
+    mixed *= s
+    size = length * 3 * WIDTH
+    for first in range(0, WIDTH, BLOCK):
+        column = first + tl.arange(0, BLOCK)
+        whole = (row < length)[:, None] & (column < WIDTH)[None, :]
+        at = row[:, None] * (3 * WIDTH) + column[None, :]
+        q = load_query(query, row, column, most, total, length, WIDTH)
+        w = load_weight(key + WIDTH, row, column, here, length, WIDTH)
+        g = load_block(dy, row, column, WIDTH, length, WIDTH)
+        dq = q * (tl.dot(dmixed, w, input_precision=PRECISION) - mean[:, None])
+        tl.store(dprojected + own * size + at, dq, mask=whole)
+        dw = tl.dot(tl.trans(dmixed), q, input_precision=PRECISION)
+        dk = w * (dw - tl.sum(w * dw, 0)[None, :])
+        tl.store(dprojected + other * size + WIDTH + at, dk, mask=whole)
+        dv = tl.dot(tl.trans(mixed), g, input_precision=PRECISION)
+        tl.store(dprojected + other * size + 2 * WIDTH + at, dv, mask=whole)

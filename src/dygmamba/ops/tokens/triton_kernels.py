@@ -1,0 +1,56 @@
+"""Triton kernel of the tokens; each token reads its slot and a neighboring one."""
+
+import triton
+import triton.language as tl
+
+# Run-time numbers: a kernel compiled for one length serves all.
+NUMBERS = ["count", "width", "slots", "stride"]
+
+
+@triton.jit
+def load_time(time, at, slot, length, slots, tau):
+    """The time in a slot, the query time where it holds no entry; and whether it holds one."""
+    is_event = (slot >= 0) & (slot < length) & (slot < slots)
+    return tl.where(is_event, tl.load(time + at + slot, mask=is_event, other=0.0), tau), is_event
+
+
+@triton.jit(do_not_specialize=NUMBERS)
+def tokens_kernel(
+    out_node, out_event, out_age, out_gap, out_share, out_length, out_is_event, out_mask,
+    query_node, query_time, node, event, time, length, rows, count, width, slots, stride,
+    LAST: tl.constexpr, FIRST: tl.constexpr, FOLLOWING: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """BLOCK of the `count` tokens of all sequences; 64-bit times as in the reference, operation by operation."""
+    token = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    here = token < count
+    row, j = token // width, token % width
+    source = row if rows is None else tl.load(rows + row, mask=here, other=0)
+    own_length = tl.load(length + source, mask=here, other=0)
+    tau = tl.load(query_time + source, mask=here, other=0.0)
+    at, slot = source * stride, j - FIRST
+    filled = here & (slot >= 0) & (slot < slots)
+    ids = tl.load(node + at + slot, mask=filled, other=0)
+    if LAST + FIRST > 0:
+        own = tl.load(query_node + source, mask=here, other=0).to(tl.int32)
+        ids = tl.where(j == own_length * LAST, own, ids)
+    tl.store(out_node + token, ids, mask=here)
+    tl.store(out_event + token, tl.load(event + at + slot, mask=filled, other=0), mask=here)
+    now, is_event = load_time(time, at, slot, own_length, slots, tau)
+    if FOLLOWING:
+        later, _is_event = load_time(time, at, slot + 1, own_length, slots, tau)
+        gap = tl.where(j == width - 1, tau, later) - now
+    else:
+        earlier, _is_event = load_time(time, at, slot - 1, own_length, slots, tau)
+        gap = tl.where(j == 0, 0.0, now - earlier)
+    tokens = own_length + LAST + FIRST
+    mask = j < tokens
+    gap = tl.where(gap < 0, 0.0, gap) * mask.to(tl.float64)
+    first = tl.load(time + at, mask=here & (own_length > 0) & (slots > 0), other=0.0)
+    reach = tau - tl.where(own_length > 0, first, tau)
+    share = gap / tl.where(reach > 0, reach, 1.0)
+    tl.store(out_age + token, (tau - now).to(tl.float32), mask=here)
+    tl.store(out_gap + token, gap.to(tl.float32), mask=here)
+    tl.store(out_share + token, share.to(tl.float32), mask=here)
+    tl.store(out_is_event + token, is_event.to(tl.uint8), mask=here)
+    tl.store(out_mask + token, mask.to(tl.uint8), mask=here)
+    tl.store(out_length + row, tokens, mask=here & (j == 0))

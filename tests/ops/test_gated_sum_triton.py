@@ -1,0 +1,73 @@
+"""The Triton kernels of the gated sum against the definition in float64."""
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from dygmamba.ops.gated_sum import reference
+from gradient_cases import results
+from interpreted import DEVICE, GPU, INTERPRETED, compile_for_hopper, interpret, kernels_run, on_gpu, poison
+
+pytest.importorskip("triton")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(GPU or INTERPRETED, reason="the kernels run in this process")
+def test_the_kernels_hold_under_the_interpreter() -> None:
+    """Every test of this file passes where Triton interprets instead of compiling."""
+    interpret(__file__)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(INTERPRETED, reason="nothing is compiled in this process")
+def test_the_kernels_compile_for_hopper() -> None:
+    """What the interpreter forgives, the compiler may not: the kernels become machine code, GPU or no GPU."""
+    from dygmamba.ops.gated_sum import triton as fused
+    from dygmamba.ops.gated_sum import triton_kernels as kernels
+
+    x = torch.zeros(2, 30, 200)
+    given = dict.fromkeys(("x", "gate", "mask", "y", "most", "total", "dy", "dx", "parts"), x)
+    given |= fused._sizes(x) | {"length": 30}
+    for kernel in (kernels.forward_kernel, kernels.backward_kernel):
+        compile_for_hopper(kernel, {name: given[name] for name in kernel.arg_names}, fused.WARPS)
+
+
+@pytest.fixture(autouse=True)
+def poisoned() -> Iterator[None]:
+    """Fresh memory is NaN, and nobody writes beside it."""
+    with poison():
+        yield
+
+
+def compare(count: int, length: int, width: int) -> None:
+    """Value and gradients are the definition's; one sequence has no token, one is whole, the others have holes."""
+    from dygmamba.ops.gated_sum import triton as fused
+
+    generator = torch.Generator().manual_seed(length)
+    x = torch.randn(count, length, width, generator=generator).double()
+    gate = torch.randn(width, generator=generator).double()
+    mask = torch.rand(count, length, generator=generator) < 0.6
+    mask[0], mask[-1] = False, True
+    true = results(reference.gated_sum, (x, gate), mask)
+    hidden = x.masked_fill(~mask[..., None], float("nan"))
+    ours = (hidden.float().to(DEVICE), gate.float().to(DEVICE))
+    for found, exact in zip(results(fused.gated_sum, ours, mask.to(DEVICE)), true, strict=True):
+        assert (found.cpu().double() - exact).norm() <= 1e-5 * exact.norm().clamp(min=1)
+
+
+@kernels_run
+@pytest.mark.parametrize(("length", "width"), [(1, 5), (7, 64), (16, 3), (33, 70), (2, 300)])
+def test_value_and_gradients_are_those_of_the_definition(length: int, width: int) -> None:
+    """For all lengths and widths; what lies under a mask reaches nothing."""
+    compare(4, length, width)
+
+
+@pytest.mark.parametrize("length", [32, 1000])
+class TestLarge:
+    """Shapes for the compiler."""
+
+    pytestmark = on_gpu
+
+    def test_many_sequences_match_the_definition(self, length: int) -> None:
+        compare(400, length, 200)

@@ -1,0 +1,91 @@
+"""The Triton kernels of the attention between two sequences against the definition in float64."""
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from dygmamba.ops.pair_attention import reference
+from gradient_cases import results
+from interpreted import DEVICE, GPU, INTERPRETED, compile_for_hopper, interpret, kernels_run, on_gpu, poison
+
+pytest.importorskip("triton")
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(GPU or INTERPRETED, reason="the kernels run in this process")
+def test_the_kernels_hold_under_the_interpreter() -> None:
+    """Every test of this file passes where Triton interprets instead of compiling."""
+    interpret(__file__)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(INTERPRETED, reason="nothing is compiled in this process")
+def test_the_kernels_compile_for_hopper() -> None:
+    """What the interpreter forgives, the compiler may not: the kernels become machine code, GPU or no GPU."""
+    from dygmamba.ops.pair_attention import triton as fused
+    from dygmamba.ops.pair_attention import triton_kernels as kernels
+
+    x = torch.zeros(2, 30, 600)
+    options = fused._options(x)
+    warps, _ = options.pop("num_warps"), options.pop("num_stages")
+    given = dict.fromkeys(("projected", "mask", "y", "dy", "dprojected"), x) | options | {"PRECISION": "tf32"}
+    for kernel in (kernels.forward_kernel, kernels.backward_kernel):
+        compile_for_hopper(kernel, {name: given[name] for name in kernel.arg_names}, warps)
+
+
+@pytest.fixture(autouse=True)
+def poisoned() -> Iterator[None]:
+    """Fresh memory is NaN, and nobody writes beside it."""
+    with poison():
+        yield
+
+
+def compare(count: int, length: int, width: int, tolerance: float = 1e-5) -> None:
+    """Value and gradient are the definition's; one sequence has no token, one is whole, the others have holes."""
+    from dygmamba.ops.pair_attention import triton as fused
+
+    generator = torch.Generator().manual_seed(length)
+    projected = torch.randn(count, length, 3 * width, generator=generator).double()
+    mask = torch.rand(count, length, generator=generator) < 0.6
+    mask[0], mask[-1] = False, True
+    true = results(reference.pair_attention, (projected,), mask)
+    found = results(fused.pair_attention, (projected.float().to(DEVICE),), mask.to(DEVICE))
+    for ours, exact in zip(found, true, strict=True):
+        assert (ours.cpu().double() - exact).norm() <= tolerance * exact.norm()
+
+
+@kernels_run
+@pytest.mark.parametrize(("length", "width"), [(1, 5), (7, 64), (16, 3), (33, 70), (64, 8)])
+def test_value_and_gradient_are_those_of_the_definition(length: int, width: int) -> None:
+    """For all lengths and widths, padding reaches no result."""
+    compare(6, length, width)
+
+
+@kernels_run
+def test_the_key_of_a_missing_token_reaches_nothing() -> None:
+    """NaN in the key of a masked token changes no output."""
+    from dygmamba.ops.pair_attention import triton as fused
+
+    projected = torch.randn(4, 5, 18, generator=torch.Generator().manual_seed(0)).to(DEVICE)
+    mask = torch.tensor([[True] * 3 + [False] * 2] * 4, device=DEVICE)
+    want = fused.pair_attention(projected, mask)
+    projected[:, 3:, 6:12] = float("nan")
+    assert torch.equal(fused.pair_attention(projected, mask), want)
+
+
+@pytest.mark.parametrize("length", [32, 50, 64])
+class TestLarge:
+    """Shapes for the compiler."""
+
+    pytestmark = on_gpu
+
+    def test_many_sequences_match_the_definition(self, length: int) -> None:
+        compare(600, length, 200)
+
+    def test_tensor_cores_lose_only_their_digits(self, length: int) -> None:
+        torch.set_float32_matmul_precision("high")
+        try:
+            compare(600, length, 200, 2e-3)
+        finally:
+            torch.set_float32_matmul_precision("highest")

@@ -1,0 +1,89 @@
+"""The Triton kernel of the look-up against the definition, on a GPU or under Triton's interpreter."""
+
+from typing import Any
+
+import pytest
+import torch
+
+from dygmamba.ops.recent_neighbors import Adjacency, last_k_before, reference
+from interpreted import DEVICE, GPU, INTERPRETED, compile_for_hopper, interpret, kernels_run, on_gpu
+
+pytest.importorskip("triton")
+
+
+def draw(nodes: int, events: int, queries: int, spread: int) -> tuple[Adjacency, Any, Any]:
+    """A stream in which `spread` different times tie, and queries of every kind: no node, at, between and outside."""
+    g = torch.Generator().manual_seed(nodes + events)
+    src, dst = (torch.randint(nodes, (events,), generator=g) for _ in range(2))
+    time = torch.randint(spread, (events,), generator=g).double().sort().values
+    columns = reference.build_adjacency(src, dst, torch.arange(events), time, nodes)
+    node = torch.randint(-1, nodes, (queries,), generator=g)
+    when = torch.randint(-2, 2 * spread + 3, (queries,), generator=g).double() / 2
+    return Adjacency(*columns, time).to(DEVICE), node.to(DEVICE), when.to(DEVICE)
+
+
+def assert_equal(entries: Adjacency, node: Any, when: Any, k: int) -> None:
+    """Every column is the definition's."""
+    from dygmamba.ops.recent_neighbors import triton as fused
+
+    found = fused.last_k_before(entries, node, when, k)
+    for ours, true in zip(found, reference.last_k_before(entries, node, when, k), strict=True):
+        assert ours.dtype == true.dtype
+        assert torch.equal(ours, true)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(GPU or INTERPRETED, reason="the kernel runs in this process")
+def test_the_kernel_holds_under_the_interpreter() -> None:
+    """Every test of this file passes where Triton interprets instead of compiling."""
+    interpret(__file__)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(INTERPRETED, reason="nothing is compiled in this process")
+@pytest.mark.parametrize("k", [1, 200])
+def test_the_kernel_compiles_for_hopper(k: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The kernel becomes machine code, GPU or no GPU."""
+    from dygmamba.ops.recent_neighbors import triton as fused
+    from dygmamba.ops.recent_neighbors.triton_kernels import last_kernel
+
+    class Compiled:
+        def __getitem__(self, grid: Any) -> Any:
+            return lambda **arguments: compile_for_hopper(last_kernel, arguments, 4)
+
+    monkeypatch.setattr(fused, "last_kernel", Compiled())
+    entries, node, when = draw(3, 5, 4, 3)
+    fused.last_k_before(entries.to("cpu"), node.cpu(), when.cpu(), k)
+
+
+@kernels_run
+@pytest.mark.parametrize("k", [0, 1, 5, 130])
+@pytest.mark.parametrize(("nodes", "events", "spread"), [(1, 1, 1), (4, 40, 7), (3, 150, 100), (5, 0, 2)])
+def test_every_past_is_the_definitions(nodes: int, events: int, spread: int, k: int) -> None:
+    """For all streams, queries and k, a stream without events included."""
+    assert_equal(*draw(nodes, events, 40, spread), k)
+
+
+@kernels_run
+def test_no_queries_have_no_entries() -> None:
+    """An empty batch is answered with tensors of its shapes."""
+    assert_equal(*draw(3, 9, 0, 4), 5)
+
+
+@pytest.mark.parametrize("k", [31, 1023])
+class TestLarge:
+    """Sizes for the compiler."""
+
+    pytestmark = on_gpu
+
+    def test_a_captured_graph_looks_up_what_it_is_asked_later(self, k: int) -> None:
+        """Also of queries that are written after the capture."""
+        entries, node, when = draw(1900, 59_835, 600, 50_000)
+        assert_equal(entries, node, when, k)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            found = last_k_before(entries, node, when, k)
+        node.copy_(node.flip(0))
+        graph.replay()
+        for ours, true in zip(found, reference.last_k_before(entries, node, when, k), strict=True):
+            assert torch.equal(ours, true)

@@ -20,7 +20,7 @@ from rich.table import Table
 
 from benchmarks.harness import BenchmarkRow
 
-NAMES = ("sampling", "scan", "step", "epoch", "length", "candidates", "size", "serve")
+NAMES = ("sampling", "scan", "step", "kernels", "epoch", "length", "candidates", "size", "serve")
 MIN_EVENTS, MAX_EVENTS = 2_000, 2**31
 
 # Heading -> cell of a row; a column without any value is left out.
@@ -37,6 +37,7 @@ COLUMNS: dict[str, Callable[[BenchmarkRow], str]] = {
     "growth": lambda row: format_number(row.growth, ".2f", "x"),
     "of the peak": lambda row: format_number(row.growth_mb, ".2f", "x"),
     "GFLOP/s": lambda row: format_number(row.gflops, ",.1f", ""),
+    "GB/s": lambda row: format_number(row.gigabytes_per_second, ",.0f", ""),
     "of a matrix product": lambda row: format_number(row.bound_share, ".0%", ""),
 }
 

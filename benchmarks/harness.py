@@ -82,6 +82,7 @@ class BenchmarkRow:
     growth: float | None = None  # seconds / seconds of the previous case
     growth_mb: float | None = None  # the same for memory
     gflops: float | None = None  # billions of floating-point operations per second
+    gigabytes_per_second: float | None = None  # read and written in the memory of a GPU
     bound_share: float | None = None  # gflops / those of a plain matrix product in the same run
     note: str | None = None
 

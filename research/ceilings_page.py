@@ -3,7 +3,7 @@
     python -m research.ceilings_page docs/research/results DATA_DIR
 
 The command reads the streams from DATA_DIR and writes ceilings.json; `make results` copies its tables to
-docs/research/ceilings.md. Nothing is trained.
+docs/research/findings.md. Nothing is trained.
 """
 
 import sys
@@ -199,22 +199,6 @@ def build_count_table(folder: Path) -> str:
     return "\n".join(lines)
 
 
-def build_batch_size_table(folder: Path) -> str:
-    """Build the table of oracles and bounds by batch size."""
-    names = ("edge_oracle", "reference", "expected_bound", "likely_bound")
-    lines = _start_table(("stream", "nodes", "negatives", "batches of", *names))
-    for record in _read_records(folder, {"by": "batch size"}):
-        for row in record.rows:
-            cells = (
-                STREAMS[record.data],
-                SETTING_LABELS[row["setting"]],
-                row["negatives"],
-                str(row["batch"]),
-            )
-            lines.append(_join([*cells, *(_format(row, name) for name in names)]))
-    return "\n".join(lines)
-
-
 def _read_records(folder: Path, about: dict[str, str]) -> list[ResultRecord]:
     records = StudyResults.read(folder / f"{FILE}.json").records
     return [record for record in records if record.about == about]
@@ -247,7 +231,6 @@ BLOCKS: dict[str, Callable[[Path], str]] = {
     "ceilings": build_ceiling_table,
     "ceilings_published": build_published_table,
     "ceilings_counts": build_count_table,
-    "ceilings_batch_sizes": build_batch_size_table,
 }
 
 

@@ -1,4 +1,4 @@
-"""Builds docs/research/results.md and the result tables of other pages from stored results: `make results`.
+"""Builds the page of results (with the site) and the result tables of other pages (`make results`) from stored results.
 
 A line of the template that is one of these comments is replaced. FILE is the name of a results file in the same folder;
 where several are given, separated by commas, a model's records come from the first that has any of the dataset:
@@ -7,8 +7,6 @@ where several are given, separated by commas, a model's records come from the fi
     <!-- overview FILE,FILE SETTING NEGATIVES -->           all records of the files, several datasets in one table
     <!-- study FILE DATASET -->                             all tables of a study for one dataset
     <!-- stamp FILE,FILE DATASET -->                        seeds, visibility, batch size, hardware, commands
-
-Text between `<!-- if FILE DATASET -->` and `<!-- /if -->` is on the page only if the file has records of the dataset.
 
 Other pages, the README among them, hold generated tables between two comments, `<!-- results NAME -->` and
 `<!-- /results -->`; BLOCKS has the names. A figure that appears on several pages therefore comes from one record.
@@ -47,16 +45,11 @@ from research.result_tables import (
 
 TEMPLATE = "results.in.md"
 PLACEHOLDER = re.compile(r"^<!-- (table|overview|study|stamp) (.+) -->$", re.MULTILINE)
-CONDITION = re.compile(r"^<!-- if (\S+) (\S+) -->\n\n(.*?)^<!-- /if -->\n\n", re.DOTALL | re.MULTILINE)
 
 
 def build_results_page(folder: Path) -> str:
-    """Return the text of `folder`/results.in.md with its conditions decided and its placeholders replaced."""
+    """Return the text of `folder`/results.in.md with its placeholders replaced."""
     read = cache(lambda file: StudyResults.read(folder / f"{file}.json"))
-
-    def decide(condition: re.Match[str]) -> str:
-        files, data, text = condition.groups()
-        return text if _select_results(map(read, files.split(",")), data) else ""
 
     def fill(placeholder: re.Match[str]) -> str:
         kind, arguments = placeholder[1], placeholder[2]
@@ -90,7 +83,7 @@ def build_results_page(folder: Path) -> str:
         )
         return _render_table(table, placeholder[0])
 
-    return PLACEHOLDER.sub(fill, CONDITION.sub(decide, (folder / TEMPLATE).read_text("utf-8")))
+    return PLACEHOLDER.sub(fill, (folder / TEMPLATE).read_text("utf-8"))
 
 
 def _select_results(files: Iterable[StudyResults], data: str) -> list[StudyResults]:
@@ -163,7 +156,6 @@ BLOCKS: dict[str, Callable[[Path], str]] = {
 
 if __name__ == "__main__":
     results = Path(sys.argv[1])
-    write_text(results.parent / "results.md", build_results_page(results))
     root = results.parents[2]
     for page in (root / "README.md", *sorted((root / "docs").rglob("*.md"))):
         text = page.read_text("utf-8")

@@ -231,26 +231,6 @@ def test_a_row_comes_from_the_first_file_that_has_it(tmp_path):
     assert len(table) == 4
 
 
-def test_a_conditional_part_is_on_the_page_once_its_records_are_stored(tmp_path):
-    """Without records the page is as if the part were not in the template; with them its tables are filled."""
-    parts = (
-        "Before.",
-        "<!-- if ablation mooc -->",
-        "MOOC:",
-        "<!-- table ablation mooc transductive random -->",
-    )
-    text = "\n\n".join((*parts, "<!-- /if -->", "After.\n"))
-    (tmp_path / "results.in.md").write_text(text, "utf-8")
-    values = ("dyg-mamba", 0, 0.9)
-    write_link_records(tmp_path / "ablation.json", values, study="ablation", data="uci", variant="full")
-    assert build_results_page(tmp_path) == "Before.\n\nAfter.\n"
-    write_link_records(tmp_path / "ablation.json", values, study="ablation", variant="full")
-    page = build_results_page(tmp_path)
-    assert page.startswith("Before.\n\nMOOC:\n\n| model |")
-    assert "| full | **90.00** |" in page
-    assert page.endswith("|\n\nAfter.\n")
-
-
 def test_the_ablation_table_has_a_column_per_stored_dataset(tmp_path):
     """A dataset appears with its first records, a variant without any has a dash, a single seed is never bold."""
     row = {"split": "test", "setting": "transductive", "negatives": "random", "visible": "strict"}

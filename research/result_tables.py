@@ -345,14 +345,9 @@ def find_records(
 
 
 def _is_main_result(record: ResultRecord) -> bool:
-    """Return whether a record is of a model as it is, not of an ablation or another part of the paper's plan.
-
-    A part of the plan whose settings are the shipped ones counts: streams that the paper does not have.
-    """
+    """Return whether a record is of a model as it is, not of an ablation or another part of the paper's plan."""
     about = record.about
-    if "variant" in about or about.get("study", "link") != "link":
-        return False
-    return "cell" not in about or not _describe_changed_settings([record])
+    return "variant" not in about and "cell" not in about and about.get("study", "link") == "link"
 
 
 def collect_ap(

@@ -161,8 +161,6 @@ unknown-device              reproduce link --device tpu
 malformed-command-line      reproduce link --workers 0
 unknown-model               models nothing
 unknown-dataset             models --data nothing-here
-unknown-benchmark           bench nothing
-unknown-device              bench scan --device tpu
 malformed-command-line      demo --epochs 0
 malformed-command-line      fit generated
 invalid-dataset-name        data import pairs.csv --out a/b

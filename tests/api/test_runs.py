@@ -244,9 +244,9 @@ def test_other_data_under_the_same_name_do_not_replace_a_runs_own(tmp_path):
         [dm.open(run.path, device="cpu").data for run in runs]
 
 
-def test_a_used_run_can_be_pickled(trained):
+def test_a_used_run_can_be_pickled(network_run):
     """The copy answers the same; what was only observed is not in the run directory, and says so."""
-    run, pairs = trained[0], [("ann", "bob")]
+    run, pairs = network_run, [("ann", "bob")]
     assert pickle.loads(pickle.dumps(run)).score(pairs) == run.score(pairs)
     with raises("run-not-picklable"):
         pickle.dumps(run.observe([("ann", "bob", "2024-06-01", 9.0)]))

@@ -20,6 +20,7 @@ from dygmamba.cli.options import (
     RunsOut,
     TrustCode,
     parse_overrides,
+    parse_run,
     parse_run_to_resume,
     parse_seeds,
     run_argument,
@@ -79,6 +80,8 @@ def train(
         Path | None,
         typer.Option(
             "--from",
+            parser=parse_run,
+            metavar="RUN",
             help="Continue this finished link run on newer data: start with its weights, ids and settings.",
         ),
     ] = None,
@@ -92,7 +95,10 @@ def train(
         str, typer.Option(help="Predict links (link), or labels of sources: states, classes, numbers (node).")
     ] = "link",
     backbone: Annotated[
-        Path | None, typer.Option(help="Build the node classifier on this finished link run.")
+        Path | None,
+        typer.Option(
+            parser=parse_run, metavar="RUN", help="Build the node classifier on this finished link run."
+        ),
     ] = None,
     finetune: Annotated[
         bool, typer.Option("--finetune", help="Train the backbone of the node classifier too.")

@@ -1,6 +1,6 @@
 """How Triton kernels are tested where there is no GPU: interpreted in a process of their own, and compiled unrun.
 
-Interpreting is decided when triton is first imported, for a whole process; a test file therefore runs itself again.
+Interpreting is decided when triton is first imported, for a whole process; test_triton_interpreter.py starts one.
 """
 
 import os
@@ -58,9 +58,9 @@ if INTERPRETED:
     interpreter.InterpretedFunction.__call__ = call_function
 
 
-def interpret(file: str) -> None:
-    """Run a test file again where Triton interprets, and fail where it fails."""
-    command = [sys.executable, "-m", "pytest", file, "-x", "-q", "-p", "no:randomly"]
+def interpret(*files: str) -> None:
+    """Run test files again where Triton interprets, and fail where they fail."""
+    command = [sys.executable, "-m", "pytest", *files, "-x", "-q", "-p", "no:randomly"]
     run = subprocess.run(command, env=os.environ | {"TRITON_INTERPRET": "1"}, capture_output=True, text=True)
     assert run.returncode == 0, run.stdout + run.stderr
 

@@ -1,22 +1,14 @@
 """Bounded matrices: the Triton kernels against the definition."""
 
-from collections.abc import Iterator
-
 import pytest
 import torch
 
 from dygmamba.ops.spectral_bound import reference
 from gradient_cases import results
-from interpreted import DEVICE, GPU, INTERPRETED, compile_for_hopper, interpret, kernels_run, poison
+from interpreted import DEVICE, INTERPRETED, compile_for_hopper, kernels_run
 
 pytest.importorskip("triton")
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(GPU or INTERPRETED, reason="the kernels run in this process")
-def test_the_kernels_hold_under_the_interpreter() -> None:
-    """Every test of this file passes where Triton interprets instead of compiling."""
-    interpret(__file__)
+pytestmark = pytest.mark.usefixtures("poisoned")
 
 
 @pytest.mark.slow
@@ -31,13 +23,6 @@ def test_the_kernels_compile_for_hopper() -> None:
     given |= fused._sizes(weight) | {"FIRST": 4, "SECOND": 4}
     for kernel in (kernels.forward_kernel, kernels.backward_kernel):
         compile_for_hopper(kernel, {name: given[name] for name in kernel.arg_names}, fused.WARPS)
-
-
-@pytest.fixture(autouse=True)
-def poisoned() -> Iterator[None]:
-    """Fresh memory is NaN, and nobody writes beside it."""
-    with poison():
-        yield
 
 
 @kernels_run

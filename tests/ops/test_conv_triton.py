@@ -1,6 +1,5 @@
 """The convolution's Triton kernels against the definition in float64, on a GPU or under Triton's interpreter."""
 
-from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
@@ -9,17 +8,11 @@ from torch import Tensor
 
 from conv_cases import LENGTHS, MASKS, Case, case
 from dygmamba.ops.conv import reference
-from interpreted import DEVICE, GPU, INTERPRETED, compile_for_hopper, interpret, kernels_run, on_gpu, poison
+from interpreted import DEVICE, GPU, INTERPRETED, compile_for_hopper, kernels_run, on_gpu
 from scan_cases import assert_near
 
 pytest.importorskip("triton")
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(GPU or INTERPRETED, reason="the kernels run in this process")
-def test_the_kernels_hold_under_the_interpreter() -> None:
-    """Every test of this file passes where Triton interprets instead of compiling."""
-    interpret(__file__)
+pytestmark = pytest.mark.usefixtures("poisoned")
 
 
 @pytest.mark.slow
@@ -36,13 +29,6 @@ def test_the_kernels_compile_for_hopper(taps: int) -> None:
     adjoint = reading | fused._adjoint(x) | {"dx": x, "parts": x, "STEPS": fused.FLIGHT}
     compile_for_hopper(kernels.forward_kernel, reading | {"y": x, "STEPS": fused.STEPS}, fused.WARPS)
     compile_for_hopper(kernels.backward_kernel, adjoint, fused.BACKWARD_WARPS)
-
-
-@pytest.fixture(autouse=True)
-def poisoned() -> Iterator[None]:
-    """Fresh memory is NaN, and nobody writes beside it."""
-    with poison():
-        yield
 
 
 def fused_results(x: Case) -> dict[str, Tensor]:

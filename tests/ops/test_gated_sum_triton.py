@@ -1,22 +1,14 @@
 """The Triton kernels of the gated sum against the definition in float64."""
 
-from collections.abc import Iterator
-
 import pytest
 import torch
 
 from dygmamba.ops.gated_sum import reference
 from gradient_cases import results
-from interpreted import DEVICE, GPU, INTERPRETED, compile_for_hopper, interpret, kernels_run, on_gpu, poison
+from interpreted import DEVICE, INTERPRETED, compile_for_hopper, kernels_run, on_gpu
 
 pytest.importorskip("triton")
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(GPU or INTERPRETED, reason="the kernels run in this process")
-def test_the_kernels_hold_under_the_interpreter() -> None:
-    """Every test of this file passes where Triton interprets instead of compiling."""
-    interpret(__file__)
+pytestmark = pytest.mark.usefixtures("poisoned")
 
 
 @pytest.mark.slow
@@ -31,13 +23,6 @@ def test_the_kernels_compile_for_hopper() -> None:
     given |= fused._sizes(x) | {"length": 30}
     for kernel in (kernels.forward_kernel, kernels.backward_kernel):
         compile_for_hopper(kernel, {name: given[name] for name in kernel.arg_names}, fused.WARPS)
-
-
-@pytest.fixture(autouse=True)
-def poisoned() -> Iterator[None]:
-    """Fresh memory is NaN, and nobody writes beside it."""
-    with poison():
-        yield
 
 
 def compare(count: int, length: int, width: int) -> None:

@@ -6,7 +6,7 @@ import torch
 
 from dygmamba.core.errors import ConfigError
 from dygmamba.ops.gather_rows import gather_rows, reference
-from interpreted import DEVICE, GPU, INTERPRETED, compile_for_hopper, interpret, kernels_run, poison
+from interpreted import DEVICE, GPU, INTERPRETED, compile_for_hopper, kernels_run, poison
 from raising import raises
 
 SHAPES = [
@@ -57,14 +57,6 @@ def test_a_table_elsewhere_must_be_pinned():
     rows, chosen = draw((7, 3), (5,))
     with raises("table-not-pinned", ConfigError):
         gather_rows(rows, chosen.to("meta"))
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(GPU or INTERPRETED, reason="the kernel runs in this process")
-def test_the_kernel_holds_under_the_interpreter():
-    """The kernel's tests pass where Triton interprets instead of compiling."""
-    pytest.importorskip("triton")
-    interpret(__file__)
 
 
 @kernels_run

@@ -1,22 +1,14 @@
 """The Triton kernels of the attention between two sequences against the definition in float64."""
 
-from collections.abc import Iterator
-
 import pytest
 import torch
 
 from dygmamba.ops.pair_attention import reference
 from gradient_cases import results
-from interpreted import DEVICE, GPU, INTERPRETED, compile_for_hopper, interpret, kernels_run, on_gpu, poison
+from interpreted import DEVICE, INTERPRETED, compile_for_hopper, kernels_run, on_gpu
 
 pytest.importorskip("triton")
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(GPU or INTERPRETED, reason="the kernels run in this process")
-def test_the_kernels_hold_under_the_interpreter() -> None:
-    """Every test of this file passes where Triton interprets instead of compiling."""
-    interpret(__file__)
+pytestmark = pytest.mark.usefixtures("poisoned")
 
 
 @pytest.mark.slow
@@ -32,13 +24,6 @@ def test_the_kernels_compile_for_hopper() -> None:
     given = dict.fromkeys(("projected", "mask", "y", "dy", "dprojected"), x) | options | {"PRECISION": "tf32"}
     for kernel in (kernels.forward_kernel, kernels.backward_kernel):
         compile_for_hopper(kernel, {name: given[name] for name in kernel.arg_names}, warps)
-
-
-@pytest.fixture(autouse=True)
-def poisoned() -> Iterator[None]:
-    """Fresh memory is NaN, and nobody writes beside it."""
-    with poison():
-        yield
 
 
 def compare(count: int, length: int, width: int, tolerance: float = 1e-5) -> None:

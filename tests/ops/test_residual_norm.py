@@ -1,23 +1,15 @@
 """Norms behind residual connections: the Triton kernels against the definition in float64."""
 
-from collections.abc import Iterator
-
 import pytest
 import torch
 from torch import Tensor
 
 from dygmamba.ops.residual_norm import reference
 from gradient_cases import results
-from interpreted import DEVICE, GPU, INTERPRETED, compile_for_hopper, interpret, kernels_run, on_gpu, poison
+from interpreted import DEVICE, GPU, INTERPRETED, compile_for_hopper, kernels_run, on_gpu
 
 pytest.importorskip("triton")
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(GPU or INTERPRETED, reason="the kernels run in this process")
-def test_the_kernels_hold_under_the_interpreter() -> None:
-    """Every test of this file passes where Triton interprets instead of compiling."""
-    interpret(__file__)
+pytestmark = pytest.mark.usefixtures("poisoned")
 
 
 @pytest.mark.slow
@@ -35,13 +27,6 @@ def test_the_kernels_compile_for_hopper() -> None:
     for kernel in (kernels.layer_forward_kernel, kernels.layer_backward_kernel):
         arguments = {name: given.get(name, 1) for name in kernel.arg_names} | {"keep": None}
         compile_for_hopper(kernel, arguments, fused.WARPS)
-
-
-@pytest.fixture(autouse=True)
-def poisoned() -> Iterator[None]:
-    """Fresh memory is NaN, and nobody writes beside it."""
-    with poison():
-        yield
 
 
 def normal(*shapes: tuple[int, ...]) -> list[Tensor]:

@@ -1,10 +1,5 @@
-"""The scan's Triton kernels against the definition in float64, on a GPU or under Triton's interpreter.
+"""The scan's Triton kernels against the definition in float64, on a GPU or under Triton's interpreter."""
 
-Interpreting is decided when triton is first imported, for a whole process; where there is no GPU, a process of its own
-runs this file again.
-"""
-
-from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -14,18 +9,12 @@ import torch
 
 import scans
 from dygmamba.core.errors import ConfigError
-from interpreted import DEVICE, GPU, INTERPRETED, compile_for_hopper, interpret, kernels_run, on_gpu, poison
+from interpreted import DEVICE, GPU, INTERPRETED, compile_for_hopper, kernels_run, on_gpu
 from raising import raises
 from scans import RULES, adjoints, combine, holes, inputs, padding_left
 
 pytest.importorskip("triton")
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(GPU or INTERPRETED, reason="the kernels run in this process")
-def test_the_kernels_hold_under_the_interpreter() -> None:
-    """Every test of this file passes where Triton interprets instead of compiling."""
-    interpret(__file__)
+pytestmark = pytest.mark.usefixtures("poisoned")
 
 
 @pytest.mark.slow
@@ -47,13 +36,6 @@ def test_the_kernels_compile_for_hopper(rule: str) -> None:
     backward |= dict.fromkeys(("count", "first", "last", "start", "window"), 1) | {"HALVINGS": 4}
     for kernel, arguments in ((kernels.forward_kernel, forward), (kernels.backward_kernel, backward)):
         compile_for_hopper(kernel, arguments, plan.warps)
-
-
-@pytest.fixture(autouse=True)
-def poisoned() -> Iterator[None]:
-    """Fresh memory is NaN, and nobody writes beside it."""
-    with poison():
-        yield
 
 
 CUTS = {

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from dygmamba.ops.dispatch import use_reference
 from dygmamba.ops.token_encoding import FeatureRows, PairCounts, Part, TimeSpans, encode_tokens, reference
-from interpreted import DEVICE, GPU, INTERPRETED, compile_for_hopper, interpret, kernels_run, on_gpu, poison
+from interpreted import DEVICE, INTERPRETED, compile_for_hopper, kernels_run, on_gpu, poison
 from scan_cases import assert_near
 
 SIZE = (4, 7)  # sequences and tokens
@@ -80,14 +80,6 @@ def assert_exact(parts: list[Part], tolerance: float = 1e-5) -> None:
     with poison():
         found = find_results(fused.encode_tokens, small)
     assert_near(found, find_results(reference.encode_tokens, parts), tolerance)
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(GPU or INTERPRETED, reason="the kernels run in this process")
-def test_the_kernels_hold_under_the_interpreter() -> None:
-    """Every test of this file passes where Triton interprets instead of compiling."""
-    pytest.importorskip("triton")
-    interpret(__file__)
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""Finished runs and studies as stored records, and the tables of `beyond.md` and `nodes.md` built from them.
+"""Finished runs and studies as stored records, and the tables of `findings.md` built from them.
 
     python -m research.stored_runs docs/research/results RUN... STUDY/results.json...
 

@@ -24,6 +24,7 @@ UCI = find_entry("uci")
 @pytest.fixture
 def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
     """A mirror that has uci.zip; datasets, mirrors and proxies of this machine are ignored."""
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("no_proxy", "*")
     monkeypatch.delenv("DYGMAMBA_DATA", raising=False)

@@ -24,7 +24,7 @@ from dygmamba.data.catalogue.download import (
 )
 from dygmamba.data.catalogue.known_datasets import CatalogueEntry, describe_difference
 from dygmamba.data.readers import read_dataset
-from dygmamba.data.storage.locations import data_folder, has_dataset
+from dygmamba.data.storage.locations import data_folder, get_former_data_folder, has_dataset
 
 MIRROR_VARIABLE = "DYGMAMBA_MIRROR"
 
@@ -121,14 +121,14 @@ def format_import_command(fetched: FetchResult) -> str | None:
 
     None if the dataset is usable already, or its file does not have the expected columns.
     """
-    entry, events = fetched.entry, fetched.folder / fetched.entry.members[0]
-    if entry.readable or not events.is_file() or has_dataset([fetched.folder.parent], entry.name):
+    entry, events, folder = fetched.entry, fetched.folder / fetched.entry.members[0], fetched.folder.parent
+    if entry.readable or not events.is_file() or has_dataset([folder], entry.name):
         return None
     if len(_read_header(events)) <= max(entry.columns, default=0):
         return None
     words = [str(fetched.folder)]
-    if fetched.folder.parent != data_folder():
-        words += ["--data-dir", str(fetched.folder.parent)]
+    if folder not in (data_folder(), get_former_data_folder()):  # to the latter nothing is written any more
+        words += ["--data-dir", str(folder)]
     return f"dygmamba data import {shlex.join(words)}"
 
 

@@ -340,6 +340,7 @@ def record_commands(folder: Path, *, all_commands: bool = False) -> dict[str, An
     where = ["--data-dir", str(data), "--json"]
     os.environ.pop("DYGMAMBA_DATA", None)  # `data list` also looks there, and in the user's cache
     os.environ["XDG_CACHE_HOME"] = str(folder / "cache")
+    os.environ["XDG_DATA_HOME"] = str(folder / "home")
     log = folder / "log.csv"
     rng = np.random.default_rng(2)
     rows = [f"a{rng.integers(12)},b{rng.integers(9)},{1.6e9 + 600 * k}" for k in range(300)]

@@ -1,4 +1,4 @@
-"""A server below HTTP: it sends whatever bytes a test draws, as slowly and for as long as that says."""
+"""A server below HTTP: it sends whatever bytes a test draws."""
 
 import gzip
 import random
@@ -25,36 +25,6 @@ def lengths(rng: random.Random) -> Answer:
     yield _whole(
         GOOD, rng.choice((0, 1, len(GOOD) - 1, len(GOOD) + 1, 2**63, -1, "x", "1, 2", "9" * 5000, ""))
     )
-
-
-def endless(_: random.Random) -> Answer:
-    """No length and no end."""
-    yield OK + b"\r\n"
-    while True:
-        yield bytes(1 << 16)
-
-
-def endless_chunks(_: random.Random) -> Answer:
-    """Chunks without an end."""
-    yield OK + b"Transfer-Encoding: chunked\r\n\r\n"
-    while True:
-        yield b"10000\r\n" + bytes(1 << 16) + b"\r\n"
-
-
-def drip(_: random.Random) -> Answer:
-    """A byte now and then, never late enough for a timeout."""
-    yield OK + f"Content-Length: {len(GOOD)}\r\n\r\n".encode()
-    for byte in GOOD:
-        yield b""  # a pause
-        yield bytes([byte])
-
-
-def drip_head(_: random.Random) -> Answer:
-    """The same, before the header has ended."""
-    yield OK
-    for _ in range(10_000):
-        yield b""
-        yield b"X"
 
 
 def redirects(rng: random.Random) -> Answer:
@@ -110,7 +80,7 @@ def archives(rng: random.Random) -> Answer:
 
 
 ANSWERS: tuple[Callable[[random.Random], Answer], ...] = (
-    *(lengths, endless, endless_chunks, drip, drip_head, redirects, packed, chunks, flood, statuses, garbage),
+    *(lengths, redirects, packed, chunks, flood, statuses, garbage),
     archives,
 )
 
@@ -132,7 +102,7 @@ def answering(draw: Callable[[random.Random], Answer], rng: random.Random) -> It
                         for piece in draw(rng):
                             if over.is_set():
                                 break
-                            line.sendall(piece) if piece else over.wait(0.05)
+                            line.sendall(piece)
 
         thread = threading.Thread(target=serve, daemon=True)
         thread.start()

@@ -178,7 +178,11 @@ def check_lines(place: Path, scene: Scene, rows: list[list[str]], **limits) -> N
     run = place / scene.run.path.relative_to(scene.folder)
     names = {"DATA": place / "data", "RUN": run, "LOG": place / "log.csv", "TO": place / "to"}
     lines = [re.sub("DATA|RUN|LOG|TO", lambda word: str(names[word[0]]), line).split() for _, line in rows]
-    environment = {"DYGMAMBA_MIRROR": "http://127.0.0.1:9/", "XDG_CACHE_HOME": str(place / "cache")}
+    environment = {
+        "DYGMAMBA_MIRROR": "http://127.0.0.1:9/",
+        "XDG_CACHE_HOME": str(place / "cache"),
+        "XDG_DATA_HOME": str(place / "home"),
+    }
     answers = run_lines(lines, place, environment=environment, **limits)
     for (code, line), answer in zip(rows, answers, strict=True):
         assert (answer.exit_code, answer.code) == (2, code), (line, answer)

@@ -1,4 +1,4 @@
-"""FileLock: one holder at a time, released when its process dies."""
+"""Folder locks: one holder at a time, released when its process dies."""
 
 import errno
 import os
@@ -9,13 +9,12 @@ import sys
 import pytest
 
 from dygmamba.core.errors import DygWarning, LockedError
-from dygmamba.core.files import locking
-from dygmamba.core.files.locking import FileLock
+from dygmamba.core.files.locking import acquire_lock, release_and_remove
 from raising import raises
 
 HOLD = (
-    "import sys, time; from pathlib import Path; from dygmamba.core.files.locking import FileLock\n"
-    "lock = FileLock(Path(sys.argv[1])); print('held', flush=True); time.sleep(60)"
+    "import sys, time; from pathlib import Path; from dygmamba.core.files.locking import acquire_lock\n"
+    "lock = acquire_lock(Path(sys.argv[1])); print('held', flush=True); time.sleep(60)"
 )
 
 
@@ -27,25 +26,27 @@ def test_a_second_process_is_refused_until_the_first_is_dead(tmp_path):
         assert holder.stdout is not None
         assert holder.stdout.readline() == b"held\n"
         with raises("folder-locked", LockedError) as caught:
-            FileLock(path)
+            acquire_lock(path)
         assert f"process {holder.pid} " in str(caught.value)
         holder.send_signal(signal.SIGKILL)
         holder.wait()
     assert path.exists()
-    FileLock(path).release()
+    acquire_lock(path).release()
 
 
 def test_a_released_lock_can_be_acquired_again(tmp_path):
-    """By `release`, also a second time, or by deleting the object."""
-    lock = FileLock(tmp_path / ".lock")
+    """By `release`, also a second time, by deleting the object, or with its file."""
+    path = tmp_path / ".lock"
+    lock = acquire_lock(path)
     with raises("folder-locked", LockedError) as caught:
-        FileLock(tmp_path / ".lock")
+        acquire_lock(path)
     assert f"process {os.getpid()} " in str(caught.value)
     lock.release()
     lock.release()
-    again = FileLock(tmp_path / ".lock")
+    again = acquire_lock(path)
     del again
-    FileLock(tmp_path / ".lock").release()
+    release_and_remove(acquire_lock(path))
+    assert not path.exists()
 
 
 def test_a_lock_file_that_is_a_link_changes_nothing(tmp_path):
@@ -54,37 +55,24 @@ def test_a_lock_file_that_is_a_link_changes_nothing(tmp_path):
     secret.write_text("secret")
     path.symlink_to(secret)
     with raises("folder-not-lockable"):
-        FileLock(path)
+        acquire_lock(path)
     path.unlink()
     path.hardlink_to(secret)
-    FileLock(path).release()
+    acquire_lock(path).release()
     assert secret.read_text() == "secret"
 
 
-def test_a_removed_lock_file_is_no_lock(tmp_path, monkeypatch):
-    """A process that opened the file before its holder removed it locks the new file instead."""
-    path = tmp_path / ".lock"
-    first, opened = FileLock(path), os.open
-    monkeypatch.setattr(locking.os, "open", lambda *words: [opened(*words), first.release(remove=True)][0])
-    second = FileLock(path)
-    assert path.exists()
-    with raises("folder-locked", LockedError):
-        FileLock(path)
-    second.release(remove=True)
-    assert not path.exists()
-
-
-def test_a_system_without_locks_gets_a_warning(tmp_path, monkeypatch):
-    """No flock in the system or in the file system: a warning, and work goes on; no folder: an error."""
-    with raises("folder-not-lockable"):
-        FileLock(tmp_path / "none" / ".lock")
+@pytest.mark.parametrize("number", [errno.ENOLCK, errno.ENOSYS])
+def test_a_file_system_without_locks_gets_a_warning(tmp_path, monkeypatch, number):
+    """Work goes on; a folder that cannot be written to is an error."""
+    fcntl = pytest.importorskip("fcntl")
 
     def refuse(*_):
-        raise OSError(errno.ENOLCK, "No locks available")
+        raise OSError(number, os.strerror(number))
 
-    monkeypatch.setattr(locking.fcntl, "flock", refuse)
+    monkeypatch.setattr(fcntl, "flock", refuse)
     with pytest.warns(DygWarning, match="let no second process"):
-        FileLock(tmp_path / ".lock").release()
-    monkeypatch.setattr(locking, "fcntl", None)
-    with pytest.warns(DygWarning, match="let no second process"):
-        FileLock(tmp_path / ".lock").release()
+        acquire_lock(tmp_path / ".lock").release()
+    (tmp_path / "file").touch()
+    with raises("folder-not-lockable"):
+        acquire_lock(tmp_path / "file" / ".lock")

@@ -13,6 +13,7 @@ from dygmamba.core import memory_budget
 from dygmamba.core.errors import ConfigError
 from dygmamba.core.memory_budget import (
     describe_shortage,
+    get_free_memory,
     is_out_of_memory,
     limit_tensor_memory,
     require_memory,
@@ -106,3 +107,17 @@ def test_after_an_error_nothing_changes_the_exit_code():
     )
     assert found.returncode == 2
     assert found.stderr.startswith("error: there is no dataset")
+
+
+def test_what_a_container_uses_is_not_free(tmp_path, monkeypatch):
+    """Of its limit, without the pages of files, which the system can take back; without a limit, of the machine."""
+    monkeypatch.setattr(memory_budget, "CONTAINER", tmp_path)
+    machine = get_free_memory()
+    (tmp_path / "memory.max").write_text("1000000\n")
+    (tmp_path / "memory.current").write_text("700000\n")
+    (tmp_path / "memory.stat").write_text("anon 400000\nactive_file 100000\ninactive_file 150000\n")
+    assert get_free_memory() == 550_000
+    (tmp_path / "memory.current").write_text("2000000\n")
+    assert get_free_memory() == 0
+    (tmp_path / "memory.max").write_text("max\n")
+    assert get_free_memory() > machine // 2

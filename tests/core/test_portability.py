@@ -72,7 +72,6 @@ def test_everything_works_on_a_simulated_windows(tmp_path):
     command = [sys.executable, "-X", "warn_default_encoding", windows_like.__file__, str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, env=environment)
     assert done.returncode == 0, done.stderr[-3000:]
-    assert "cannot lock" in done.stderr  # one sentence says what is missing
 
 
 def test_the_simulation_lacks_what_windows_lacks(tmp_path):

@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import pytest
 
 from dygmamba.core.errors import WriteError
-from dygmamba.core.files import locking, writing
+from dygmamba.core.files import process_liveness, writing
 from dygmamba.core.files.writing import (
     Disk,
     create_new_folder,
@@ -133,7 +133,7 @@ def test_temporary_files_of_dead_processes_are_removed(tmp_path):
     """Decided by machine, process id and start time; for other machines by age. Nothing else is touched."""
     with subprocess.Popen([sys.executable, "-c", ""]) as gone:
         gone.wait()
-    here, own, start = locking.get_host_id(), os.getpid(), locking.get_process_start()
+    here, own, start = process_liveness.get_host_id(), os.getpid(), process_liveness.get_process_start()
     names = {
         "dead": f".dygmamba-{here}-{gone.pid}-77-0.part",
         "reused": f".dygmamba-{here}-{own}-{start + 1}-0.part",

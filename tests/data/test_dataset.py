@@ -5,6 +5,7 @@ import os
 import resource
 import stat
 from pathlib import Path
+from types import SimpleNamespace
 
 import pyarrow as pa
 import pytest
@@ -13,12 +14,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
+import dygmamba as dm
 from dygmamba.core.errors import ConfigError, EventError, FileError, NotFoundError
 from dygmamba.core.files import writing
 from dygmamba.core.files.writing import Disk
 from dygmamba.data.events.event_store import EventStore, FeatureTable
 from dygmamba.data.events.ids import NodeIds
 from dygmamba.data.storage import dataset as store_module
+from dygmamba.data.storage import locations
 from dygmamba.data.storage.dataset import Dataset, Origin, load_dataset, save_dataset
 from dygmamba.data.storage.library import open_dataset
 from dygmamba.data.storage.locations import data_folder, data_folders, find_dataset_files
@@ -216,23 +219,52 @@ def test_ids_and_nodes_must_agree_and_names_must_be_file_names(tmp_path):
 
 
 def test_folders_are_searched_in_order(tmp_path, monkeypatch):
-    """--data-dir before $DYGMAMBA_DATA before the cache; the first of them is written to."""
-    given_dir, chosen, cache = tmp_path / "given", tmp_path / "chosen", tmp_path / "cache"
-    monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
+    """--data-dir before $DYGMAMBA_DATA before the user's data folder; the first of them is written to."""
+    given_dir, chosen, home = tmp_path / "given", tmp_path / "chosen", tmp_path / "home" / "dygmamba"
+    former = tmp_path / "cache" / "dygmamba"
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.delenv("DYGMAMBA_DATA", raising=False)
-    assert data_folders() == [cache / "dygmamba"]
+    assert data_folders() == [home, former]
     monkeypatch.setenv("DYGMAMBA_DATA", str(chosen))
-    assert data_folders(given_dir) == [given_dir, chosen, cache / "dygmamba"]
+    assert data_folders(given_dir) == [given_dir, chosen, home, former]
     assert (data_folder(given_dir), data_folder()) == (given_dir, chosen)
-    for folder, name in ((cache / "dygmamba", "one"), (chosen, "one"), (cache / "dygmamba", "two")):
+    for folder, name in ((home, "one"), (chosen, "one"), (home, "two")):
         save_dataset(small(name), folder)
     (chosen / "one.safetensors").write_bytes(b"")
     with raises("file-damaged", FileError) as caught:
         open_dataset("one")
     assert str(chosen) in str(caught.value)
     assert open_dataset("two").name == "two"
-    assert open_dataset(str(cache / "dygmamba" / "one.safetensors")).name == "one"
-    assert dict(find_dataset_files(cache / "dygmamba")).keys() == {"one", "two"}
+    assert open_dataset(str(home / "one.safetensors")).name == "one"
+    assert dict(find_dataset_files(home)).keys() == {"one", "two"}
+
+
+@pytest.mark.parametrize(
+    ("platform", "variable", "place"),
+    [
+        ("linux", "HOME", ".local/share"),
+        ("darwin", "HOME", "Library/Application Support"),
+        ("win32", "LOCALAPPDATA", "."),
+    ],
+)
+def test_datasets_are_saved_where_nobody_cleans_up(tmp_path, monkeypatch, platform, variable, place):
+    """New ones go to the data folder of the platform, not to the cache; those in the cache are found and removed."""
+    for name in ("XDG_DATA_HOME", "XDG_CACHE_HOME", "DYGMAMBA_DATA"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv(variable, str(tmp_path))
+    monkeypatch.setattr(locations, "sys", SimpleNamespace(platform=platform))
+    former = tmp_path / ".cache" / "dygmamba"
+    old = save_dataset(small("mail"), former)
+    assert open_dataset("mail").name == "mail"
+    assert dm.save(dm.read([("ann", "bob", 1)], name="mail")).parent == tmp_path / place / "dygmamba"
+    assert len(open_dataset("mail")) == 1
+    version = load_dataset(old).version
+    assert [Path(path).parent for path in dm.datasets()["path"].to_pylist()] == [data_folder(), former]
+    assert open_dataset(f"mail@{version}").version == version
+    assert dm.remove(f"mail@{version}") == [f"mail@{version}"]
+    assert len(dm.datasets()) == 1
 
 
 def test_an_unknown_name_is_an_error_with_folders_and_hints(tmp_path, monkeypatch):

@@ -14,6 +14,7 @@ import typer
 from typer.testing import CliRunner
 
 from bad_server import OVER, Handler, Server, dyglib_zip, serving, status, truncated, zipped
+from dygmamba.api import data_files
 from dygmamba.cli import app
 from dygmamba.cli.data import fetch, list_datasets
 from dygmamba.core.errors import ConfigError, DownloadError, FileError, NotFoundError
@@ -27,6 +28,7 @@ from raising import raises
 @pytest.fixture(autouse=True)
 def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ignore datasets, mirrors and proxies of this machine."""
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("no_proxy", "*")
     monkeypatch.delenv("DYGMAMBA_DATA", raising=False)
@@ -56,6 +58,14 @@ def test_a_fetched_dataset_can_be_opened(mirror, tmp_path):
     assert len(open_dataset("uci", tmp_path).store) == 5
     assert fetch_dataset(find_entry("uci"), tmp_path).how == "present"
     assert len(mirror.asked) == 1
+
+
+def test_a_dataset_in_the_cache_is_not_fetched_again(mirror, tmp_path):
+    """Where datasets were saved before."""
+    fetch_dataset(find_entry("uci"), tmp_path / "cache" / "dygmamba")
+    fetched = data_files.fetch("uci")
+    assert (fetched.result.how, fetched.folder) == ("present", tmp_path / "cache" / "dygmamba")
+    assert len(open_dataset("uci")) == 5
 
 
 def test_a_damaged_dataset_is_fetched_again(mirror, tmp_path):
@@ -209,11 +219,12 @@ def test_the_command_prints_how_to_import_what_it_cannot_read(mirror, tmp_path, 
     assert f": dygmamba data import {tmp_path / 'tgbn-trade'}" in result.stdout.splitlines()[1]
 
 
-def test_the_list_says_what_is_here(mirror, command):
+def test_the_list_says_what_is_here(mirror, tmp_path, command):
     """Every entry once, with its counts; only what was fetched is on disk."""
     command("fetch", "uci")
-    table = command("list").stdout
-    assert [line.split()[0] for line in table.splitlines()[1:]] == list(load_catalogue())
+    lines = command("list").stdout.splitlines()
+    assert [line.split()[0] for line in lines[1:-1]] == list(load_catalogue())
+    assert lines[-1] == f"on disk in {tmp_path}: uci"
     entries = {entry["name"]: entry for entry in json.loads(command("list", "--json").stdout)["datasets"]}
     assert [name for name, entry in entries.items() if entry["on_disk"]] == ["uci"]
     assert entries["Contacts"]["counts"][1]["nodes"] == 694

@@ -11,7 +11,7 @@ import numpy as np
 import dygmamba as dm
 from commands import error_code, invoke
 from dygmamba.core.errors import FileError, LockedError, NotFoundError
-from dygmamba.core.files.locking import FileLock
+from dygmamba.core.files.locking import acquire_lock
 from dygmamba.data.storage.dataset import Dataset
 from dygmamba.data.storage.library import find_dataset, list_versions, open_dataset, save_dataset_version
 from dygmamba.data.storage.mapped_file import mark_in_use
@@ -125,7 +125,7 @@ def test_a_version_in_use_is_not_removed(tmp_path, monkeypatch, capsys):
 def test_two_imports_under_one_name_do_not_mix(tmp_path):
     """While one process writes a dataset, new or not, another must wait; a damaged dataset is simply replaced."""
     for _ in range(2):
-        lock = FileLock(tmp_path / ".mail.lock")
+        lock = acquire_lock(tmp_path / ".mail.lock")
         with raises("folder-locked", LockedError):
             save_dataset_version(mail(2), tmp_path)
         lock.release()

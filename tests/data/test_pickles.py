@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from board_cases import tgb_folder
 from commands import invoke
 from dygmamba.core.errors import FileError
-from dygmamba.data.readers.pickles import OPCODES, NegativesUnpickler, iter_negatives, read_pickle
+from dygmamba.data.readers.pickles import OPCODES, iter_negatives, read_pickle
 from raising import raises
 
 KEYS = st.tuples(*[st.integers(-(2**63), 2**63 - 1)] * 3)
@@ -157,12 +157,29 @@ def test_a_flipped_byte_is_read_or_an_error(tmp_path_factory, flip):
         list(iter_negatives(path))
 
 
-def test_no_instruction_creates_instances():
-    """Instructions are among Python's own, without those that make an object of a class or leave the file."""
-    known = {ord(op.code): op.name for op in pickletools.opcodes}
-    names = {known[code] for code in NegativesUnpickler.dispatch}
-    assert not names & {"INST", "OBJ", "NEWOBJ", "NEWOBJ_EX", "EXT1", "EXT2", "EXT4", "PERSID", "BINPERSID"}
-    assert names == {known[getattr(pickle, name)[0]] for name in OPCODES}
+def test_no_instruction_creates_instances(tmp_path):
+    """Of all instructions that pickle has, those that make an object of a class or leave the file are rejected."""
+    path = tmp_path / "one.pkl"
+    for op in pickletools.opcodes:
+        path.write_bytes(b"\x80\x05}" + op.code.encode("latin1") + bytes(8) + b"\n\n.")
+        with pytest.raises(FileError) if op.code != "." else contextlib.nullcontext() as caught:
+            read_pickle(path)
+        if op.name in {"INST", "OBJ", "NEWOBJ", "NEWOBJ_EX", "EXT1", "EXT2", "EXT4", "PERSID", "BINPERSID"}:
+            assert op.name not in OPCODES
+            assert caught is not None
+            assert caught.value.code == "forbidden-pickle"
+
+
+def test_deep_tuples_and_far_places_are_found_behind_detours(tmp_path):
+    """Over the memo, beside other values, in batches of keys; a bytearray beyond the file takes no memory."""
+    path, pair = tmp_path / "deep.pkl", b"K\x01\x86"
+    for levels in (b"K\x01" + pair * 5, b")\x94" + b"".join(b"h%c\x85\x94" % k for k in range(9))):
+        path.write_bytes(b"\x80\x04}" + levels + b"]s.")
+        with raises("forbidden-pickle"):
+            read_pickle(path)
+    path.write_bytes(b"\x80\x02}r\x00\x00\x00\x100.")
+    with raises("forbidden-pickle"):
+        read_pickle(path)
 
 
 def test_the_import_command_rejects_a_hostile_folder(monkeypatch, capsys, tmp_path):

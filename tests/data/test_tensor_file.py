@@ -1,5 +1,10 @@
 """Tensor files: other programs can read them, and every changed bit of a sealed one is noticed."""
 
+import os
+import subprocess
+import sys
+
+import pytest
 import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save
@@ -8,6 +13,8 @@ from dygmamba.core.errors import FileError
 from dygmamba.data.storage.tensor_file import (
     DTYPE_NAMES,
     DamagedFileError,
+    TensorColumn,
+    build_header,
     read_sealed_tensors,
     write_sealed_tensors,
     write_tensors,
@@ -53,3 +60,23 @@ def test_a_sealed_file_comes_back_or_is_refused(tmp_path):
             read_sealed_tensors(path)
     with raises("file-unreadable", FileError):
         read_sealed_tensors(tmp_path / "none")
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux has such a limit")
+def test_mapped_tensors_do_not_count_as_memory(tmp_path):
+    """A process whose data are limited, as the command line limits them, maps a file larger than that limit."""
+    path, size = tmp_path / "large.safetensors", 1 << 32
+    header = build_header([TensorColumn.reserve("x", torch.float64, (size // 8,))], {})
+    path.write_bytes(header)
+    os.truncate(path, len(header) + size)  # a hole
+    code = (
+        "import os, resource, sys; from pathlib import Path; "
+        "from dygmamba.data.storage.tensor_file import map_tensors; "
+        "resource.setrlimit(resource.RLIMIT_DATA, (1 << 31, resource.getrlimit(resource.RLIMIT_DATA)[1])); "
+        "tensors, _ = map_tensors(Path(sys.argv[1]), os.open(sys.argv[1], os.O_RDONLY)); "
+        "print(len(tensors['x']), float(tensors['x'][-1]))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(path)], capture_output=True, text=True, check=False
+    )
+    assert done.stdout.split() == [str(size // 8), "0.0"], done.stderr

@@ -13,7 +13,7 @@ from browser import find_browser
 from commands import invoke
 from dygmamba.config import load_presets, read_preset_file
 from dygmamba.core.errors import ConfigError, LockedError
-from dygmamba.core.files.locking import FileLock
+from dygmamba.core.files.locking import acquire_lock
 from dygmamba.data.events.splits import chronological_split
 from dygmamba.data.storage.dataset import save_dataset
 from dygmamba.models import MODELS
@@ -208,7 +208,7 @@ def test_a_study_rejects_other_requests_and_other_processes(data, whole, tmp_pat
     studies = whole.folder.parent
     with raises("different-study"):
         dm.tune(data, "trees", trials=1, studies=studies, seed=1, **SMALL)
-    lock = FileLock(whole.folder / ".lock")
+    lock = acquire_lock(whole.folder / ".lock")
     with pytest.raises(LockedError):
         dm.tune(data, "trees", trials=1, studies=studies, **SMALL)
     lock.release()

@@ -15,7 +15,13 @@ from dygmamba.core.progress import SILENT, Progress
 from dygmamba.data.catalogue.known_datasets import CatalogueEntry, find_entry, load_catalogue
 from dygmamba.data.catalogue.leaderboard_folders import LEADERBOARD_FORMATS, detect_folder_format
 from dygmamba.data.events.times import looks_like_epoch_seconds
-from dygmamba.data.storage.locations import check_dataset_name, data_folder, data_folders
+from dygmamba.data.storage.locations import (
+    check_dataset_name,
+    data_folder,
+    data_folders,
+    get_former_data_folder,
+    get_user_data_folder,
+)
 
 if TYPE_CHECKING:
     from dygmamba.data.catalogue.fetch import FetchResult
@@ -267,9 +273,11 @@ class FetchedDataset:
 
 def fetch(name: str, *, data_dir: Path | None = None, progress: Progress = SILENT) -> FetchedDataset:
     """Download a public dataset, unless it is on disk already. An interrupted download continues the next time."""
-    from dygmamba.data.catalogue.fetch import fetch_dataset, format_import_command
+    from dygmamba.data.catalogue.fetch import fetch_dataset, format_import_command, is_fetched
 
     entry, folder = find_entry(name), data_folder(data_dir)
+    if folder == get_user_data_folder() and is_fetched(entry, get_former_data_folder()):
+        folder = get_former_data_folder()
     try:
         with ExitStack() as stack:
             stages: dict[int | None, Progress] = {}
@@ -320,10 +328,10 @@ def generate_file(
 
 @dataclass(frozen=True, slots=True)
 class DatasetList:
-    """Imported datasets with the runs that use them, and public datasets with whether they are on disk."""
+    """Imported datasets with the runs that use them, and public datasets with the data folder that they are in."""
 
     imported: list[dict[str, Any]]
-    public: list[tuple[CatalogueEntry, bool]]
+    public: list[tuple[CatalogueEntry, Path | None]]
 
 
 def list_datasets(data_dir: Path | None = None, runs: Path = Path("runs")) -> DatasetList:
@@ -333,6 +341,7 @@ def list_datasets(data_dir: Path | None = None, runs: Path = Path("runs")) -> Da
 
     folders = data_folders(data_dir)
     public = [
-        (entry, any(is_fetched(entry, folder) for folder in folders)) for entry in load_catalogue().values()
+        (entry, next((folder for folder in folders if is_fetched(entry, folder)), None))
+        for entry in load_catalogue().values()
     ]
     return DatasetList(datasets(data_dir=data_dir, runs=runs).to_pylist(), public)

@@ -182,7 +182,7 @@ def _name_column(name: str | int | None) -> str | None:
 
 @check_arguments
 def load(name: str, data_dir: Path | str | None = None) -> Dataset:
-    """Load a dataset by name from `data_dir`, $DYGMAMBA_DATA or the user's cache; "generated" is built in.
+    """Load a dataset by name from `data_dir`, $DYGMAMBA_DATA or the user's data folder; "generated" is built in.
 
     >>> import dygmamba as dm
     >>> dm.load("generated")
@@ -294,6 +294,7 @@ def _find_versions(name: str, data_dir: Path | None) -> list[DatasetVersion]:
     # of several data folders the first one that has the name counts
     first = [version for version in versions if version.path.parent == versions[0].path.parent]
     matching = [version for version in first if wanted in ("", version.version)]
+    matching = matching or [version for version in versions if version.version == wanted][:1]
     if not matching:
         hint = (
             f"there is {', '.join(map(_name_version, versions))}" if versions else "see `dygmamba data list`"

@@ -184,21 +184,29 @@ def list_datasets(data_dir: DataDir = None, runs: RunsDir = Path("runs"), as_jso
 
     found = data_files.list_datasets(data_dir, runs)
     if as_json:
-        public = [asdict(entry) | {"on_disk": on_disk} for entry, on_disk in found.public]
+        public = [asdict(entry) | {"on_disk": folder is not None} for entry, folder in found.public]
         emit_json({"imported": found.imported, "datasets": public})
         return
-    if found.imported:
-        _print_imported(found.imported)
+    by_folder: dict[Path, list[dict[str, Any]]] = {}
+    for row in found.imported:
+        by_folder.setdefault(Path(row["path"]).parent, []).append(row)
+    for folder, rows in by_folder.items():
+        print_line(f"in {folder}:")
+        _print_imported(rows)
     table = Table("name", "task", box=None)
     for heading in ("nodes", "events", "features"):
         table.add_column(heading, justify="right")
     table.add_column("on disk")
-    for entry, on_disk in found.public:
+    for entry, folder in found.public:
         counts = entry.counts[0]
         numbers = (counts.nodes, counts.events, counts.edge_features)
         cells = ("?" if number is None else f"{number:,}" for number in numbers)
-        table.add_row(entry.name, ", ".join(entry.tasks), *cells, "yes" if on_disk else "no")
+        table.add_row(entry.name, ", ".join(entry.tasks), *cells, "no" if folder is None else "yes")
     stdout().print(table)
+    for folder in dict.fromkeys(folder for _, folder in found.public if folder is not None):
+        print_line(
+            f"on disk in {folder}: {', '.join(entry.name for entry, at in found.public if at == folder)}"
+        )
 
 
 def _print_imported(rows: list[dict[str, Any]]) -> None:

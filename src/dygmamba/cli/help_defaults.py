@@ -6,7 +6,7 @@ from dygmamba.api.data_precheck import get_generator_defaults
 
 # by parameter; an entry with the name of the command, such as "tune epochs", wins
 OPTION_DEFAULTS = {
-    "data_dir": "$DYGMAMBA_DATA, then the user's cache folder",
+    "data_dir": "$DYGMAMBA_DATA, then the user's data folder",
     "overrides": "from the preset",
     "model": "dyg-mamba-counts on a GPU, else trees",
     "preset": "paper",

@@ -27,6 +27,7 @@ OUT_OF_MEMORY_MESSAGES = (
 TENSOR_FACTORIES = ("empty", "zeros", "ones", "full", "rand", "randn")  # functions of torch
 DEFAULT_BUDGET = 10**9  # bytes; larger columns and indexes are built and kept on disk
 UNLIMITED = 1 << 62
+CONTAINER = Path("/sys/fs/cgroup")
 
 
 class MemoryBudgetError(ConfigError):
@@ -38,11 +39,7 @@ class MemoryBudgetError(ConfigError):
 def get_free_memory() -> int:
     """Return the bytes this process may still allocate: of the machine, its container and its own limits."""
     machine = _read_memory_table("/proc/meminfo").get("MemAvailable", UNLIMITED)
-    try:
-        container = int(Path("/sys/fs/cgroup/memory.max").read_text(encoding="utf-8"))
-    except (OSError, ValueError):  # none, or "max"
-        container = UNLIMITED
-    return min([machine, container, *_get_process_limits()])
+    return min([machine, _get_container_memory(), *_get_process_limits()])
 
 
 def get_memory_limit() -> int:
@@ -140,6 +137,19 @@ def _count_elements(args: Any, named: dict[str, Any]) -> int:
     size = args if args else named.get("size", ())
     size = size[0] if size and not isinstance(size[0], int) else size
     return math.prod(number for number in size if isinstance(number, int))
+
+
+def _get_container_memory() -> int:
+    """Return what is left of the limit of the control group; pages of files do not count, as they can be taken back."""
+    try:
+        limit, used = (
+            int((CONTAINER / name).read_text(encoding="utf-8")) for name in ("memory.max", "memory.current")
+        )
+        statistics = (CONTAINER / "memory.stat").read_text(encoding="utf-8")
+    except (OSError, ValueError):  # none, or "max"
+        return UNLIMITED
+    files = re.findall(r"^(?:in)?active_file (\d+)$", statistics, re.MULTILINE)
+    return max(0, limit - max(0, used - sum(map(int, files))))
 
 
 def _get_process_limits() -> list[int]:

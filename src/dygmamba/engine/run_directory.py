@@ -16,8 +16,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from filelock import BaseFileLock
+
 from dygmamba.core.errors import ConfigError, FileError, first_line, make_unreadable_error
-from dygmamba.core.files.locking import FileLock
+from dygmamba.core.files.locking import acquire_lock
 from dygmamba.core.files.untrusted import MAX_NAME_BYTES, is_valid_folder_name
 from dygmamba.core.files.writing import create_new_folder, make_folder, write_text
 from dygmamba.engine.stored_values import find_config_fault, is_plain_object, is_result_row
@@ -82,7 +84,7 @@ class RunDirectory:
 
     path: Path
     writes: bool = True  # False in all but the first process of distributed training
-    _locks: list[FileLock] = field(default_factory=list, compare=False, repr=False)
+    _locks: list[BaseFileLock] = field(default_factory=list, compare=False, repr=False)
     # parsed config files by name, each with the state (inode, size, time) of the file that it was parsed from
     _parsed: dict[str, tuple[tuple[int, int, int], dict[str, dict[str, Any]]]] = field(
         default_factory=dict, compare=False, repr=False
@@ -110,7 +112,7 @@ class RunDirectory:
     def lock(self) -> None:
         """Lock the run against other processes until `unlock` or the end of this process."""
         if self.writes and not self._locks:
-            self._locks.append(FileLock(self.path / ".lock"))
+            self._locks.append(acquire_lock(self.path / ".lock"))
 
     def write_file(self, name: str, text: str) -> None:
         """Write a text file of the run; a symbolic link of that name is replaced, not followed."""

@@ -16,8 +16,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from filelock import BaseFileLock
+
 from dygmamba.core.errors import ConfigError, DygError, FileError, WriteError, first_line
-from dygmamba.core.files.locking import FileLock
+from dygmamba.core.files.locking import acquire_lock
 from dygmamba.core.files.untrusted import describe_file
 from dygmamba.core.files.writing import (
     create_temporary_file,
@@ -232,7 +234,7 @@ def _damaged_error(backup: Path, what: str) -> FileError:
     return FileError(f"{backup} is damaged or not a backup ({what}); {RETRY}", code="backup-damaged")
 
 
-def lock_folder(path: Path) -> FileLock:
+def lock_folder(path: Path) -> BaseFileLock:
     """Make a state folder if there is none, and lock it for this process.
 
     Raises:
@@ -244,4 +246,4 @@ def lock_folder(path: Path) -> FileLock:
             f"{path} is a run directory; give another folder for the events", code="state-is-a-run"
         )
     make_folder(path)
-    return FileLock(path / LOCK_FILE)
+    return acquire_lock(path / LOCK_FILE)

@@ -20,7 +20,7 @@ import torch
 from dygmamba._version import __version__
 from dygmamba.config import find_preset
 from dygmamba.core.errors import ConfigError, FileError, Interrupted
-from dygmamba.core.files.locking import FileLock
+from dygmamba.core.files.locking import acquire_lock
 from dygmamba.core.files.untrusted import locate_inside
 from dygmamba.core.files.writing import make_folder, write_text
 from dygmamba.core.progress import SILENT, LabelledProgress, Progress
@@ -311,7 +311,7 @@ def _get_run_name(variant: str, period: int) -> tuple[str, int]:
 def run_backtest(request: BacktestRequest, folder: Path, progress: Progress = SILENT) -> Backtest:
     """Run a backtest in a folder, or continue the one that was stopped there; a finished one is read."""
     make_folder(folder)
-    lock = FileLock(folder / ".lock")
+    lock = acquire_lock(folder / ".lock")
     try:
         journal = Journal.open(folder, request.about)
         Backtester(request, journal, progress).run()

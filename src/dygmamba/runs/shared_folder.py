@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from dygmamba.core.errors import FileError, WriteError
-from dygmamba.core.files.locking import FileLock
+from dygmamba.core.files.locking import acquire_lock, release_and_remove
 from dygmamba.core.files.untrusted import read_verified_file
 from dygmamba.core.files.writing import (
     TEMPORARY_NAME,
@@ -122,8 +122,8 @@ def _remove_files(paths: Iterable[Path]) -> None:
 @contextmanager
 def _hold_lock(folder: Path) -> Iterator[None]:
     """Let one process push into a folder at a time; LockedError if another one does."""
-    lock = FileLock(folder / LOCK_FILE)
+    lock = acquire_lock(folder / LOCK_FILE)
     try:
         yield
     finally:
-        lock.release(remove=True)
+        release_and_remove(lock)

@@ -18,7 +18,7 @@ import torch
 from dygmamba._version import __version__
 from dygmamba.config import build_config, find_preset, find_size_preset
 from dygmamba.core.errors import ConfigError, DygError, FileError, Interrupted, first_line
-from dygmamba.core.files.locking import FileLock
+from dygmamba.core.files.locking import acquire_lock
 from dygmamba.core.files.writing import make_folder, write_text
 from dygmamba.core.memory_budget import describe_shortage, is_out_of_memory
 from dygmamba.core.progress import SILENT, ForwardingProgress, LabelledProgress, Progress
@@ -127,7 +127,7 @@ def run_search(
     build_config(LinkFitConfig, loop_settings)
     build_config(spec.config, model_settings)
     make_folder(folder)
-    lock = FileLock(folder / ".lock")
+    lock = acquire_lock(folder / ".lock")
     try:
         shutil.rmtree(folder / "trials", ignore_errors=True)  # left by a killed process
         with warnings.catch_warnings():

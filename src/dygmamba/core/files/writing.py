@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from dygmamba.core.errors import WriteError
-from dygmamba.core.files.locking import get_host_id, get_process_start, is_process_dead
+from dygmamba.core.files.process_liveness import get_host_id, get_process_start, is_process_dead
 
 try:
     import fcntl

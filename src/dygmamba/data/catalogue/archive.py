@@ -1,6 +1,5 @@
-"""Unpack chosen files of an untrusted zip archive: bounded in size, verified, all of them or none."""
+"""Unpack chosen files of a zip archive: verified, all of them or none."""
 
-import contextlib
 import json
 import lzma
 import os
@@ -10,13 +9,13 @@ import struct
 import subprocess
 import zipfile
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path, PurePosixPath
-from typing import IO
 
-from dygmamba.core.errors import DownloadError, FileError, NotFoundError, WriteError, first_line
+from dygmamba.core.errors import FileError, NotFoundError, first_line
 from dygmamba.core.files.untrusted import locate_inside
 from dygmamba.core.files.writing import publish_path, sync_file, write_text
+from dygmamba.data.catalogue.download import check_disk_space, translate_disk_errors
 
 RECEIPT = "source.json"  # sizes and CRCs of the unpacked files
 CHUNK_BYTES = 2**20
@@ -44,13 +43,8 @@ def unpack_archive(
     outside the folder. A new folder appears complete. Into an existing folder the files are moved one by one, the first
     member last.
 
-    Args:
-        archive: The zip file.
-        folder: Target.
-        members: Names of files that must be in the archive.
-        extras: Names of files that are unpacked if they are there.
-        limit: Most bytes that the files may have together.
-        check: Called with the temporary folder before the files are moved; may raise an error.
+    `limit` bounds the bytes of all files together, and `check` is called with the temporary folder before they are
+    moved.
 
     Raises:
         FileError: The archive is damaged, too large, or lacks a member.
@@ -58,27 +52,22 @@ def unpack_archive(
     """
     staging = folder.with_name(f".{folder.name}.{os.getpid()}.partial")
     try:
-        staging.mkdir(parents=True)
-        with zipfile.ZipFile(archive) as bundle:
-            chosen = _select_members(bundle, archive, members, extras)
-            _check_size(archive, chosen, limit, staging)
-            receipt = {name: _extract_member(bundle, info, staging / name) for name, info in chosen.items()}
-        check(staging)
-        name = archive.name.removesuffix(".part")
-        write_text(staging / RECEIPT, json.dumps({"archive": name, "files": receipt}))
-        _move_into_place(staging, folder, members[0])
+        with translate_disk_errors(folder):
+            staging.mkdir(parents=True)
+            with zipfile.ZipFile(archive) as bundle:
+                chosen = _select_members(bundle, archive, members, extras)
+                _check_size(archive, chosen, limit, staging)
+                receipt = {
+                    name: _extract_member(bundle, info, staging / name) for name, info in chosen.items()
+                }
+            check(staging)
+            name = archive.name.removesuffix(".part")
+            write_text(staging / RECEIPT, json.dumps({"archive": name, "files": receipt}))
+            _move_into_place(staging, folder, members[0])
     except ZIP_ERRORS as error:
         raise FileError(
             f"{archive} is not a complete zip archive ({first_line(error)}); fetch it again",
             code="archive-damaged",
-        ) from error
-    except WriteError as error:
-        raise DownloadError(f"{error}, and run the command again", code="write-failed") from error
-    except OSError as error:
-        raise DownloadError(
-            f"{archive.name} cannot be unpacked into {folder} ({error.strerror}); "
-            "free some space or choose another folder, and run the command again",
-            code="write-failed",
         ) from error
     finally:
         shutil.rmtree(staging, ignore_errors=True)
@@ -130,35 +119,26 @@ def _check_size(archive: Path, chosen: dict[str, zipfile.ZipInfo], limit: int, s
             f"{archive} would unpack to {size:,} bytes, more than the {limit:,} it can have; fetch it again",
             code="archive-too-large",
         )
-    free = shutil.disk_usage(staging).free
-    if size > free:
-        raise DownloadError(
-            f"{archive.name} unpacks to {size:,} bytes and {staging.parent} has {free:,} free; "
-            "free some space or choose another folder, and run the command again",
-            code="disk-too-small",
-        )
+    check_disk_space(staging.parent, size, archive.name)
 
 
 def _extract_member(bundle: zipfile.ZipFile, info: zipfile.ZipInfo, target: Path) -> list[int]:
     """Unpack one member and return its size and CRC, which must be those stated in the archive."""
-    size = crc = 0
-    with _open_member(bundle, info) as source, target.open("wb") as file:
-        while size <= info.file_size and (chunk := source.read(CHUNK_BYTES)):
-            file.write(chunk)
-            size, crc = size + len(chunk), zlib.crc32(chunk, crc)
+    with target.open("wb") as file:
+        if info.compress_type == DEFLATE64:
+            subprocess.run(_find_unpacker(bundle, info), stdout=file, stderr=subprocess.DEVNULL)
+        else:
+            with bundle.open(info) as source:
+                shutil.copyfileobj(source, file, CHUNK_BYTES)
         file.flush()
         sync_file(file.fileno(), target)
-    if (size, crc) != (info.file_size, info.CRC):
+    if (receipt := _compute_size_and_crc(target)) != [info.file_size, info.CRC]:
         raise zipfile.BadZipFile(f"{info.filename} is damaged")
-    return [size, crc]
+    return receipt
 
 
-@contextlib.contextmanager
-def _open_member(bundle: zipfile.ZipFile, info: zipfile.ZipInfo) -> Iterator[IO[bytes]]:
-    if info.compress_type != DEFLATE64:
-        with bundle.open(info) as source:
-            yield source
-        return
+def _find_unpacker(bundle: zipfile.ZipFile, info: zipfile.ZipInfo) -> list[str]:
+    """Return the command that writes a member to stdout."""
     tool = next((tool for tool in UNPACKERS if shutil.which(tool)), None)
     if tool is None or not re.fullmatch(r"\w[\w./-]*", info.filename):
         raise NotFoundError(
@@ -166,13 +146,7 @@ def _open_member(bundle: zipfile.ZipFile, info: zipfile.ZipInfo) -> Iterator[IO[
             "and run the command again",
             code="deflate64-unsupported",
         )
-    command = [tool, *UNPACKERS[tool], str(bundle.filename), info.filename]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
-        assert process.stdout is not None
-        try:
-            yield process.stdout
-        finally:
-            process.kill()  # it may still be writing if the member was longer than stated
+    return [tool, *UNPACKERS[tool], str(bundle.filename), info.filename]
 
 
 def _move_into_place(staging: Path, folder: Path, last: str) -> None:

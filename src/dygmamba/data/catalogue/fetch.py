@@ -13,52 +13,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from dygmamba.core.errors import ConfigError, DownloadError, DygError, FileError
+from dygmamba.core.errors import ConfigError, DownloadError, DygError, FileError, make_unreadable_error
 from dygmamba.core.files.writing import write_text
 from dygmamba.data.catalogue.archive import is_intact, unpack_archive
 from dygmamba.data.catalogue.download import (
-    DownloadLimits,
+    DownloadProgress,
     compute_checksum,
     open_download,
-    verify_checksum,
+    strip_credentials,
 )
-from dygmamba.data.catalogue.http import strip_credentials
 from dygmamba.data.catalogue.known_datasets import CatalogueEntry, describe_difference
-from dygmamba.data.catalogue.partial_download import DownloadProgress
 from dygmamba.data.readers import read_dataset
-from dygmamba.data.storage.locations import data_folder, has_dataset
+from dygmamba.data.storage.locations import data_folder, get_former_data_folder, has_dataset
 
 MIRROR_VARIABLE = "DYGMAMBA_MIRROR"
-
-
-def get_trusted_hash_path(archive: Path) -> Path:
-    """Return where the hash of an archive is pinned."""
-    return archive.with_name(f"{archive.name}.sha256")
-
-
-def read_trusted_hash(archive: Path) -> str | None:
-    """Return the pinned hash of an archive as "sha256:...", or None."""
-    path = get_trusted_hash_path(archive)
-    try:
-        text = path.read_bytes().decode("ascii", "replace")
-    except (FileNotFoundError, NotADirectoryError):  # a file in place of the folder is reported when writing
-        return None
-    except OSError as error:
-        raise FileError(
-            f"{path} cannot be read ({error.strerror}); allow it, or delete it", code="file-unreadable"
-        ) from error
-    match = re.fullmatch(r"([0-9a-f]{64})  [^\n]*\n?", text)
-    if match is None:
-        raise FileError(
-            f"{path} does not contain a SHA-256; delete it to trust the next {archive.name} that can be read",
-            code="trusted-hash-damaged",
-        )
-    return f"sha256:{match[1]}"
-
-
-def pin_hash(archive: Path, digest: str) -> None:
-    """Pin the archive's SHA-256 (trust on first use)."""
-    write_text(get_trusted_hash_path(archive), f"{digest.removeprefix('sha256:')}  {archive.name}\n")
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,41 +51,50 @@ def fetch_dataset(
     place = folder / entry.name
     if is_fetched(entry, folder) and is_intact(place) is not False:
         return FetchResult(entry, place, "present")
-    archive, how = folder / entry.archive, "archive"
-    expected = ExpectedArchive.from_entry(entry, archive)
-    if archive.exists():
-        verify_checksum(archive, expected.checksum, expected.hint)
-        warning = _unpack_validated(entry, archive, place, expected)
-    else:
-        how, warning = "download", _download_archive(entry, archive, expected, progress)
-    return FetchResult(entry, place, how, warning)
+    archive = folder / entry.archive
+    expected = ExpectedArchive.of(entry, archive)
+    if not archive.exists():
+        return FetchResult(entry, place, "download", _download_archive(entry, archive, expected, progress))
+    if (actual := compute_checksum(archive, expected.checksum)) != expected.checksum:
+        # it may be the user's file, so it is not touched
+        raise DownloadError(
+            f"{archive} is not the published file ({actual} instead of {expected.checksum}); "
+            f"move it away and run the command again{expected.hint}",
+            code="checksum-mismatch",
+        )
+    return FetchResult(entry, place, "archive", _unpack_validated(entry, archive, place, expected))
 
 
 @dataclass(frozen=True, slots=True)
 class ExpectedArchive:
     """The checksum that an archive must have: the published one, else the pinned one, if any."""
 
-    archive: Path
     checksum: str | None
-    is_published: bool
+    pinned: Path  # in the format of `sha256sum -c`
+    hint: str = ""  # further advice if an archive does not match its pinned hash
 
     @staticmethod
-    def from_entry(entry: CatalogueEntry, archive: Path) -> "ExpectedArchive":
-        return ExpectedArchive(
-            archive, entry.checksum or read_trusted_hash(archive), entry.checksum is not None
-        )
-
-    @property
-    def hint(self) -> str:
-        """Further advice in case an archive does not match its pinned hash."""
-        if self.is_published or self.checksum is None:
-            return ""
-        return f", or delete {get_trusted_hash_path(self.archive)} if the publisher has changed it"
+    def of(entry: CatalogueEntry, archive: Path) -> "ExpectedArchive":
+        pinned = archive.with_name(f"{archive.name}.sha256")
+        if entry.checksum is not None or not pinned.exists():
+            return ExpectedArchive(entry.checksum, pinned)
+        try:
+            text = pinned.read_bytes().decode("ascii", "replace")
+        except OSError as error:
+            raise make_unreadable_error(pinned, error) from error
+        if (match := re.fullmatch(r"([0-9a-f]{64})  [^\n]*\n?", text)) is None:
+            raise FileError(
+                f"{pinned} does not contain a SHA-256; delete it to trust the next {archive.name} that can be read",
+                code="trusted-hash-damaged",
+            )
+        hint = f", or delete {pinned} if the publisher has changed it"
+        return ExpectedArchive(f"sha256:{match[1]}", pinned, hint)
 
     def trust(self, path: Path) -> None:
-        """Pin the hash of an archive that could be read, unless one is known already."""
-        if self.checksum is None and (checksum := compute_checksum(path, "sha256:")) is not None:
-            pin_hash(self.archive, checksum)
+        """Pin the hash of an archive that could be read, unless one is known already (trust on first use)."""
+        if self.checksum is None:
+            digest = str(compute_checksum(path, "sha256:")).removeprefix("sha256:")
+            write_text(self.pinned, f"{digest}  {self.pinned.stem}\n")
 
 
 def is_fetched(entry: CatalogueEntry, folder: Path) -> bool:
@@ -144,40 +121,29 @@ def format_import_command(fetched: FetchResult) -> str | None:
 
     None if the dataset is usable already, or its file does not have the expected columns.
     """
-    entry, events = fetched.entry, fetched.folder / fetched.entry.members[0]
-    if entry.readable or not events.is_file() or has_dataset([fetched.folder.parent], entry.name):
+    entry, events, folder = fetched.entry, fetched.folder / fetched.entry.members[0], fetched.folder.parent
+    if entry.readable or not events.is_file() or has_dataset([folder], entry.name):
         return None
     if len(_read_header(events)) <= max(entry.columns, default=0):
         return None
     words = [str(fetched.folder)]
-    if fetched.folder.parent != data_folder():
-        words += ["--data-dir", str(fetched.folder.parent)]
+    if folder not in (data_folder(), get_former_data_folder()):  # to the latter nothing is written any more
+        words += ["--data-dir", str(folder)]
     return f"dygmamba data import {shlex.join(words)}"
 
 
 def _download_archive(
     entry: CatalogueEntry, archive: Path, expected: ExpectedArchive, progress: DownloadProgress | None
 ) -> str | None:
-    failure = None
+    failure: DownloadError | None = None
+    how = {"checksum": expected.checksum, "checksum_hint": expected.hint, "progress": progress}
     for url in get_download_urls(entry):
         try:
-            with open_download(
-                url,
-                archive,
-                checksum=expected.checksum,
-                checksum_hint=expected.hint,
-                progress=progress,
-                limits=DownloadLimits(max_bytes=entry.archive_limit),
-            ) as part:
-                try:
-                    warning = _unpack_validated(entry, part.path, archive.with_name(entry.name), expected)
-                except FileError as error:
-                    part.discard()
-                    raise DownloadError(
-                        f"the downloaded file is not usable: {error}", code="download-unusable"
-                    ) from error
-                part.discard()
-                return warning
+            with open_download(url, archive, **how) as part:
+                return _unpack_validated(entry, part, archive.with_name(entry.name), expected)
+        except FileError as error:
+            message = f"the downloaded file is not usable: {error}"
+            failure = failure or DownloadError(message, code="download-unusable")
         except DownloadError as error:
             failure = failure or error
             if archive.with_name(f"{archive.name}.part").exists():

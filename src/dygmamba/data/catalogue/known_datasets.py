@@ -71,11 +71,6 @@ class CatalogueEntry:
         expected = max((counts.nodes or 0) + (counts.events or 0) for counts in self.counts)
         return expected * self.row_bytes + 2**24
 
-    @property
-    def archive_limit(self) -> int:
-        """Most bytes that its archive can have: four times its unpacked files, because it may hold others."""
-        return 4 * self.unpacked_limit
-
 
 @cache
 def load_catalogue() -> dict[str, CatalogueEntry]:

@@ -1,35 +1,33 @@
 """TGB's pickled negatives, read without running any code of a file.
 
 A pickle is a program for a stack machine (the module `pickletools` documents it), and anybody may have written the
-file. `NegativesUnpickler` is Python's own machine, `pickle._Unpickler`, reduced to numbers, strings, tuples, lists,
-dictionaries, and what numpy writes for scalars and plain arrays:
+file. Python's `pickle.Unpickler` reads it, kept from harm in two ways:
 
-- Instructions outside `OPCODES` are rejected, among them all that create instances of classes.
-- Names lead to functions of this module (`ALLOWED_NAMES`), never to an import, so that `os.system` is just a word.
-- Every length is bounded by the file, and dictionary keys are checked before they are hashed.
-- Lists hold numbers only, and tuples nest as deep as the state of an array does: once.
-
-`pickle.Unpickler`, written in C, cannot be reduced this way: see decision 038 in docs/research/decisions.md.
+- Names lead to the functions of `ALLOWED_NAMES`, never to an import, so that `os.system` is just a word.
+- Before, a scan of the instructions rejects what no replaced name prevents: a few bytes that make the machine take
+  gigabytes, tuples nested so deep that hashing them overflows the C stack, and all instructions outside `OPCODES`.
 """
 
+import gc
 import io
 import pickle
+import pickletools
 import re
-import struct
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cache
 from math import prod
 from pathlib import Path
 from reprlib import (
     repr as short_repr,
 )  # bounded in depth too: values may share parts and be exponentially long
-from typing import Any
+from typing import Any, no_type_check
 
 import numpy as np
 
 from dygmamba.core.errors import FileError, first_line
 from dygmamba.core.files.untrusted import require_regular_file
 
-MAX_AXES = 32  # of numpy; only a shape is a tuple in a tuple
 MAX_KEY = 1 << 63  # larger numbers share their hashes with small ones, which makes dictionaries slow
 NUMBER_DTYPE = re.compile(r"[<>|=]?[biuf][1248]")
 
@@ -48,7 +46,7 @@ class PickledDtype:
             raise ForbiddenPickleError(f"the dtype {short_repr(name)}")
         self.name, self.dtype = name, np.dtype(name)
 
-    def set_state(self, state: Any) -> None:
+    def __setstate__(self, state: Any) -> None:
         """Set the byte order, as numpy pickles it: the second item."""
         order = state[1] if isinstance(state, tuple) and len(state) > 1 else "|"
         if order not in ("<", ">", "|", "="):
@@ -65,7 +63,7 @@ class PickledArray:
     def __init__(self, *_: Any) -> None:
         self.values = np.zeros(0)
 
-    def set_state(self, state: Any) -> None:
+    def __setstate__(self, state: Any) -> None:
         """Set the values, as numpy pickles them: version, shape, dtype, whether in Fortran order, bytes."""
         if not isinstance(state, tuple) or len(state) != 5:
             raise ForbiddenPickleError("an array without shape, dtype and bytes")
@@ -75,7 +73,8 @@ class PickledArray:
 
 def _build_array(data: Any, dtype: Any, shape: Any) -> np.ndarray:
     """Build an array of one axis, or of none for a scalar."""
-    if not isinstance(dtype, PickledDtype) or not isinstance(data, bytes) or not isinstance(shape, tuple):
+    is_plain = isinstance(dtype, PickledDtype) and isinstance(data, bytes | bytearray)
+    if not is_plain or not isinstance(shape, tuple):
         raise ForbiddenPickleError("an array of something other than plain numbers")
     if len(shape) > 1 or any(type(size) is not int or size < 0 for size in shape):
         raise ForbiddenPickleError(f"an array of shape {short_repr(shape)}")
@@ -112,13 +111,28 @@ def _reject_call(*_: Any) -> Any:
     raise ForbiddenPickleError("a call of numpy.ndarray")
 
 
-ALLOWED_NAMES: dict[str, Callable[..., Any]] = {
-    "numpy.dtype": PickledDtype,
-    "numpy.ndarray": _reject_call,  # an argument of _reconstruct, never called
-    "_codecs.encode": _encode_latin1,
-    "__builtin__.bytes": _empty_bytes,
+class AllowedFunction:
+    """A function that a file may call, and not change: a state would set attributes of a plain function."""
+
+    __slots__ = ("call",)
+
+    def __init__(self, call: Callable[..., Any]) -> None:
+        self.call = call
+
+    def __call__(self, *args: Any) -> Any:
+        return self.call(*args)
+
+    def __setstate__(self, state: Any) -> None:
+        raise ForbiddenPickleError("a state for a function")
+
+
+ALLOWED_NAMES = {
+    "numpy.dtype": AllowedFunction(PickledDtype),
+    "numpy.ndarray": AllowedFunction(_reject_call),  # an argument of _reconstruct, never called
+    "_codecs.encode": AllowedFunction(_encode_latin1),
+    "__builtin__.bytes": AllowedFunction(_empty_bytes),
 } | {
-    f"numpy.{core}.{name}": function
+    f"numpy.{core}.{name}": AllowedFunction(function)
     for core in ("core", "_core")
     for name, function in (
         ("multiarray._reconstruct", PickledArray),
@@ -126,33 +140,10 @@ ALLOWED_NAMES: dict[str, Callable[..., Any]] = {
         ("numeric._frombuffer", _build_from_buffer),
     )
 }
-# protocols 2 to 5; none of these creates an instance of a class
-OPCODES = """
-    PROTO FRAME STOP MARK NONE NEWTRUE NEWFALSE BININT BININT1 BININT2 LONG1 BINFLOAT
-    BINBYTES SHORT_BINBYTES BINBYTES8 BYTEARRAY8 READONLY_BUFFER BINUNICODE SHORT_BINUNICODE BINUNICODE8
-    EMPTY_TUPLE TUPLE TUPLE1 TUPLE2 TUPLE3 EMPTY_LIST APPEND APPENDS EMPTY_DICT SETITEM SETITEMS
-    MEMOIZE BINPUT LONG_BINPUT BINGET LONG_BINGET GLOBAL STACK_GLOBAL REDUCE BUILD
-""".split()  # noqa: SIM905 (as a list it takes forty lines)
 
 
-class _Dispatch(dict):
-    def __missing__(self, code: int) -> Any:
-        raise ForbiddenPickleError(f"the instruction {chr(code)!r}")
-
-
-class NegativesUnpickler(pickle._Unpickler):
-    """Unpickler of dictionaries of numbers; give it a file in memory, whose reads cannot allocate beyond it."""
-
-    # inherited, but unknown to type checkers
-    stack: list[Any]
-    read: Callable[[int], bytes]
-    pop_mark: Callable[[], list[Any]]
-
-    dispatch = _Dispatch(
-        (code, pickle._Unpickler.dispatch[code]) for code in (getattr(pickle, name)[0] for name in OPCODES)
-    )
-    # the method for bytearrays allocates whatever length the file names; the one for bytes reads first
-    dispatch[pickle.BYTEARRAY8[0]] = dispatch[pickle.BINBYTES8[0]]
+class NegativesUnpickler(pickle.Unpickler):
+    """Unpickler that knows only `ALLOWED_NAMES`."""
 
     def find_class(self, module: str, name: str) -> Callable[..., Any]:
         full_name = f"{module}.{name}"
@@ -160,94 +151,126 @@ class NegativesUnpickler(pickle._Unpickler):
             raise ForbiddenPickleError(f"{full_name[:60]!r}")
         return ALLOWED_NAMES[full_name]
 
-    def load_frame(self) -> None:
-        self.read(8)  # the length of the frame; reading through frames only costs time
 
-    dispatch[pickle.FRAME[0]] = load_frame
-
-    def load_build(self) -> None:
-        # the inherited method sets any attribute of any object, functions of this module included
-        state = self.stack.pop()
-        if not isinstance(self.stack[-1], PickledArray | PickledDtype):
-            raise ForbiddenPickleError("a state for an object that has none")
-        self.stack[-1].set_state(state)
-
-    dispatch[pickle.BUILD[0]] = load_build
-
-    def load_tuple(self) -> None:
-        self._push_tuple(self.pop_mark())
-
-    dispatch[pickle.TUPLE[0]] = load_tuple
-
-    def load_tuple1(self) -> None:
-        self._push_tuple([self.stack.pop()])
-
-    dispatch[pickle.TUPLE1[0]] = load_tuple1
-
-    def load_tuple2(self) -> None:
-        self._push_tuple([self.stack.pop() for _ in range(2)][::-1])
-
-    dispatch[pickle.TUPLE2[0]] = load_tuple2
-
-    def load_tuple3(self) -> None:
-        self._push_tuple([self.stack.pop() for _ in range(3)][::-1])
-
-    dispatch[pickle.TUPLE3[0]] = load_tuple3
-
-    def _push_tuple(self, parts: list[Any]) -> None:
-        for part in parts:
-            if isinstance(part, list | dict) or (isinstance(part, tuple) and not _is_shape(part)):
-                raise ForbiddenPickleError(f"a tuple of {short_repr(part)}")
-        self.stack.append(tuple(parts))
-
-    def load_append(self) -> None:
-        self._extend([self.stack.pop()])
-
-    dispatch[pickle.APPEND[0]] = load_append
-
-    def load_appends(self) -> None:
-        self._extend(self.pop_mark())
-
-    dispatch[pickle.APPENDS[0]] = load_appends
-
-    def _extend(self, items: list[Any]) -> None:
-        if not isinstance(self.stack[-1], list) or not all(isinstance(item, int | float) for item in items):
-            raise ForbiddenPickleError("a list of something other than numbers")
-        self.stack[-1].extend(items)
-
-    def load_setitem(self) -> None:
-        value, key = self.stack.pop(), self.stack.pop()
-        self._set_items([key, value])
-
-    dispatch[pickle.SETITEM[0]] = load_setitem
-
-    def load_setitems(self) -> None:
-        self._set_items(self.pop_mark())
-
-    dispatch[pickle.SETITEMS[0]] = load_setitems
-
-    def _set_items(self, items: list[Any]) -> None:
-        keys = items[::2]
-        for key in keys:
-            # hashing a tuple of a million nested tuples would overflow the C stack
-            if type(key) is not tuple or not all(map(_is_key_part, key)):
-                raise ForbiddenPickleError(f"the key {short_repr(key)}, not a tuple of whole numbers")
-        if not isinstance(self.stack[-1], dict):
-            raise ForbiddenPickleError("items without a dictionary")
-        self.stack[-1].update(zip(keys, items[1::2], strict=True))
+# protocols 2 to 5; none of these creates an instance of a class
+OPCODES = """
+    PROTO FRAME STOP MARK NONE NEWTRUE NEWFALSE BININT BININT1 BININT2 LONG1 BINFLOAT
+    BINBYTES SHORT_BINBYTES BINBYTES8 BYTEARRAY8 BINUNICODE SHORT_BINUNICODE BINUNICODE8
+    EMPTY_TUPLE TUPLE TUPLE1 TUPLE2 TUPLE3 EMPTY_LIST APPEND APPENDS EMPTY_DICT SETITEM SETITEMS
+    MEMOIZE BINPUT LONG_BINPUT BINGET LONG_BINGET GLOBAL STACK_GLOBAL REDUCE BUILD
+""".split()  # noqa: SIM905 (as a list it takes forty lines)
+FORBIDDEN, LINES = -100, -50  # in place of the number of bytes of an argument
+NOTHING, VALUE, LIST, DICT, TUPLE = range(5)  # what an instruction puts on the stack
+MAX_DEPTH = 2  # of tuples: the state of an array holds its shape
+MAX_MARKS = 16
+HARMLESS, TRUNCATED = -1, -2
+CODES = {name: getattr(pickle, name)[0] for name in OPCODES}
+STOP, MARK, MEMOIZE, LONG1 = (CODES[name] for name in ("STOP", "MARK", "MEMOIZE", "LONG1"))
+PUTS = (CODES["BINPUT"], CODES["LONG_BINPUT"])
+GETS = (CODES["BINGET"], CODES["LONG_BINGET"])
 
 
-def _is_shape(values: tuple[Any, ...]) -> bool:
-    return len(values) <= MAX_AXES and all(isinstance(value, int) for value in values)
+def _describe_instructions() -> np.ndarray:
+    """Return a row per instruction: bytes of its argument, values it takes, whether down to the mark, what it puts."""
+    table = np.full((256, 4), FORBIDDEN, np.int64)
+    sizes = {
+        pickletools.UP_TO_NEWLINE: LINES,
+        pickletools.TAKEN_FROM_ARGUMENT1: -1,
+        pickletools.TAKEN_FROM_ARGUMENT4: -4,
+        pickletools.TAKEN_FROM_ARGUMENT4U: -4,
+        pickletools.TAKEN_FROM_ARGUMENT8U: -8,
+    }
+    kinds = {"list": LIST, "dict": DICT, "tuple": TUPLE}
+    for op in pickletools.opcodes:
+        if ord(op.code) in CODES.values():
+            size = op.arg.n if op.arg is not None else 0
+            before = [item.name for item in op.stack_before]
+            put = kinds.get(op.stack_after[-1].name, VALUE) if op.stack_after else NOTHING
+            taken = before.index("mark") if "mark" in before else len(before)
+            table[ord(op.code)] = sizes.get(size, size), taken, "mark" in before, put
+    return table
 
 
-def _is_key_part(part: Any) -> bool:
-    return (isinstance(part, int) or (isinstance(part, float) and part.is_integer())) and abs(part) <= MAX_KEY
+@no_type_check
+def scan_instructions(data, table):  # noqa: C901 (one loop, in the subset that Numba compiles)
+    """Return the position of the first instruction that is not allowed, else HARMLESS or TRUNCATED.
+
+    It follows how deep tuples are nested, on the stack and in the memo. Lists and dictionaries must not be in tuples,
+    and neither they nor tuples in lists.
+    Where a file is wrong in another way the unpickler stops with an error, so that what follows does not matter.
+    """
+    stack = np.zeros(data.size + 1, np.uint8)  # depth of the values
+    memo = np.zeros(data.size + 2, np.uint8)
+    marks = np.zeros(MAX_MARKS, np.int64)
+    top = marked = stored = at = 0
+    while at < data.size:
+        start, code = at, data[at]
+        size, taken, to_mark, put = table[code]
+        at += 1
+        if size == FORBIDDEN:
+            return start
+        number = 0  # an argument: a length or a place in the memo
+        if size == LINES:
+            for _ in range(2):
+                while at < data.size and data[at] != 10:
+                    at += 1
+                at += 1
+        elif abs(size) > data.size - at:
+            return TRUNCATED
+        else:
+            for k in range(abs(size)):
+                number |= np.int64(data[at + k]) << (8 * k)
+            at += abs(size)
+            if size < 0 and (number < 0 or number > data.size - at):
+                return TRUNCATED
+            at += number if size < 0 else 0
+        if code == STOP:
+            return HARMLESS
+        if code == LONG1 and number > 8:
+            return start
+        if code == MARK:
+            if marked == MAX_MARKS:
+                return start
+            marks[marked] = top
+            marked += 1
+        elif code in PUTS or code == MEMOIZE:
+            place = stored if code == MEMOIZE else number
+            if top == 0 or place > stored + 1:  # the unpickler takes memory for all places up to the highest
+                return start
+            memo[place] = stack[top - 1]
+            stored += 1
+        else:
+            if to_mark:
+                if marked == 0:
+                    return start
+                marked -= 1
+            base = (marks[marked] if to_mark else top) - taken
+            if base < 0 or base > top or (code in GETS and number >= memo.size):
+                return start
+            depth = 0
+            if put in (LIST, TUPLE):
+                for k in range(base + (put == LIST), top):
+                    depth = max(depth, stack[k])
+                if depth > (0 if put == LIST else MAX_DEPTH - 1):
+                    return start
+            top = base
+            if put != NOTHING:
+                depth = depth + 1 if put == TUPLE else MAX_DEPTH if put in (LIST, DICT) else 0
+                stack[top] = memo[number] if code in GETS else depth
+                top += 1
+    return TRUNCATED
+
+
+@cache
+def _compile_scan() -> Callable[..., int]:
+    from dygmamba.ops.numba_kernels import kernel
+
+    return kernel()(scan_instructions)
 
 
 DAMAGED_PICKLE_ERRORS = (
-    *(pickle.UnpicklingError, struct.error, EOFError, OSError),
-    *(LookupError, ValueError, TypeError, AttributeError, OverflowError),
+    *(pickle.UnpicklingError, EOFError, OSError, MemoryError),
+    *(LookupError, ValueError, TypeError, OverflowError),
 )
 
 
@@ -255,10 +278,11 @@ def read_pickle(path: Path) -> dict[tuple[int | float, ...], Any]:
     """Read the dictionary in a pickle file; its values may be numbers, text, lists, tuples and `PickledArray`."""
     try:
         require_regular_file(path)
-        content = NegativesUnpickler(io.BytesIO(path.read_bytes())).load()
-    except ForbiddenPickleError as error:
+        content = _unpickle(path.read_bytes())
+    except (ForbiddenPickleError, AttributeError) as error:
+        reason = "a state or items for an object without" if isinstance(error, AttributeError) else error
         raise FileError(
-            f"{path} contains {error}, which no file of negatives needs; it may be harmful, so do not use it",
+            f"{path} contains {reason}, which no file of negatives needs; it may be harmful, so do not use it",
             code="forbidden-pickle",
         ) from None
     except DAMAGED_PICKLE_ERRORS as error:
@@ -274,6 +298,36 @@ def read_pickle(path: Path) -> dict[tuple[int | float, ...], Any]:
     return content
 
 
+def _unpickle(data: bytes) -> Any:
+    end = _compile_scan()(np.frombuffer(data, np.uint8), _describe_instructions())
+    if end == TRUNCATED:
+        raise EOFError
+    if end != HARMLESS:
+        raise ForbiddenPickleError(f"the instruction {chr(data[end])!r} at byte {end:,}")
+    with _pause_garbage_collection():
+        content = NegativesUnpickler(io.BytesIO(data)).load()
+    for key in content if isinstance(content, dict) else ():
+        if type(key) is not tuple or not all(map(_is_key_part, key)):
+            raise ForbiddenPickleError(f"the key {short_repr(key)}, not a tuple of whole numbers")
+    return content
+
+
+@contextmanager
+def _pause_garbage_collection() -> Iterator[None]:
+    """Context manager: no searching for cycles, which takes two thirds of the time while millions of objects appear."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+def _is_key_part(part: Any) -> bool:
+    return (isinstance(part, int) or (isinstance(part, float) and part.is_integer())) and abs(part) <= MAX_KEY
+
+
 def parse_nodes(values: Any) -> np.ndarray:
     """Convert the value of one key to node numbers; whole floats count, as numpy makes them of empty lists."""
     if isinstance(values, PickledArray):
@@ -284,6 +338,8 @@ def parse_nodes(values: Any) -> np.ndarray:
         raise ValueError(f"{short_repr(values)} is not a list of nodes")
     if array.ndim != 1 or array.dtype.kind not in "iuf":
         raise ValueError(f"{array.dtype}{list(array.shape)} is not a list of nodes")
+    if array.dtype == np.int64:
+        return array
     with np.errstate(invalid="ignore"):  # NaN and infinity become some integer, which the comparison finds
         whole = array.astype(np.int64)
     if not np.array_equal(whole, array):

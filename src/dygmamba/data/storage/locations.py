@@ -1,12 +1,13 @@
 """Find datasets by name without reading them.
 
-Datasets are searched in the given folder, in $DYGMAMBA_DATA and in the user's cache. Free of torch, so that the command
-line can report an unknown name at once.
+Datasets are searched in the given folder, in $DYGMAMBA_DATA, in the user's data folder and in the user's cache. Free of
+torch, so that the command line can report an unknown name at once.
 """
 
 import difflib
 import os
 import re
+import sys
 from collections.abc import Iterable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
@@ -64,13 +65,31 @@ def data_folders(data_dir: Path | None = None) -> list[Path]:
     folders = [] if data_dir is None else [data_dir]
     if chosen := os.environ.get("DYGMAMBA_DATA"):
         folders.append(Path(chosen))
-    cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return [folder.expanduser() for folder in [*folders, Path(cache) / "dygmamba"]]
+    return [folder.expanduser() for folder in [*folders, get_user_data_folder(), get_former_data_folder()]]
 
 
 def data_folder(data_dir: Path | None = None) -> Path:
     """Return the folder to write to: the first of `data_folders`."""
     return data_folders(data_dir)[0]
+
+
+def get_user_data_folder() -> Path:
+    """Return the folder for data in the user's home: $XDG_DATA_HOME, or where the platform has it."""
+    if chosen := os.environ.get("XDG_DATA_HOME"):
+        return Path(chosen) / "dygmamba"
+    if sys.platform == "darwin":
+        return Path.home() / "Library" / "Application Support" / "dygmamba"
+    if sys.platform == "win32":
+        return Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local") / "dygmamba"
+    return Path.home() / ".local" / "share" / "dygmamba"
+
+
+def get_former_data_folder() -> Path:
+    """Return the folder in the user's cache where datasets were saved before: still searched, no longer written to.
+
+    Programs that clean up empty a cache, and with it the versions that runs need.
+    """
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "dygmamba"
 
 
 def find_dataset_files(folder: Path) -> Iterator[tuple[str, Path]]:

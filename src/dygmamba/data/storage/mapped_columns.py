@@ -9,7 +9,6 @@ A scratch column lives in a file without a name, so that neither an error nor a 
 import io
 import mmap
 import os
-import sys
 import warnings
 import weakref
 from collections.abc import Iterator, Sequence
@@ -24,18 +23,12 @@ from dygmamba.core.errors import FileError
 from dygmamba.core.files.writing import create_anonymous_file, write_at
 
 CHUNK_BYTES = 1 << 24  # bytes to pass over before their pages are released
-# Do not reserve swap for private pages: they are never written to, however large the file is.
-MAP_NORESERVE = 0x4000 if sys.platform == "linux" else 0
 _maps: "weakref.WeakValueDictionary[int, mmap.mmap]" = weakref.WeakValueDictionary()
 
 
-def map_file(handle: int, *, shared: bool = False) -> mmap.mmap:
-    """Map an open file into memory; `shared` pages are never copied, private ones when they are written to."""
-    if hasattr(mmap, "MAP_PRIVATE"):
-        flags = mmap.MAP_SHARED if shared else mmap.MAP_PRIVATE | MAP_NORESERVE
-        pages = mmap.mmap(handle, 0, flags=flags, prot=mmap.PROT_READ | mmap.PROT_WRITE)
-    else:  # Windows
-        pages = mmap.mmap(handle, 0, access=mmap.ACCESS_WRITE if shared else mmap.ACCESS_COPY)
+def map_file(handle: int, *, writable: bool = False) -> mmap.mmap:
+    """Map an open file into memory, shared: Linux counts private pages as data of this process, changed or not."""
+    pages = mmap.mmap(handle, 0, access=mmap.ACCESS_WRITE if writable else mmap.ACCESS_READ)
     _maps[_get_map_address(pages)] = pages
     return pages
 
@@ -135,7 +128,7 @@ class ScratchColumn:
         kind = torch.from_numpy(np.empty(0, self.dtype)).dtype
         if not self._rows * self.row_bytes:
             return torch.zeros((self._rows, *self.width), dtype=kind)
-        return make_mapped_tensor(map_file(self._handle, shared=True), kind, (self._rows, *self.width))
+        return make_mapped_tensor(map_file(self._handle, writable=True), kind, (self._rows, *self.width))
 
 
 RowRanges = list[tuple[int, int]]  # first row and row behind the last

@@ -9,12 +9,14 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
 from importlib import import_module
+from importlib.util import find_spec
 from threading import Lock
 from types import ModuleType
 from typing import Any
 
 ANY = "any"  # all device types that are not listed
 OPS: dict[str, "Dispatch"] = {}  # by folder name
+HAS_TRITON = find_spec("triton") is not None  # torch brings it on Linux only
 
 Serves = Callable[..., bool]
 
@@ -57,15 +59,6 @@ class Dispatch(dict[str, ModuleType]):
             self._miss(device)
         return self.module("reference")
 
-    def fused(self, device: str) -> bool:
-        """Return whether a kernel runs now, for an op whose last kernel supports every input."""
-        if _Switch.depth:
-            return False
-        if not self._names(device):
-            self._miss(device)
-            return False
-        return True
-
     def kernel(self, device: str, *inputs: Any) -> ModuleType | None:
         """Return the first kernel that supports the inputs, even inside `use_reference`.
 
@@ -87,7 +80,8 @@ class Dispatch(dict[str, ModuleType]):
         return self._loaded[name]
 
     def _names(self, device: str) -> tuple[str, ...]:
-        return self.kernels.get(device) or self.kernels.get(ANY, ())
+        names = self.kernels.get(device) or self.kernels.get(ANY, ())
+        return names if HAS_TRITON else tuple(name for name in names if name != "triton")
 
     def _miss(self, device: str) -> None:
         if self.slow:

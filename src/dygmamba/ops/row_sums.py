@@ -41,7 +41,8 @@ def sum_rows(x: Tensor) -> Tensor:
         return x.new_zeros(k, columns)
     y = torch.empty(k, parts, columns, dtype=x.dtype, device=x.device)
     grid = (k, triton.cdiv(columns, COLUMNS), parts)
-    sum_kernel[grid](
-        x, y, rows, triton.cdiv(rows, parts), WIDTH=columns, ROWS=ROWS, COLUMNS=COLUMNS, num_warps=WARPS
-    )
+    with torch.cuda.device_of(x):
+        sum_kernel[grid](
+            x, y, rows, triton.cdiv(rows, parts), WIDTH=columns, ROWS=ROWS, COLUMNS=COLUMNS, num_warps=WARPS
+        )
     return y[:, 0] if parts == 1 else sum_rows(y)

@@ -25,7 +25,8 @@ def last_kernel(
     v = tl.load(node + query)
     own = tl.maximum(v, 0)  # node -1 has no past
     rank = find_first_not_less(event_time, tl.load(query_time + query), query * 0, query * 0 + events)
-    begin, end = tl.load(start + own), tl.load(start + own + 1)
+    begin = tl.load(start + own, mask=v >= 0, other=0)
+    end = tl.load(start + own + 1, mask=v >= 0, other=0)
     stop = find_first_not_less(key, own * events + own + rank, begin, end)
     length = tl.where(v < 0, 0, tl.minimum(stop - begin, k))
     tl.store(out_length + query, length)

@@ -102,7 +102,7 @@ class AddLayerNorm(torch.autograd.Function):
         eps: float,
     ) -> Tensor:
         """`keep` says which values dropout keeps; None without dropout."""
-        total, y = torch.empty_like(x, memory_format=torch.contiguous_format), torch.empty_like(branch)
+        total, y = (torch.empty_like(x, memory_format=torch.contiguous_format) for _ in range(2))
         mean, rstd = torch.empty(2, *x.shape[:-1], device=x.device)
         keep = None if keep is None else keep.view(torch.uint8)
         ctx.scale = 0.0 if dropout == 1 else 1 / (1 - dropout)

@@ -67,7 +67,7 @@ def _scan(x: Inputs, rule: str, reverse: bool) -> tuple[Tensor, Tensor]:
         wide = x._replace(**{name: t.float() for name, t in x.present.items() if name != "mask"})
         y, state = _scan(wide, rule, reverse)
         return y.to(x.u.dtype), state
-    if not SCAN.fused(x.u.device.type):
+    if SCAN.choose(x.u.device.type, x) is reference:
         return _run_reference(x, rule, reverse)
     keep = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in x)
     y, state, _ = scan_op(*x, rule, reverse, keep)

@@ -43,7 +43,7 @@ def _is_served(part: Part) -> bool:
         fixed = [part.table] if part.scale is None else [part.table, part.scale]
         # of another table the reference says what is wrong with it
         readable = part.table.device == part.index.device or part.table.is_pinned()
-        if not readable or part.table.shape[1] != part.weight.shape[0]:
+        if not readable or not part.table.is_contiguous() or part.table.shape[1] != part.weight.shape[0]:
             return False
     floats = all(t.dtype == torch.float32 for t in (*fixed, part.weight, part.bias))
     return floats and not any(t.requires_grad for t in fixed)

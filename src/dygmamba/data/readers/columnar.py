@@ -11,7 +11,7 @@ from dygmamba.core.errors import FileError, first_line
 from dygmamba.data.events.id_values import convert_id_column
 from dygmamba.data.readers.options import ColumnRoles, ReadOptions, assign_roles, read_table_metadata
 from dygmamba.data.readers.table import build_dataset, read_table
-from dygmamba.data.readers.values import ColumnLocation
+from dygmamba.data.readers.values import BadRows, ColumnLocation
 
 if TYPE_CHECKING:
     from dygmamba.data.storage.dataset import Dataset
@@ -54,10 +54,13 @@ def read_parquet(path: Path, options: ReadOptions) -> "Dataset":
             names = file.schema_arrow.names
             options = read_table_metadata(file.schema_arrow.metadata).fill_options(options, names)
             roles = assign_roles(path, names, options)
-            rows = file.iter_batches(batch_size=BATCH_ROWS, columns=roles.columns)
-            batches = encode_id_columns(path, file.schema_arrow, rows, roles)
-            batches = options.watch(batches, 1 + file.metadata.num_rows // BATCH_ROWS)
-            return build_dataset(path, *read_table(path, "parquet", batches, roles, options))
+
+            def open_batches(_: BadRows) -> Iterator[pa.RecordBatch]:
+                rows = file.iter_batches(batch_size=BATCH_ROWS, columns=roles.columns)
+                batches = encode_id_columns(path, file.schema_arrow, rows, roles)
+                return options.watch(batches, 1 + file.metadata.num_rows // BATCH_ROWS)
+
+            return build_dataset(path, *read_table(path, "parquet", open_batches, roles, options))
     except DAMAGED_COLUMNAR_ERRORS as error:
         raise _damaged_error(path, "parquet", error) from error
 
@@ -69,9 +72,12 @@ def read_arrow(path: Path, options: ReadOptions) -> "Dataset":
             schema = file.schema
             options = read_table_metadata(schema.metadata).fill_options(options, schema.names)
             roles = assign_roles(path, schema.names, options)
-            rows = iter_valid_batches(file, roles.columns)
-            batches = options.watch(encode_id_columns(path, schema, rows, roles), file.num_record_batches)
-            return build_dataset(path, *read_table(path, "arrow", batches, roles, options))
+
+            def open_batches(_: BadRows) -> Iterator[pa.RecordBatch]:
+                rows = iter_valid_batches(file, roles.columns)
+                return options.watch(encode_id_columns(path, schema, rows, roles), file.num_record_batches)
+
+            return build_dataset(path, *read_table(path, "arrow", open_batches, roles, options))
     except DAMAGED_COLUMNAR_ERRORS as error:
         raise _damaged_error(path, "arrow", error) from error
 

@@ -1,7 +1,7 @@
 """Events out of a database file: the rows of a query, or of its only table. SQLite, and DuckDB if it is installed."""
 
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,6 +12,7 @@ from dygmamba.core.errors import ConfigError, FileError, NotFoundError, first_li
 from dygmamba.data.readers.columnar import BATCH_ROWS, encode_id_columns
 from dygmamba.data.readers.options import ReadOptions, assign_roles
 from dygmamba.data.readers.table import build_dataset, read_table
+from dygmamba.data.readers.values import BadRows
 
 if TYPE_CHECKING:
     from dygmamba.data.storage.dataset import Dataset
@@ -48,8 +49,10 @@ def read_sqlite(path: Path, options: ReadOptions) -> "Dataset":
                 column[0] for column in connection.execute(f"SELECT * FROM ({query}) LIMIT 0").description
             ]
             schema = _find_schema(connection, query, names)
-            rows = _iter_sqlite(connection, query, schema, assign_roles(path, names, options).columns)
-            return _read_rows(path, "sqlite", schema, rows, options)
+            chosen = assign_roles(path, names, options).columns
+            return _read_rows(
+                path, "sqlite", schema, lambda: _iter_sqlite(connection, query, schema, chosen), options
+            )
 
 
 def _find_schema(connection: sqlite3.Connection, query: str, names: list[str]) -> pa.Schema:
@@ -101,18 +104,28 @@ def read_duckdb(path: Path, options: ReadOptions) -> "Dataset":
         relation = connection.sql(query)
         if relation is None:
             raise FileError(f"{path}: the query returns no rows; give a SELECT", code="query-failed")
-        reader = relation.to_arrow_reader(BATCH_ROWS)
-        names = assign_roles(path, reader.schema.names, options).columns
-        rows = (batch.select(names) for batch in reader)
-        return _read_rows(path, "duckdb", reader.schema, rows, options)
+        schema = relation.limit(0).to_arrow_reader(BATCH_ROWS).schema
+        names = assign_roles(path, schema.names, options).columns
+
+        def open_rows() -> Iterator[pa.RecordBatch]:
+            return (batch.select(names) for batch in connection.sql(query).to_arrow_reader(BATCH_ROWS))
+
+        return _read_rows(path, "duckdb", schema, open_rows, options)
 
 
 def _read_rows(
-    path: Path, format: str, schema: pa.Schema, rows: Iterator[pa.RecordBatch], options: ReadOptions
+    path: Path,
+    format: str,
+    schema: pa.Schema,
+    open_rows: Callable[[], Iterator[pa.RecordBatch]],
+    options: ReadOptions,
 ) -> "Dataset":
     roles = assign_roles(path, schema.names, options)
-    batches = options.watch(encode_id_columns(path, schema, rows, roles), 1)
-    return build_dataset(path, *read_table(path, format, batches, roles, options))
+
+    def open_batches(_: BadRows) -> Iterator[pa.RecordBatch]:
+        return options.watch(encode_id_columns(path, schema, open_rows(), roles), 1)
+
+    return build_dataset(path, *read_table(path, format, open_batches, roles, options))
 
 
 def _choose_query(path: Path, options: ReadOptions, tables: list[str]) -> str:

@@ -4,6 +4,7 @@ import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -34,7 +35,7 @@ from dygmamba.data.readers.text import (
     undecodable_error,
     unreadable_error,
 )
-from dygmamba.data.readers.values import BadRows
+from dygmamba.data.readers.values import NOT_TEXT, BadRows
 
 if TYPE_CHECKING:
     from dygmamba.data.storage.dataset import Dataset
@@ -67,14 +68,12 @@ def read_csv_rows(
 ) -> tuple[EventColumns, NodeIds, Origin]:
     """Read the columns of all rows: fast, and a second time with care if a row is malformed."""
     try:
-        bad_rows = BadRows(str(path), options.skip_bad)
         return read_table(
-            path, format, iter_csv_batches(path, header, roles, options), roles, options, bad_rows
+            path, format, lambda _: iter_csv_batches(path, header, roles, options), roles, options
         )
     except MalformedRowError:
-        bad_rows = BadRows(str(path), options.skip_bad)
-        batches = iter_csv_batches(path, header, roles, options, bad_rows)
-        return read_table(path, format, batches, roles, options, bad_rows)
+        open_batches = partial(iter_csv_batches, path, header, roles, options)
+        return read_table(path, format, open_batches, roles, options)
 
 
 def iter_csv_batches(
@@ -163,7 +162,7 @@ def _malformed_row_handler(
     def skip(row: arrow_csv.InvalidRow) -> str:
         problem = f"has {row.actual_columns} columns instead of {row.expected_columns} ({row.text[:60]!r})"
         if row.text.strip() == UNDECODABLE_MARK:
-            problem = "is not UTF-8 text"
+            problem = NOT_TEXT
         # Arrow counts rows from the top of the file
         try:
             bad_rows.add_malformed(

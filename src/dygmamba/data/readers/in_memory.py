@@ -4,7 +4,7 @@ pandas, polars, PyG and NetworkX are not imported; an object is recognized by th
 is read as a table of its edges.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,6 +23,7 @@ from dygmamba.data.readers.options import (
     read_table_metadata,
 )
 from dygmamba.data.readers.table import build_dataset, read_table
+from dygmamba.data.readers.values import BadRows
 
 if TYPE_CHECKING:
     from dygmamba.data.storage.dataset import Dataset
@@ -101,9 +102,14 @@ def read_in_memory(source: Any, options: ReadOptions, bipartite: bool | None = N
     options = replace(options, features=features)
     roles = wrapped.drop_mixed_candidates(assign_roles(wrapped.source, wrapped.names, options))
     table = wrapped.to_arrow(roles.columns)
-    rows = table.to_batches(max_chunksize=BATCH_ROWS)
-    batches = encode_id_columns(wrapped.source, table.schema, rows, roles)
-    return build_dataset(wrapped.source, *read_table(wrapped.source, TABLE_FORMAT, batches, roles, options))
+
+    def open_batches(_: BadRows) -> Iterator[pa.RecordBatch]:
+        rows = table.to_batches(max_chunksize=BATCH_ROWS)
+        return encode_id_columns(wrapped.source, table.schema, rows, roles)
+
+    return build_dataset(
+        wrapped.source, *read_table(wrapped.source, TABLE_FORMAT, open_batches, roles, options)
+    )
 
 
 def wrap_table(source: Any) -> InMemoryTable:

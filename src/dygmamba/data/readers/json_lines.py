@@ -24,7 +24,7 @@ from dygmamba.data.readers.text import (
     undecodable_error,
     unreadable_error,
 )
-from dygmamba.data.readers.values import BadRows
+from dygmamba.data.readers.values import NOT_TEXT, BadRows
 
 if TYPE_CHECKING:
     from dygmamba.data.storage.dataset import Dataset
@@ -57,12 +57,14 @@ def is_json_lines(path: Path, options: ReadOptions) -> bool:
 def read_json_lines(path: Path, options: ReadOptions) -> "Dataset":
     """Read a file with one object per line; its keys are the columns."""
     options.reject("JSONL", "delimiter", "header")
-    bad_rows = BadRows(str(path), options.skip_bad)
     roles = assign_roles(path, read_keys(path, options), options)
     expected = 1 + path.stat().st_size // (100 * BATCH_ROWS)
-    batches = options.watch(iter_json_batches(path, roles, options, bad_rows), expected)
+
+    def open_batches(bad_rows: BadRows) -> Iterator[pa.RecordBatch]:
+        return options.watch(iter_json_batches(path, roles, options, bad_rows), expected)
+
     try:
-        columns, ids, origin = read_table(path, "jsonl", batches, roles, options, bad_rows)
+        columns, ids, origin = read_table(path, "jsonl", open_batches, roles, options)
     except UnicodeError as error:
         raise undecodable_error(path, options.encoding, options.skip_bad) from error
     except OSError as error:
@@ -101,7 +103,7 @@ def _iter_lines(path: Path, options: ReadOptions) -> Iterator[list[str]]:
 
 def _parse_object(text: str) -> dict[str, Any] | str:
     if text == UNDECODABLE_MARK:
-        return "is not UTF-8 text"
+        return NOT_TEXT
     try:
         fields, end = scan_value(text, 0)
         if end < len(text):

@@ -119,7 +119,9 @@ def _build(
         ColumnRoles(ends[0], ends[0], ends[0], candidates=rest, names=rest), fill=0.0, decimal=options.decimal
     )
     batch = rows.combine_chunks().to_batches()[0]
-    value, codes = others.read(batch, lambda name: ColumnLocation(source, name, 0))
+    value, codes, _ = others.read(
+        batch, {}, lambda name: ColumnLocation(source, name, 0), np.arange(batch.num_rows)
+    )
     numeric = [others.numeric[k] for k in others.kept_numeric]
     known = [as_category_text(batch.column(name)) for name in numeric]
     is_known = [pc.not_equal(text, MISSING_VALUE).to_numpy(zero_copy_only=False) for text in known]

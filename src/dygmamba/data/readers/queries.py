@@ -3,11 +3,10 @@
 # pyarrow.compute creates its functions at import, where pyright cannot see them
 # pyright: reportAttributeAccessIssue=false
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from csv import Error as CsvError
 from csv import reader as csv_reader
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -42,9 +41,10 @@ from dygmamba.data.readers.times import (
 )
 from dygmamba.data.readers.values import (
     BadRows,
-    BadValueError,
     ColumnLocation,
+    Parsed,
     drop_missing_words,
+    find_bad_rows,
     is_text_type,
     parse_floats,
     strip_whitespace,
@@ -105,7 +105,7 @@ class QueryTable:
     def parse_numbers(self, name: str, options: ReadOptions) -> np.ndarray:
         """Return a column of the events in question as numbers."""
         location = ColumnLocation(self.source, name, 0)
-        return parse_floats(self.columns[name], location, options.fill, options.decimal)
+        return parse_floats(self.columns[name], location, options.fill, options.decimal).require(location)
 
     def format_numbers(self, name: str, decimal: str | None) -> pa.Array:
         """Return a numeric column of the events in question as given, but plain text as numbers if all values are."""
@@ -178,25 +178,20 @@ def _drop_bad_rows(
     raw: "RawQueries", options: ReadOptions, origin: Origin, numeric: Sequence[str]
 ) -> pa.Table:
     """Return the rows whose ids, times and numbers can be read, and add the others to `raw.bad_rows`."""
-    parsers: dict[str, Callable[[pa.Array, ColumnLocation], object]] = {
-        name: partial(parse_floats, fill=options.fill, decimal=options.decimal)
-        for name in numeric
-        if name in raw.names
-    }
-    for role, name in raw.roles.items():
-        if role == "time":
-            # chosen from all rows: a part may look as if its times were written in another way
-            column, location = raw.table[name].combine_chunks(), ColumnLocation(raw.source, name, 0)
-            parsers[name] = _choose_query_time_parser(column, location, options, origin).parse
+    parsed: list[tuple[str, Parsed]] = []
+    for name in [*(name for name in numeric if name in raw.names), *raw.roles.values()]:
+        column, location = raw.table[name].combine_chunks(), ColumnLocation(raw.source, name, 0)
+        if name == raw.roles.get("time"):
+            parser = _choose_query_time_parser(column, location, options, origin)
+            parsed.append((name, parser.parse(column, location)))
+        elif name in raw.roles.values():
+            ids = convert_ids(column, location).dictionary_encode()
+            parsed.append((name, clean_ids(ids, options.any_id)))
         else:
-            parsers[name] = partial(parse_ids, any_id=options.any_id)
-
-    def read_rows(start: int, stop: int) -> None:
-        part = raw.table.slice(start, stop - start)
-        for name, parse in parsers.items():
-            parse(part[name].combine_chunks(), ColumnLocation(raw.source, name, start))
-
-    return raw.table.filter(pa.array(raw.bad_rows.find_good_rows(raw.table.num_rows, read_rows)))
+            parsed.append((name, parse_floats(column, location, options.fill, options.decimal)))
+    found = find_bad_rows(parsed, raw.table.num_rows)
+    raw.bad_rows.add_bad_values(np.arange(raw.table.num_rows), found)
+    return raw.table.filter(pa.array(~found.bad))
 
 
 def _choose_query_time_parser(
@@ -205,14 +200,7 @@ def _choose_query_time_parser(
     """Choose how to parse times of which some are bad: as the dataset's own file if that reads most of the first."""
     if origin.time_format and not _says_how_times_are_read(options) and is_text_type(column.type):
         parser, first = FormatParser(origin.time_format), column[:FIRST_TIMES]
-        readable = 0
-        for row in range(len(first)):
-            try:
-                parser.parse(first[row : row + 1], location)
-                readable += 1
-            except BadValueError:
-                pass
-        if 2 * readable > len(first):
+        if 2 * int(parser.parse(first, location).bad.sum()) < len(first):
             return parser
     return choose_time_parser(
         column,
@@ -251,7 +239,7 @@ def _parse_query_times(
     column: pa.Array, location: ColumnLocation, unit: str = "auto", **options: Any
 ) -> QueryTimes:
     parser = choose_time_parser(column, unit, location, **options)
-    value = parser.parse(column, location)
+    value = parser.parse(column, location).require(location)
     if isinstance(parser, NumberTimeParser):
         return QueryTimes(value, _as_numbers(column), parser.is_unix_time)
     shown = column if is_text_type(column.type) else pa.array([format_iso_time(seconds) for seconds in value])
@@ -364,7 +352,7 @@ def _as_numbers(column: pa.Array) -> pa.Array:
 
 def parse_ids(column: pa.Array, location: ColumnLocation, any_id: bool) -> pa.Array:
     """Return ids as text, read as those of events; raise FileError if one is missing."""
-    ids = clean_ids(convert_ids(column, location).dictionary_encode(), location, any_id)
+    ids = clean_ids(convert_ids(column, location).dictionary_encode(), any_id).require(location)
     return ids.dictionary_decode().cast(pa.large_string())
 
 

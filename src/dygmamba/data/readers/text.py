@@ -170,7 +170,8 @@ def undecodable_error(path: Path, encoding: str, skip_bad: bool | None) -> FileE
     """
     advice = "convert it to UTF-8 with iconv"
     if skip_bad is not None:
-        advice = f"read it with `encoding='latin-1'`, {advice}, or leave out such rows with `skip_bad=True`"
+        read, skip = "read it with `encoding='latin-1'`", "leave out such rows with `skip_bad=True`"
+        advice = f"{read} or {advice}" if skip_bad else f"{read}, {advice}, or {skip}"
     decoder = create_decoder(encoding)
     offset, lines = 0, 1
     with open_decompressed(path) as stream:

@@ -43,9 +43,12 @@ class Header:
     sample: tuple[tuple[str, ...], ...] = ()
 
 
-def read_header(path: Path, options: ReadOptions) -> Header:
-    """Read the first lines of a delimited file and detect what the options leave open."""
-    text, is_whole_file = read_head(path, options.encoding)
+def read_header(path: Path, options: ReadOptions, head: tuple[str, bool] | None = None) -> Header:
+    """Read the first lines of a delimited file and detect what the options leave open.
+
+    `head` is what `read_head` returned, if the file was looked at before.
+    """
+    text, is_whole_file = head or read_head(path, options.encoding)
     comments, body = _split_comments(text)
     has_tab_suffix = bool({".tsv", ".tab"} & set(path.suffixes))
     delimiter = options.delimiter or _detect_delimiter(body, is_whole_file, has_tab_suffix)

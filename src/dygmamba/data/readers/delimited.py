@@ -54,16 +54,19 @@ def open_csv(path: Path, options: ReadOptions, header: Header) -> Source:
 
 
 def read_csv_rows(
-    path: Path, format: str, header: Header, roles: ColumnRoles, options: ReadOptions
+    path: Path,
+    format: str,
+    header: Header,
+    roles: ColumnRoles,
+    options: ReadOptions,
+    keep_rows: bool = False,
 ) -> tuple[EventColumns, NodeIds, Origin]:
     """Read the columns of all rows: fast, and a second time with care if a row is malformed."""
+    open_batches = partial(iter_csv_batches, path, header, roles, options)
     try:
-        return read_table(
-            path, format, lambda _: iter_csv_batches(path, header, roles, options), roles, options
-        )
+        return read_table(path, format, lambda _: open_batches(), roles, options, keep_rows)
     except MalformedRowError:
-        open_batches = partial(iter_csv_batches, path, header, roles, options)
-        return read_table(path, format, open_batches, roles, options)
+        return read_table(path, format, open_batches, roles, options, keep_rows)
 
 
 def iter_csv_batches(

@@ -82,6 +82,7 @@ class EventColumns:
     """The events of a file; a missing label or node feature table is None.
 
     `out_of_order` counts the rows that were out of order before sorting; None: the rows are in file order, unsorted.
+    `row` is the row of each event in the file if they were sorted on the way and the caller keeps it; None: file order.
     """
 
     src: np.ndarray
@@ -93,6 +94,11 @@ class EventColumns:
     out_of_order: int | None = None
     codes: np.ndarray | None = None
     categories: tuple[Category, ...] = ()
+    row: np.ndarray | None = None
+
+    def sort_like(self, values: np.ndarray) -> np.ndarray:
+        """Return values of another file with one per row, in the order of these events."""
+        return values if self.row is None else values[self.row]
 
 
 @dataclass(slots=True)
@@ -123,8 +129,8 @@ class _RowBuffer:
 class RowCollector:
     """Collects all good rows of one file, in memory or, if they are too many, in sorted runs on disk."""
 
-    def __init__(self, options: ReadOptions) -> None:
-        self._options = options
+    def __init__(self, options: ReadOptions, keep_rows: bool = False) -> None:
+        self._options, self._keep_rows = options, keep_rows
         self._numbering, self._buffer = NodeNumbering(options.bipartite), _RowBuffer()
         self._disk: dict[str, ScratchColumn] = {}
         self._runs: list[int] = [0]  # first row of each run on disk, and the end of the last one
@@ -152,7 +158,8 @@ class RowCollector:
         self._disk = self._merge_runs(node_of)
         rows = {name: column.mapped().numpy() for name, column in self._disk.items()}
         columns = (rows["src"], rows["dst"], rows["time"], rows["edge"], rows.get("label"))
-        return EventColumns(*columns, out_of_order=self._out_of_order, codes=rows["codes"]), ids
+        columns = EventColumns(*columns, out_of_order=self._out_of_order, codes=rows["codes"])
+        return replace(columns, row=rows.get("row") if self._out_of_order else None), ids
 
     def _spill(self) -> None:
         """Write the buffered rows to disk as a run that is sorted by time."""
@@ -160,7 +167,9 @@ class RowCollector:
 
         rows = self._buffer.concatenate(self._numbering)
         self._buffer = _RowBuffer()
-        time = rows["time"]
+        time, start = rows["time"], self._runs[-1]
+        if self._keep_rows:
+            rows["row"] = np.arange(start, start + len(time))
         latest = np.maximum.accumulate(np.maximum(time, self._latest))
         out_of_order = int((time < latest).sum())
         self._out_of_order, self._latest = self._out_of_order + out_of_order, latest[-1]
@@ -169,7 +178,7 @@ class RowCollector:
             if name not in self._disk:
                 self._disk[name] = ScratchColumn(self._folder, column.dtype, column.shape[1:])
             self._disk[name].append(column if order is None else column[order])
-        self._runs.append(self._runs[-1] + len(time))
+        self._runs.append(start + len(time))
 
     def _merge_runs(self, node_of: dict[str, np.ndarray]) -> dict[str, "ScratchColumn"]:
         """Merge the runs by time and replace provisional by final node numbers.
@@ -286,6 +295,7 @@ def read_table(
     open_batches: OpenBatches,
     roles: ColumnRoles,
     options: ReadOptions,
+    keep_rows: bool = False,
 ) -> tuple[EventColumns, NodeIds, Origin]:
     """Read a table with one event per row, in file order unless it had to be sorted on disk.
 
@@ -296,10 +306,13 @@ def read_table(
             if its later rows show that a column is not what the first ones look like.
         roles: which column is what.
         options: how to parse values.
+        keep_rows: whether other files have values by row, so that events that were sorted must remember theirs.
     """
-    reader, collector = _read_rows(path, open_batches, roles, options)
+    collector = RowCollector(options, keep_rows)
+    reader = _read_rows(path, open_batches, roles, options, collector)
     if kinds := reader.others.revise_kinds():
-        reader, collector = _read_rows(path, open_batches, roles, options, kinds)
+        collector = RowCollector(options, keep_rows)
+        reader = _read_rows(path, open_batches, roles, options, collector, kinds)
     bad_rows, others, time_parser = reader.bad_rows, reader.others, reader.time_parser
     bad_rows.raise_unless_skipped()
     others.raise_for_bad_cells(bad_rows)
@@ -343,10 +356,11 @@ def _read_rows(
     open_batches: OpenBatches,
     roles: ColumnRoles,
     options: ReadOptions,
+    collector: RowCollector,
     kinds: Mapping[str, TextKind] | None = None,
-) -> tuple[RowReader, RowCollector]:
-    """Read all good rows, once."""
-    reader, collector = RowReader(path, roles, options, kinds), RowCollector(options)
+) -> RowReader:
+    """Collect all good rows, once."""
+    reader = RowReader(path, roles, options, kinds)
     try:
         for batch in open_batches(reader.bad_rows):
             if (columns := reader.read(batch)) is not None:
@@ -356,7 +370,7 @@ def _read_rows(
         if isinstance(path, Path) and is_encoding:
             raise undecodable_error(path, options.encoding, options.skip_bad) from error
         raise
-    return reader, collector
+    return reader
 
 
 def _finish_other_columns(columns: EventColumns, others: OtherColumns) -> EventColumns:

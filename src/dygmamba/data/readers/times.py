@@ -242,7 +242,9 @@ class NumberTimeParser:
                 )
                 assert numbers is not None
             array = numbers
-        elif not (pa.types.is_integer(array.type) or is_real_type(array.type)):
+        elif not (
+            pa.types.is_integer(array.type) or is_real_type(array.type) or pa.types.is_null(array.type)
+        ):
             raise location.bad_column(
                 f"has type {array.type}, not a time", "give numbers or dates", "column-not-times"
             )
@@ -336,7 +338,7 @@ class FormatParser:
 
     def parse(self, array: pa.Array, location: ColumnLocation) -> Parsed:
         """Parse dates as seconds since 1970-01-01 UTC in float64."""
-        if not (is_text_type(array.type) or pa.types.is_integer(array.type)):
+        if not (_is_text_or_integer(array) or pa.types.is_null(array.type)):
             raise location.bad_column(
                 f"has type {array.type}, not text", "leave out `time_format`", "option-not-applicable"
             )

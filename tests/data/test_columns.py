@@ -9,7 +9,7 @@ import torch
 
 import dygmamba as dm
 from dygmamba.core.errors import ConfigError, EventError, FileError
-from dygmamba.data.readers import ReadOptions, other_columns, read_dataset
+from dygmamba.data.readers import ReadOptions, delimited, other_columns, read_dataset
 from dygmamba.data.storage.dataset import load_dataset, save_dataset
 from dygmamba.data.storage.extension import extend_dataset
 from raising import raises
@@ -214,3 +214,73 @@ def test_the_limit_of_values_is_higher_for_a_named_column(tmp_path, monkeypatch)
     assert read_dataset(path, ReadOptions(types=("code",))).origin.unused_reasons == (
         "has more than 1,200 different values, like text or ids",
     )
+
+
+def write_log(path, rows=60, bad=(), **columns):
+    """Write a log of these columns, each a function of the row; the time of the bad rows, numbered from 1, is none."""
+    lines = [",".join(("src", "dst", "time", *columns))]
+    for k in range(rows):
+        time = "soon" if k + 1 in bad else str(1_700_000_000 + 60 * k)
+        lines.append(
+            ",".join((f"u{k % 5}", f"v{k % 7}", time, *(str(value(k)) for value in columns.values())))
+        )
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def test_a_skipped_row_does_not_change_the_columns(tmp_path):
+    """A row number and text that hardly repeats are left out, with a bad row among sixty as without it."""
+    columns = {
+        "number": lambda k: k,
+        "note": lambda k: f"note {k // 2 * 2 if k < 6 else k}",
+        "kind": lambda k: "ab"[k % 2],
+    }
+    whole = read_dataset(write_log(tmp_path / "a.csv", **columns), ReadOptions()).origin
+    skipped = read_dataset(
+        write_log(tmp_path / "b.csv", bad=[31], **columns), ReadOptions(skip_bad=True)
+    ).origin
+    assert skipped.skipped == 1
+    assert skipped.features == whole.features == ()
+    assert skipped.types == whole.types == ("kind",)
+    assert skipped.unused_columns == whole.unused_columns == ("number", "note")
+
+
+def test_bad_rows_are_as_many_as_are_left_out(tmp_path):
+    """Bad cells of a numeric column count with the other bad rows, before and after `skip_bad`."""
+    path = write_log(
+        tmp_path / "log.csv", 400, bad=range(101, 121), amount=lambda k: "lots" if k < 5 else k % 70 + 0.5
+    )
+    with raises("bad-rows", FileError) as error:
+        read_dataset(path, ReadOptions(skip_bad=False))
+    assert "has 25 bad rows: data row 1, column 'amount' is 'lots', not a number" in str(error.value)
+    assert read_dataset(path, ReadOptions(skip_bad=True)).origin.skipped == 25
+
+
+@pytest.mark.parametrize("block", [2500, 1 << 20])
+@pytest.mark.parametrize(
+    ("late", "expected"),
+    [
+        (lambda k: f"{k % 9},25" if k > 300 else k % 9, (("late",), (), ",")),
+        (lambda k: f"word {k % 9}" if k > 120 else ("word" if k % 50 == 0 else k % 9), ((), ("late",), "")),
+        (lambda k: k % 9 + 0.5 if k > 120 else "", ((), (), "")),
+        (lambda k: "word" if k == 7 else k % 9, (("late",), (), "")),
+    ],
+)
+def test_all_rows_decide_what_a_column_is(tmp_path, monkeypatch, block, late, expected):
+    """However the file is cut into batches: decimals, words and gaps that begin late, and a word at the start."""
+    path = write_log(tmp_path / "log.tsv", 400, late=late)
+    path.write_text("\n".join("\t".join(line.split(",", 3)) for line in path.read_text().splitlines()))
+    monkeypatch.setattr(delimited, "BLOCK_BYTES", block)
+    origin = read_dataset(path, ReadOptions(skip_bad=True)).origin
+    assert (origin.features, origin.types, origin.decimal) == expected
+    assert origin.skipped == (expected[0] == ("late",) and not origin.decimal)
+
+
+def test_ids_and_classes_of_bad_rows_are_left_out(tmp_path):
+    """Neither a node nor a class of a row that is skipped is in the dataset; a missing label is a bad row."""
+    rows = [("a", "b", 1, "yes"), ("c", "d", None, "maybe"), ("b", "a", 2, "no"), ("a", "b", 3, None)]
+    columns = dict(zip(("src", "dst", "time", "label"), map(list, zip(*rows, strict=True)), strict=True))
+    data = dm.read(columns, label="label", skip_bad=True)
+    assert data.origin.classes == ("no", "yes")
+    assert data.ids.values.to_pylist() == ["a", "b"]
+    assert data.origin.skipped == 2

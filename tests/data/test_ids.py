@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from dygmamba.core.errors import EventError, FileError, NotFoundError
 from dygmamba.data.events.id_values import parse_id
 from dygmamba.data.events.ids import NodeIds
-from dygmamba.data.readers.in_memory import read_in_memory
-from dygmamba.data.readers.options import ReadOptions
+from dygmamba.data.readers import ReadOptions, read_in_memory
 from dygmamba.data.readers.queries import parse_ids
 from dygmamba.data.readers.values import ColumnLocation
 from dygmamba.runs.numpy_scorer import NodeNumbers

@@ -11,6 +11,7 @@ import dygmamba as dm
 from board_cases import HEADERS, VERSION, seq_folder, tgb_folder, write_table
 from commands import invoke
 from dygmamba.core.errors import ConfigError, FileError
+from dygmamba.data.readers import ReadOptions, delimited, read_dataset
 from dygmamba.data.storage.leaderboard import (
     load_leaderboard,
     load_leaderboard_file,
@@ -194,3 +195,24 @@ def test_what_is_wrong_with_the_others_is_one_sentence(monkeypatch, capsys, tmp_
         words = ("data", "import", str(tmp_path / folder), "--data-dir", str(tmp_path / "data"))
         code, _, error = invoke(monkeypatch, capsys, *words)
         assert (code, error.count("\n")) == (2, 1), folder
+
+
+@pytest.mark.parametrize("name", ["GoogleLocal", "tgbl-flight", "tgbl-coin"])
+def test_features_stay_with_their_events_out_of_core(tmp_path, monkeypatch, name):
+    """Rows that are not sorted by time and too many for memory: numbers and features are those of the file's rows."""
+    monkeypatch.setattr(delimited, "BLOCK_BYTES", 700)
+    folder = tmp_path / name.replace("-", "_")
+    if name == "GoogleLocal":
+        seq_folder(folder)
+        np.save(folder / f"{name}_edge_feat.npy", np.arange(200, dtype=np.float32).reshape(100, 2))
+    else:
+        tgb_folder(folder, name)
+    (path,) = [*folder.glob(f"{name}.csv"), *folder.glob(f"{name}_edgelist*.csv")]
+    first, *rows = path.read_text().splitlines()
+    order = np.random.default_rng(0).permutation(len(rows))
+    path.write_text("\n".join([first, *(rows[k] for k in order)]) + "\n")
+    memory, disk = (read_dataset(folder, ReadOptions(memory=size)) for size in (10**9, 5_000))
+    assert memory.origin.out_of_order > 0
+    assert memory.store.features.edge.any()
+    assert disk.content == memory.content
+    assert torch.equal(disk.store.features.edge, memory.store.features.edge)

@@ -1,6 +1,7 @@
 """CSV and Parquet readers: events come back sorted by time, exact, under the user's own ids."""
 
 import gzip
+import json
 from datetime import UTC, date, datetime, timedelta, timezone
 from decimal import Decimal
 from fractions import Fraction
@@ -268,3 +269,54 @@ def test_unused_columns_are_recorded(tmp_path):
     )
     saved = dm.load(dm.save(some, data_dir=tmp_path / "data").stem, tmp_path / "data")
     assert saved.origin == some.origin
+
+
+def save_log(columns, path):
+    """Save columns as the suffix says; without a known one they stay in memory."""
+    rows = pa.table(columns).to_pylist()
+    if path.suffix == ".parquet":
+        pq.write_table(pa.table(columns), path)
+    elif path.suffix == ".csv":
+        write_csv(path, list(columns), [list(row.values()) for row in rows])
+    elif path.suffix == ".jsonl":
+        path.write_text("\n".join(map(json.dumps, rows)))
+    else:
+        return columns
+    return path
+
+
+@pytest.mark.parametrize("suffix", ["csv", "jsonl", "parquet", "memory"])
+@pytest.mark.parametrize("name", ["booked_at", "order_ts"])
+def test_a_single_column_of_times_is_found_by_its_values(tmp_path, suffix, name):
+    """Whatever its name, if the nodes have usual names; two such columns are still a question."""
+    path, rows = tmp_path / f"log.{suffix}", range(20)
+    times = [f"2024-05-{1 + k:02d}" if name == "booked_at" else 1_700_000_000 + 3600 * k for k in rows]
+    columns = {
+        "src": [f"u{k % 3}" for k in rows],
+        "dst": [f"v{k % 4}" for k in rows],
+        "amount": [k % 7 for k in rows],
+        name: times,
+    }
+    data = dm.read(save_log(columns, path), name="log")
+    assert (data.origin.time, data.origin.features, len(data)) == (name, ("amount",), 20)
+    with raises("column-not-recognized"):
+        dm.read(save_log(columns | {"changed": times}, path), name="log")
+
+
+@pytest.mark.parametrize(
+    ("encoding", "word"),
+    [
+        ("latin-1", "Zo\u00e9"),
+        ("cp1252", "Zo\u00e9\u2019s"),
+        ("cp1251", "\u041c\u043e\u0441\u043a\u0432\u0430"),
+        ("gb18030", "\u5317\u4eac\u5927\u5b66"),
+        ("shift_jis", "\u6771\u4eac\u30bf\u30ef\u30fc"),
+    ],
+)
+def test_the_likely_encoding_is_in_the_hint(tmp_path, encoding, word):
+    path = tmp_path / "log.csv"
+    path.write_bytes(("src,dst,time\n" + "".join(f"a{k},{word},{k}\n" for k in range(30))).encode(encoding))
+    with raises("wrong-encoding") as caught:
+        dm.read(path)
+    assert f"`encoding='{encoding}'`" in str(caught.value)
+    assert len(dm.read(path, encoding=encoding)) == 30

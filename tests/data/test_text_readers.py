@@ -270,3 +270,17 @@ def test_thousands_of_rows_of_wrong_width_are_one_sentence(tmp_path, capfd, skip
     with raises(code):
         read_dataset(path, ReadOptions(skip_bad=skip))
     assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize(("suffix", "rows"), [("csv", 100), ("csv", 3000), ("jsonl", 3000)])
+def test_a_wrong_encoding_is_named_with_skip_bad_too(tmp_path, capfd, suffix, rows):
+    """Where hardly a row can be decoded, the encoding is the mistake, not the rows."""
+    first, line = "src,dst,time\n", "é,b,5\n"
+    if suffix == "jsonl":
+        first, line = '{"src": "a", "dst": "b", "time": 5}\n', '{"src": "é", "dst": "b", "time": 5}\n'
+    path = tmp_path / f"log.{suffix}"
+    path.write_bytes((first + line * rows).encode("latin-1"))
+    with raises("wrong-encoding") as caught:
+        read_dataset(path, ReadOptions(skip_bad=True))
+    assert "`encoding='latin-1'`" in str(caught.value)
+    assert capfd.readouterr() == ("", "")

@@ -433,3 +433,39 @@ def test_a_run_that_reads_columns_of_the_query_cannot_rank(shop, ask):
     assert "cannot rank destinations, because a candidate has no amount or payment" in err
     assert "--set query_columns=false" in err
     assert ask(shop["plain"], "--sources", "c1", "--top", 3)[0] == 0
+
+
+def test_ids_are_read_from_json_lines_and_a_mistyped_file_is_no_id(ask, tmp_path):
+    """A file of objects is a table; a name with a suffix or a folder that is neither a file nor an id is refused."""
+    rows = [["abcdef"[k % 6], "cdefgh"[k % 7 % 6] + (".csv" if k % 7 == 3 else ""), k] for k in range(240)]
+    place = train(
+        read_dataset(write_csv(tmp_path / "v.csv", ["src", "dst", "t"], rows), ReadOptions()), tmp_path
+    )
+    plain, objects = (table(tmp_path / name, text) for name, text in (
+        ("ids.txt", "a\nb\n"), ("ids.jsonl", '{"src": "a"}\n{"src": "b"}\n')
+    ))  # fmt: skip
+    expected = ask(place, "--sources", "a,b", "--top", 2)
+    assert expected[0] == 0
+    assert ask(place, "--sources", plain, "--top", 2) == expected
+    assert ask(place, "--sources", objects, "--top", 2) == expected
+    among = table(tmp_path / "among.jsonl", '{"dst": "c"}\n{"dst": "d"}\n')
+    assert ask(place, "--sources", "a", "--top", 2, "--candidates", among) == ask(
+        place, "--sources", "a", "--top", 2, "--candidates", "c,d"
+    )
+    for option in ("--sources", "--candidates"):
+        rest = () if option == "--sources" else ("--sources", "a")
+        for name in ("idz.txt", f"{tmp_path}/nothing"):
+            code, _, err = ask(place, option, name, *rest, "--top", 2)
+            assert (code, "neither a file nor an id of 'v'" in " ".join(err.split())) == (2, True), err
+    assert ask(place, "--sources", "f.csv", "--top", 2)[0] == 0  # an id
+
+
+def test_pairs_are_read_from_standard_input(ask, tmp_path, monkeypatch):
+    rows = [["abcdef"[k % 6], "cdefgh"[k % 7 % 6], k] for k in range(240)]
+    place = train(
+        read_dataset(write_csv(tmp_path / "v.csv", ["src", "dst", "t"], rows), ReadOptions()), tmp_path
+    )
+    pairs = write_csv(tmp_path / "pairs.csv", ["src", "dst"], [["a", "c"], ["b", "d"]])
+    expected = ask(place, "--pairs", pairs)
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(Path(pairs).read_bytes())))
+    assert ask(place, "--pairs", "-") == expected

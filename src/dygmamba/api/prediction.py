@@ -18,11 +18,13 @@ import pyarrow as pa
 from dygmamba.api.evaluation import warn_if_unfinished
 from dygmamba.api.run import open as open_run
 from dygmamba.core.costs import choose_threshold
-from dygmamba.core.errors import ConfigError
+from dygmamba.core.errors import ConfigError, FileError
 from dygmamba.core.files.untrusted import escape_formula
 from dygmamba.core.progress import SILENT, Progress
 from dygmamba.data.events.times import looks_like_epoch_seconds
 from dygmamba.data.readers import ReadOptions
+from dygmamba.data.readers.sources import looks_like_file
+from dygmamba.data.storage.dataset import Dataset
 from dygmamba.data.storage.export import write_table
 from dygmamba.engine.run_directory import RunDirectory
 from dygmamba.explain.explanation import Explanation, Reason
@@ -68,12 +70,16 @@ def predict(
     if events is not None:
         predictor = predictor.with_events(events)
     if folder.task == "node":
-        return predictor.classify(None if nodes is None else _read_ids(nodes), at, top, progress)
+        return predictor.classify(
+            None if nodes is None else _read_ids(nodes, predictor.dataset), at, top, progress
+        )
     if top is None:
         assert pairs is not None
         return predictor.score(pairs, at, progress)
-    among = None if candidates is None else _read_candidates(candidates)
-    return predictor.top(pairs or _read_ids(sources or ""), top, at, progress, among, only_new)
+    among = None if candidates is None else _read_ids(candidates, predictor.dataset)
+    among = pa.array(among["src"], pa.large_string()) if isinstance(among, dict) else among
+    asked = pairs or _read_ids(sources or "", predictor.dataset)
+    return predictor.top(asked, top, at, progress, among, only_new)
 
 
 def select_alerts(
@@ -138,12 +144,19 @@ def _find_day(time: Any) -> str:
     )
 
 
-def _read_ids(text: str) -> "Path | dict[str, list[str]]":
-    return Path(text) if _is_file(text) else {"src": _split_ids(text)}
-
-
-def _read_candidates(text: str) -> "Path | pa.Array":
-    return Path(text) if _is_file(text) else pa.array(_split_ids(text), pa.large_string())
+def _read_ids(text: str, dataset: Dataset) -> "Path | dict[str, list[str]]":
+    """Return the file of this name, or the ids that it lists; a mistyped name of a file is no id."""
+    if _is_file(text):
+        return Path(text)
+    ids = _split_ids(text)
+    if len(ids) == 1 and looks_like_file(ids[0]):
+        column = pa.array(ids, pa.large_string())
+        if all(dataset.ids.to_node(column, side)[0] < 0 for side in ("src", "dst")):
+            raise FileError(
+                f"{ids[0]} is neither a file nor an id of '{dataset.name}'; check the name and the folder",
+                code="file-not-found",
+            )
+    return {"src": ids}
 
 
 def _split_ids(text: str) -> list[str]:

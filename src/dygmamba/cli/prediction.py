@@ -3,7 +3,10 @@
 import csv
 import shlex
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -36,7 +39,7 @@ def predict(
         Path | None,
         typer.Option(
             help="Score the pairs of this file: columns src, dst, optionally time, and those that the run reads of a "
-            "query (query_columns)."
+            "query (query_columns). - is standard input."
         ),
     ] = None,
     sources: Annotated[
@@ -90,23 +93,24 @@ def predict(
 
     Scores are probabilities, calibrated on the run's validation period.
     """
-    given = {"pairs": pairs, "sources": sources, "nodes": nodes, "candidates": candidates}
-    queries = [name for name, value in given.items() if value is not None] + (
-        ["only_new"] if only_new else []
-    )
-    precheck.check_predict(
-        run, given=queries, top=top, pairs=pairs, events=events, out=out, time_unit=reading["time_unit"], device=device,
-        threshold=threshold, costs=costs,
-    )  # fmt: skip
-    import_if_trusted(trust_code, run)
-
-    from dygmamba.api import prediction
-
-    with show_progress() as progress:
-        found = prediction.predict(
-            run, **given, events=events, top=top, only_new=only_new, at=at, device=device, data_dir=data_dir,
-            progress=progress, **reading,
+    with _open_standard_input(pairs) as file:
+        given = {"pairs": file, "sources": sources, "nodes": nodes, "candidates": candidates}
+        queries = [name for name, value in given.items() if value is not None] + (
+            ["only_new"] if only_new else []
+        )
+        precheck.check_predict(
+            run, given=queries, top=top, pairs=file, events=events, out=out, time_unit=reading["time_unit"],
+            device=device, threshold=threshold, costs=costs,
         )  # fmt: skip
+        import_if_trusted(trust_code, run)
+
+        from dygmamba.api import prediction
+
+        with show_progress() as progress:
+            found = prediction.predict(
+                run, **given, events=events, top=top, only_new=only_new, at=at, device=device, data_dir=data_dir,
+                progress=progress, **reading,
+            )  # fmt: skip
     found, chosen = prediction.select_alerts(found, threshold, costs, top_per_day)
     _print_notes(found, run)
     if chosen is not None:
@@ -122,6 +126,18 @@ def predict(
             sys.stdout.write(prediction.format_csv(found.table, lambda text: escape_text(format_cell(text))))
         else:
             sys.stdout.write(prediction.format_csv(found.table, format_cell))
+
+
+@contextmanager
+def _open_standard_input(path: Path | None) -> Iterator[Path | None]:
+    """Return a file with what standard input holds if the path is "-", else the path itself."""
+    if path != Path("-"):
+        yield path
+        return
+    with TemporaryDirectory() as folder:
+        file = Path(folder) / "standard-input"
+        file.write_bytes(sys.stdin.buffer.read())
+        yield file
 
 
 def _print_notes(found: "Predictions", run: Path) -> None:

@@ -260,7 +260,7 @@ class EventParser:
         parser = choose_time_parser(
             column, self._unit, location, time_format=time_format, order=self._origin.order, guess=True
         )
-        time = parser.parse(column, location)
+        time = parser.parse(column, location).require(location)
         check_time_scale(self._dataset, location.file, parser.is_unix_time, time)
         return np.add(time, 0.0).tolist()  # -0.0 becomes 0.0, as which SQLite stores it
 
@@ -288,13 +288,14 @@ class EventParser:
         location, given = ColumnLocation(raw.source, name, 0), self._get_column(raw, name)
         try:
             column = given if isinstance(given, pa.Array) else _to_array(given)
-            return parse_floats(column, location, self._fill, self._decimal).tolist()
+            return parse_floats(column, location, self._fill, self._decimal).require(location).tolist()
         except CONVERSION_ERRORS:
             pass
 
         def parse(value: Any) -> float:
             known = None if value is ABSENT else value
-            return parse_floats(_to_array([known]), location, self._fill, self._decimal).tolist()[0]
+            parsed = parse_floats(_to_array([known]), location, self._fill, self._decimal)
+            return parsed.require(location).tolist()[0]
 
         return _parse_each(_to_values(given), name, parse, problems, 0.0)
 

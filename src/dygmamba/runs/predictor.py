@@ -12,8 +12,8 @@ from torch import Tensor
 
 from dygmamba.core.errors import ConfigError, EventError, FileError, NotFoundError
 from dygmamba.core.progress import SILENT, Advance, Progress, no_advance
-from dygmamba.data.readers import ReadOptions, read_more_events
-from dygmamba.data.readers.in_memory import is_in_memory, read_in_memory, wrap_table
+from dygmamba.data.readers import ReadOptions, read_in_memory, read_more_events
+from dygmamba.data.readers.in_memory import is_in_memory, wrap_table
 from dygmamba.data.readers.options import USUAL_NAMES
 from dygmamba.data.readers.queries import QuerySource
 from dygmamba.data.storage.dataset import Dataset

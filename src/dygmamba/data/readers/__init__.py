@@ -3,54 +3,33 @@
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from dygmamba.core.errors import ConfigError, FileError
+from dygmamba.core.errors import ConfigError
 from dygmamba.core.files.untrusted import require_regular_file
 from dygmamba.data.catalogue.leaderboard_folders import LEADERBOARD_FORMATS, detect_folder_format
-from dygmamba.data.readers import (
-    columnar,
-    databases,
-    delimited,
-    jodie_dyglib,
-    json_lines,
-    numpy_files,
-    tgb,
-)
-from dygmamba.data.readers.header import read_header
+from dygmamba.data.readers import jodie_dyglib, numpy_files, tgb
+from dygmamba.data.readers.databases import DATABASE_FORMATS
+from dygmamba.data.readers.event_tables import read_events
 from dygmamba.data.readers.options import FORMATS, TABLE_FORMAT, ReadOptions
-from dygmamba.data.readers.text import ZIP_MAGIC, is_zipped_text
-from dygmamba.data.storage.locations import DATASET_SUFFIX, check_dataset_name
+from dygmamba.data.readers.sources import Detected, detect, detect_format, open_source
+from dygmamba.data.storage.locations import check_dataset_name
 
 if TYPE_CHECKING:  # torch is imported only after a file was read: errors in a file are reported at once
     from dygmamba.data.storage.dataset import Dataset
 
-READERS: dict[str, Callable[[Path, ReadOptions], "Dataset"]] = {
-    "csv": delimited.read_csv,
-    "jsonl": json_lines.read_json_lines,
-    "parquet": columnar.read_parquet,
-    "arrow": columnar.read_arrow,
+# formats with fixed columns; all others are tables
+PUBLISHED_READERS: dict[str, Callable[[Path, ReadOptions], "Dataset"]] = {
     "jodie": jodie_dyglib.read_jodie,
     "dyglib": jodie_dyglib.read_dyglib,
     "npz": numpy_files.read_npz,
     "tgb": tgb.read_tgb,
     "tgb-seq": tgb.read_tgb_seq,
-    "sqlite": databases.read_sqlite,
-    "duckdb": databases.read_duckdb,
 }
 
 TABLE_FORMATS = ("csv", "jsonl", "parquet", "arrow", TABLE_FORMAT)  # their columns have names
-# formats that are recognised by the first bytes of a file, and by its suffix
-MAGIC_FORMATS = {b"PAR1": "parquet", columnar.ARROW_MAGIC: "arrow", databases.SQLITE_MAGIC: "sqlite"}
-SUFFIX_FORMATS = {
-    ".parquet": "parquet",
-    ".pq": "parquet",
-    ".arrow": "arrow",
-    ".feather": "arrow",
-}
-UNSUPPORTED_FILES = {b"\x89HDF": "HDF5 file", b"%PDF": "PDF document"}
 
-__all__ = ["FORMATS", "READERS", "ReadOptions", "detect_format", "read_dataset", "read_more_events"]
+__all__ = ["FORMATS", "ReadOptions", "detect_format", "read_dataset", "read_in_memory", "read_more_events"]
 
 
 def read_dataset(
@@ -73,13 +52,17 @@ def read_dataset(
         path.is_dir() and (format in LEADERBOARD_FORMATS or (format == "auto" and detect_folder_format(path)))
     ):
         require_regular_file(path)
-    format = detect_format(path, options) if format == "auto" else format
-    if options.query is not None and format not in databases.DATABASE_FORMATS:
+    detected = detect(path, options) if format == "auto" else Detected(format)
+    if options.query is not None and detected.format not in DATABASE_FORMATS:
         raise ConfigError(
             f"`query` is for database files, and {path} is not one; leave it out",
             code="option-not-applicable",
         )
-    dataset = READERS[format](path, options)
+    if detected.format in PUBLISHED_READERS:
+        dataset = PUBLISHED_READERS[detected.format](path, options)
+    else:
+        with open_source(path, options, detected) as source:
+            dataset = read_events(source, options)
     origin = replace(
         dataset.origin,
         encoding="" if options.encoding == "utf-8" else options.encoding,
@@ -100,47 +83,10 @@ def read_more_events(path: Path, options: ReadOptions, dataset: "Dataset") -> "D
     return read_dataset(path, options, format=kind)
 
 
-def detect_format(path: Path, options: ReadOptions | None = None) -> str:
-    """Detect the format of a folder by its files, of a file by its first bytes, of text by its column names."""
-    if (folder_format := detect_folder_format(path)) is not None:
-        return folder_format
-    require_regular_file(path)
-    with path.open("rb") as file:
-        start = file.read(16)
-    if not start:
-        raise FileError(f"{path} is empty; give a file with at least one event", code="empty-file")
-    if (binary_format := _detect_binary_format(path, start)) is not None:
-        return binary_format
-    options = options or ReadOptions()
-    if json_lines.is_json_lines(path, options):
-        return "jsonl"
-    names = read_header(path, options).names
-    if jodie_dyglib.is_jodie(names):
-        return "jodie"
-    return "dyglib" if jodie_dyglib.is_dyglib(names) else "csv"
+def read_in_memory(table: Any, options: ReadOptions, bipartite: bool | None = None) -> "Dataset":
+    """Read the events of a table in memory.
 
-
-def _detect_binary_format(path: Path, start: bytes) -> str | None:
-    """Detect a format by the first bytes or the suffix; None for text, whose columns decide."""
-    if path.suffix == DATASET_SUFFIX:
-        raise FileError(
-            f"{path} is already a dataset file; move it into the data folder instead of importing it",
-            code="already-imported",
-        )
-    for magic, format in MAGIC_FORMATS.items():
-        if start.startswith(magic):
-            return format
-    if start[databases.DUCKDB_MAGIC_AT :].startswith(databases.DUCKDB_MAGIC):
-        return "duckdb"
-    if path.suffix in SUFFIX_FORMATS:
-        return SUFFIX_FORMATS[path.suffix]
-    if path.suffix in {".xlsx", ".xls", ".ods"}:
-        raise FileError(f"{path} is a spreadsheet; save it as CSV first", code="unsupported-file")
-    for magic, kind in UNSUPPORTED_FILES.items():
-        if start.startswith(magic):
-            raise FileError(
-                f"{path} is a {kind}; save its events as CSV, JSONL or Parquet first", code="unsupported-file"
-            )
-    if start.startswith(ZIP_MAGIC) and is_zipped_text(path):
-        return None
-    return "npz" if start.startswith(ZIP_MAGIC) or path.suffix == ".npz" else None
+    `bipartite` is the caller's setting; None means that the table's metadata decides.
+    """
+    with open_source(table, options) as source:
+        return read_events(source, options, bipartite)

@@ -1,20 +1,17 @@
-"""Parquet and Arrow (Feather) files: read whole as events, or some of their columns."""
+"""Parquet and Arrow (Feather) files, whose columns have types."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from pyarrow import parquet
 
 from dygmamba.core.errors import FileError, first_line
 from dygmamba.data.events.id_values import convert_id_column
-from dygmamba.data.readers.options import ColumnRoles, ReadOptions, assign_roles, read_table_metadata
-from dygmamba.data.readers.table import build_dataset, read_table
-from dygmamba.data.readers.values import ColumnLocation
-
-if TYPE_CHECKING:
-    from dygmamba.data.storage.dataset import Dataset
+from dygmamba.data.readers.options import ColumnRoles, read_table_metadata
+from dygmamba.data.readers.source import Source
+from dygmamba.data.readers.values import BadRows, ColumnLocation
 
 BATCH_ROWS = 1 << 17
 COLUMNAR_FORMATS = {"parquet": "Parquet", "arrow": "Arrow"}  # format: its name in messages
@@ -24,18 +21,18 @@ DAMAGED_COLUMNAR_ERRORS = (pa.ArrowException, OSError, UnicodeDecodeError)
 
 
 def encode_id_columns(
-    source: Path | str, schema: pa.Schema, batches: Iterable[pa.RecordBatch], roles: ColumnRoles
+    source: Path | str, batches: Iterable[pa.RecordBatch], roles: ColumnRoles
 ) -> Iterator[pa.RecordBatch]:
     """Dictionary-encode sources and destinations, as integers or as strings."""
     locations = {name: ColumnLocation(str(source), name, 0) for name in (roles.src, roles.dst)}
-    types = [
-        convert_ids(schema.empty_table()[name].combine_chunks(), locations[name]).type for name in locations
-    ]
-    id_type = pa.string() if pa.string() in types else pa.int64()
+    id_type = None
     for batch in batches:
-        for name, location in locations.items():
-            ids = convert_ids(batch.column(name), location).cast(id_type).dictionary_encode()
-            batch = batch.set_column(batch.schema.get_field_index(name), name, ids)
+        ids = {name: convert_ids(batch.column(name), location) for name, location in locations.items()}
+        if id_type is None:
+            id_type = pa.string() if pa.string() in [column.type for column in ids.values()] else pa.int64()
+        for name, column in ids.items():
+            encoded = column.cast(id_type).dictionary_encode()
+            batch = batch.set_column(batch.schema.get_field_index(name), name, encoded)
         yield batch
 
 
@@ -47,31 +44,34 @@ def convert_ids(column: pa.Array, location: ColumnLocation) -> pa.Array:
         raise location.bad_column(first_line(error), "give integers or strings", "column-not-ids") from error
 
 
-def read_parquet(path: Path, options: ReadOptions) -> "Dataset":
-    """Read a Parquet file with one event per row; column types tell numbers from dates."""
+@contextmanager
+def open_parquet(path: Path) -> Iterator[Source]:
+    """Open a Parquet file."""
     try:
         with parquet.ParquetFile(path, pre_buffer=False) as file:  # pre_buffer would keep all that was read
-            names = file.schema_arrow.names
-            options = read_table_metadata(file.schema_arrow.metadata).fill_options(options, names)
-            roles = assign_roles(path, names, options)
-            rows = file.iter_batches(batch_size=BATCH_ROWS, columns=roles.columns)
-            batches = encode_id_columns(path, file.schema_arrow, rows, roles)
-            batches = options.watch(batches, 1 + file.metadata.num_rows // BATCH_ROWS)
-            return build_dataset(path, *read_table(path, "parquet", batches, roles, options))
+
+            def iterate(roles: ColumnRoles, _: BadRows) -> Iterator[pa.RecordBatch]:
+                return file.iter_batches(batch_size=BATCH_ROWS, columns=roles.columns)
+
+            schema, expected = file.schema_arrow, 1 + file.metadata.num_rows // BATCH_ROWS
+            metadata = read_table_metadata(schema.metadata)
+            yield Source("parquet", tuple(schema.names), iterate, path, expected, metadata=metadata)
     except DAMAGED_COLUMNAR_ERRORS as error:
         raise _damaged_error(path, "parquet", error) from error
 
 
-def read_arrow(path: Path, options: ReadOptions) -> "Dataset":
-    """Read an Arrow file with one event per row; column types tell numbers from dates."""
+@contextmanager
+def open_arrow(path: Path) -> Iterator[Source]:
+    """Open an Arrow file."""
     try:
-        with pa.OSFile(str(path)) as source, pa.ipc.open_file(source) as file:
-            schema = file.schema
-            options = read_table_metadata(schema.metadata).fill_options(options, schema.names)
-            roles = assign_roles(path, schema.names, options)
-            rows = iter_valid_batches(file, roles.columns)
-            batches = options.watch(encode_id_columns(path, schema, rows, roles), file.num_record_batches)
-            return build_dataset(path, *read_table(path, "arrow", batches, roles, options))
+        with pa.OSFile(str(path)) as stream, pa.ipc.open_file(stream) as file:
+
+            def iterate(roles: ColumnRoles, _: BadRows) -> Iterator[pa.RecordBatch]:
+                return iter_valid_batches(file, roles.columns)
+
+            schema, expected = file.schema, file.num_record_batches
+            metadata = read_table_metadata(schema.metadata)
+            yield Source("arrow", tuple(schema.names), iterate, path, expected, metadata=metadata)
     except DAMAGED_COLUMNAR_ERRORS as error:
         raise _damaged_error(path, "arrow", error) from error
 
@@ -86,20 +86,6 @@ def iter_valid_batches(file: pa.ipc.RecordBatchFileReader, names: list[str]) -> 
         batch = file.get_batch(k).select(names)
         batch.validate(full=True)
         yield batch
-
-
-def read_columns(path: Path, format: str, choose: Callable[[list[str]], list[str]]) -> pa.Table:
-    """Read the columns that `choose` picks from the file's column names."""
-    try:
-        if format == "parquet":
-            with parquet.ParquetFile(path) as file:
-                return file.read(columns=choose(file.schema_arrow.names))
-        with pa.OSFile(str(path)) as source, pa.ipc.open_file(source) as file:
-            names = choose(file.schema.names)
-            schema = pa.schema([file.schema.field(name) for name in names])
-            return pa.Table.from_batches(iter_valid_batches(file, names), schema)
-    except DAMAGED_COLUMNAR_ERRORS as error:
-        raise _damaged_error(path, format, error) from error
 
 
 def _damaged_error(path: Path, format: str, error: Exception) -> FileError:

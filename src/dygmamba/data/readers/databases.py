@@ -4,17 +4,15 @@ import sqlite3
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 
 from dygmamba.core.errors import ConfigError, FileError, NotFoundError, first_line
-from dygmamba.data.readers.columnar import BATCH_ROWS, encode_id_columns
-from dygmamba.data.readers.options import ReadOptions, assign_roles
-from dygmamba.data.readers.table import build_dataset, read_table
-
-if TYPE_CHECKING:
-    from dygmamba.data.storage.dataset import Dataset
+from dygmamba.data.readers.columnar import BATCH_ROWS
+from dygmamba.data.readers.options import ColumnRoles, ReadOptions
+from dygmamba.data.readers.source import Source
+from dygmamba.data.readers.values import BadRows
 
 DATABASE_FORMATS = {"sqlite": "SQLite", "duckdb": "DuckDB"}  # format: its name in messages
 SQLITE_MAGIC, DUCKDB_MAGIC = b"SQLite format 3\0", b"DUCK"
@@ -27,8 +25,9 @@ DUCKDB_CONFIG: dict[str, Any] = {
 }
 
 
-def read_sqlite(path: Path, options: ReadOptions) -> "Dataset":
-    """Read the rows of a query of an SQLite file, which is opened for reading only.
+@contextmanager
+def open_sqlite(path: Path, options: ReadOptions) -> Iterator[Source]:
+    """Open the rows of a query of an SQLite file, for reading only.
 
     A column of SQLite may hold values of several types. It is read as text if one of its values is text, else as
     numbers.
@@ -37,7 +36,7 @@ def read_sqlite(path: Path, options: ReadOptions) -> "Dataset":
         connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, isolation_level=None)
         with closing(connection):
             connection.execute("PRAGMA trusted_schema = OFF")
-            connection.execute("BEGIN")  # both passes below see the same rows
+            connection.execute("BEGIN")  # all passes below see the same rows
             tables = connection.execute(
                 "SELECT name FROM sqlite_schema WHERE type IN ('table', 'view')"
             ).fetchall()
@@ -48,8 +47,11 @@ def read_sqlite(path: Path, options: ReadOptions) -> "Dataset":
                 column[0] for column in connection.execute(f"SELECT * FROM ({query}) LIMIT 0").description
             ]
             schema = _find_schema(connection, query, names)
-            rows = _iter_sqlite(connection, query, schema, assign_roles(path, names, options).columns)
-            return _read_rows(path, "sqlite", schema, rows, options)
+
+            def iterate(roles: ColumnRoles, _: BadRows) -> Iterator[pa.RecordBatch]:
+                return _iter_sqlite(connection, query, schema, roles.columns)
+
+            yield Source("sqlite", tuple(names), iterate, path)
 
 
 def _find_schema(connection: sqlite3.Connection, query: str, names: list[str]) -> pa.Schema:
@@ -83,8 +85,9 @@ def _iter_sqlite(
         yield pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
-def read_duckdb(path: Path, options: ReadOptions) -> "Dataset":
-    """Read the rows of a query of a DuckDB file, which is opened for reading only and without access to others."""
+@contextmanager
+def open_duckdb(path: Path, options: ReadOptions) -> Iterator[Source]:
+    """Open the rows of a query of a DuckDB file, for reading only and without access to other files."""
     try:
         import duckdb  # pyright: ignore[reportMissingImports]
     except ImportError as error:
@@ -101,18 +104,12 @@ def read_duckdb(path: Path, options: ReadOptions) -> "Dataset":
         relation = connection.sql(query)
         if relation is None:
             raise FileError(f"{path}: the query returns no rows; give a SELECT", code="query-failed")
-        reader = relation.to_arrow_reader(BATCH_ROWS)
-        names = assign_roles(path, reader.schema.names, options).columns
-        rows = (batch.select(names) for batch in reader)
-        return _read_rows(path, "duckdb", reader.schema, rows, options)
 
+        def iterate(roles: ColumnRoles, _: BadRows) -> Iterator[pa.RecordBatch]:
+            rows = connection.sql(query).to_arrow_reader(BATCH_ROWS)
+            return (batch.select(roles.columns) for batch in rows)
 
-def _read_rows(
-    path: Path, format: str, schema: pa.Schema, rows: Iterator[pa.RecordBatch], options: ReadOptions
-) -> "Dataset":
-    roles = assign_roles(path, schema.names, options)
-    batches = options.watch(encode_id_columns(path, schema, rows, roles), 1)
-    return build_dataset(path, *read_table(path, format, batches, roles, options))
+        yield Source("duckdb", tuple(relation.columns), iterate, path)
 
 
 def _choose_query(path: Path, options: ReadOptions, tables: list[str]) -> str:

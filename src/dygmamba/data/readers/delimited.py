@@ -3,9 +3,9 @@
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.csv as arrow_csv
@@ -13,15 +13,10 @@ import pyarrow.csv as arrow_csv
 from dygmamba.core.errors import FileError, first_line
 from dygmamba.data.events.ids import NodeIds
 from dygmamba.data.events.origin import Origin
-from dygmamba.data.readers.header import (
-    WHITESPACE,
-    Header,
-    assign_by_content,
-    assign_by_position,
-    read_header,
-)
-from dygmamba.data.readers.options import ColumnRoles, ReadOptions, assign_roles
-from dygmamba.data.readers.table import EventColumns, build_dataset, read_table
+from dygmamba.data.readers.header import WHITESPACE, Header
+from dygmamba.data.readers.options import ColumnRoles, ReadOptions
+from dygmamba.data.readers.source import Source
+from dygmamba.data.readers.table import EventColumns, read_table
 from dygmamba.data.readers.text import (
     MAX_LINE_BYTES,
     UNDECODABLE_MARK,
@@ -34,10 +29,7 @@ from dygmamba.data.readers.text import (
     undecodable_error,
     unreadable_error,
 )
-from dygmamba.data.readers.values import BadRows
-
-if TYPE_CHECKING:
-    from dygmamba.data.storage.dataset import Dataset
+from dygmamba.data.readers.values import NOT_TEXT, BadRows
 
 BLOCK_BYTES = MAX_LINE_BYTES  # Arrow cannot read a row that is longer than a block
 COLUMN_COUNT_ERROR = re.compile(r"Expected \d+ columns, got \d+")  # as Arrow words it
@@ -52,29 +44,29 @@ class MalformedRowError(FileError):
     code = "malformed-row"
 
 
-def read_csv(path: Path, options: ReadOptions) -> "Dataset":
-    """Read a file with one event per line, with or without a line of column names."""
-    header = read_header(path, options)
-    chosen = assign_by_content(header, assign_by_position(path, header, options))
-    roles = assign_roles(path, header.names, chosen)
-    columns, ids, origin = read_csv_rows(path, "csv", header, roles, options)
-    origin = replace(origin, header=header.named, delimiter=header.delimiter, comments=header.comments)
-    return build_dataset(path, columns, ids, origin)
+def open_csv(path: Path, options: ReadOptions, header: Header) -> Source:
+    """Return a file with one row per line, with or without a line of column names."""
+
+    def iterate(roles: ColumnRoles, bad_rows: BadRows) -> Iterator[pa.RecordBatch]:
+        return iter_csv_batches(path, header, roles, options, bad_rows)
+
+    return Source("csv", header.names, iterate, path, header=header)
 
 
 def read_csv_rows(
-    path: Path, format: str, header: Header, roles: ColumnRoles, options: ReadOptions
+    path: Path,
+    format: str,
+    header: Header,
+    roles: ColumnRoles,
+    options: ReadOptions,
+    keep_rows: bool = False,
 ) -> tuple[EventColumns, NodeIds, Origin]:
     """Read the columns of all rows: fast, and a second time with care if a row is malformed."""
+    open_batches = partial(iter_csv_batches, path, header, roles, options)
     try:
-        bad_rows = BadRows(str(path), options.skip_bad)
-        return read_table(
-            path, format, iter_csv_batches(path, header, roles, options), roles, options, bad_rows
-        )
+        return read_table(path, format, lambda _: open_batches(), roles, options, keep_rows)
     except MalformedRowError:
-        bad_rows = BadRows(str(path), options.skip_bad)
-        batches = iter_csv_batches(path, header, roles, options, bad_rows)
-        return read_table(path, format, batches, roles, options, bad_rows)
+        return read_table(path, format, open_batches, roles, options, keep_rows)
 
 
 def iter_csv_batches(
@@ -163,7 +155,7 @@ def _malformed_row_handler(
     def skip(row: arrow_csv.InvalidRow) -> str:
         problem = f"has {row.actual_columns} columns instead of {row.expected_columns} ({row.text[:60]!r})"
         if row.text.strip() == UNDECODABLE_MARK:
-            problem = "is not UTF-8 text"
+            problem = NOT_TEXT
         # Arrow counts rows from the top of the file
         try:
             bad_rows.add_malformed(

@@ -43,9 +43,12 @@ class Header:
     sample: tuple[tuple[str, ...], ...] = ()
 
 
-def read_header(path: Path, options: ReadOptions) -> Header:
-    """Read the first lines of a delimited file and detect what the options leave open."""
-    text, is_whole_file = read_head(path, options.encoding)
+def read_header(path: Path, options: ReadOptions, head: tuple[str, bool] | None = None) -> Header:
+    """Read the first lines of a delimited file and detect what the options leave open.
+
+    `head` is what `read_head` returned, if the file was looked at before.
+    """
+    text, is_whole_file = head or read_head(path, options.encoding)
     comments, body = _split_comments(text)
     has_tab_suffix = bool({".tsv", ".tab"} & set(path.suffixes))
     delimiter = options.delimiter or _detect_delimiter(body, is_whole_file, has_tab_suffix)
@@ -258,7 +261,7 @@ def assign_by_content(header: Header, options: ReadOptions) -> ReadOptions:
         for at, name in enumerate(header.names)
         if name and name not in used
     }
-    times = [name for name, column in columns.items() if _looks_like_time(column)]
+    times = [name for name, column in columns.items() if looks_like_time(column)]
     rest = [name for name in columns if name not in times]
     if len(times) != 1 or len(rest) != 2:
         return options
@@ -272,7 +275,7 @@ def _find_time_column(path: Path, header: Header, free: list[str]) -> str:
     rows = [row for row in header.sample if len(row) == header.width]
     position = {name: k for k, name in enumerate(header.names)}
     columns = {name: [row[position[name]].strip() for row in rows] for name in free}
-    dated = [name for name, column in columns.items() if _looks_like_time(column)]
+    dated = [name for name, column in columns.items() if looks_like_time(column)]
     numeric = [name for name, column in columns.items() if {*map(classify_field, column)} == {"number"}]
     rising = [name for name in numeric if _is_increasing([float(field) for field in columns[name]])]
     for candidates in (dated, numeric if not dated else [], rising if not dated else []):
@@ -286,7 +289,8 @@ def _find_time_column(path: Path, header: Header, free: list[str]) -> str:
     )
 
 
-def _looks_like_time(column: list[str]) -> bool:
+def looks_like_time(column: Sequence[str]) -> bool:
+    """Return whether nearly all values are dates, or numbers that are times since 1970."""
     kinds = [classify_field(field) for field in column]
     if kinds.count("date") > 0.9 * len(kinds):
         return True

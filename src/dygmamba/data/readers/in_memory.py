@@ -4,28 +4,19 @@ pandas, polars, PyG and NetworkX are not imported; an object is recognized by th
 is read as a table of its edges.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from dygmamba.core.errors import ConfigError, FileError
-from dygmamba.data.readers.columnar import BATCH_ROWS, encode_id_columns
-from dygmamba.data.readers.options import (
-    TABLE_FORMAT,
-    ColumnRoles,
-    ReadOptions,
-    TableMetadata,
-    assign_roles,
-    read_table_metadata,
-)
-from dygmamba.data.readers.table import build_dataset, read_table
-
-if TYPE_CHECKING:
-    from dygmamba.data.storage.dataset import Dataset
+from dygmamba.data.readers.columnar import BATCH_ROWS
+from dygmamba.data.readers.options import TABLE_FORMAT, ColumnRoles, TableMetadata, read_table_metadata
+from dygmamba.data.readers.source import Source
+from dygmamba.data.readers.values import BadRows
 
 ROW_NAMES = ("src", "dst", "time")
 ENDPOINTS = ("src", "dst")
@@ -89,21 +80,13 @@ def is_in_memory(source: Any) -> bool:
     return not isinstance(source, str | Path)
 
 
-def read_in_memory(source: Any, options: ReadOptions, bipartite: bool | None = None) -> "Dataset":
-    """Read the events of a table in memory, by the rules of a Parquet file.
+def open_in_memory(table: InMemoryTable) -> Source:
+    """Return a table in memory, which is read by the rules of a Parquet file."""
 
-    `bipartite` is the caller's setting; None means that the table's metadata decides.
-    """
-    wrapped = wrap_table(source)
-    options = wrapped.metadata.fill_options(options, (*wrapped.names, *wrapped.matrices), bipartite)
-    chosen = options.features if options.features or options.types else wrapped.features
-    features = tuple(column for name in chosen for column in wrapped.matrices.get(name, (name,)))
-    options = replace(options, features=features)
-    roles = wrapped.drop_mixed_candidates(assign_roles(wrapped.source, wrapped.names, options))
-    table = wrapped.to_arrow(roles.columns)
-    rows = table.to_batches(max_chunksize=BATCH_ROWS)
-    batches = encode_id_columns(wrapped.source, table.schema, rows, roles)
-    return build_dataset(wrapped.source, *read_table(wrapped.source, TABLE_FORMAT, batches, roles, options))
+    def iterate(roles: ColumnRoles, _: BadRows) -> Iterator[pa.RecordBatch]:
+        return iter(table.to_arrow(roles.columns).to_batches(max_chunksize=BATCH_ROWS))
+
+    return Source(TABLE_FORMAT, table.names, iterate, table.source, table=table, metadata=table.metadata)
 
 
 def wrap_table(source: Any) -> InMemoryTable:

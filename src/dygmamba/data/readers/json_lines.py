@@ -3,31 +3,27 @@
 import json
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from contextlib import contextmanager
 from itertools import chain, islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.json as arrow_json
 
 from dygmamba.core.errors import FileError
 from dygmamba.data.events.id_values import parse_id
-from dygmamba.data.readers.options import ColumnRoles, ReadOptions, assign_roles
-from dygmamba.data.readers.table import build_dataset, read_table
+from dygmamba.data.readers.options import ColumnRoles, ReadOptions
+from dygmamba.data.readers.source import Source
 from dygmamba.data.readers.text import (
     UNDECODABLE_MARK,
     NormalizedLines,
     is_utf8,
     mark_undecodable,
-    read_head,
     undecodable_error,
     unreadable_error,
 )
-from dygmamba.data.readers.values import BadRows
-
-if TYPE_CHECKING:
-    from dygmamba.data.storage.dataset import Dataset
+from dygmamba.data.readers.values import NOT_TEXT, BadRows
 
 BATCH_ROWS = 1 << 16
 BLOCK_BYTES = 1 << 20
@@ -41,45 +37,38 @@ FOR_PYTHON = re.compile(r"\\u|-0(?![.\d])")
 Row = Sequence[str | None]
 
 
-def is_json_lines(path: Path, options: ReadOptions) -> bool:
+def is_json_lines(path: Path, head: str) -> bool:
     """Return whether a file holds JSON objects, by its suffix or its first character."""
     if SUFFIXES & set(path.suffixes):
         return True
-    text, _ = read_head(path, options.encoding)
-    if text.lstrip().startswith("[") and ".json" in path.suffixes:
+    if head.lstrip().startswith("[") and ".json" in path.suffixes:
         raise FileError(
             f"{path} is one JSON array; write one object per line, as jq -c '.[]' does",
             code="unsupported-file",
         )
-    return text.lstrip().startswith("{")
+    return head.lstrip().startswith("{")
 
 
-def read_json_lines(path: Path, options: ReadOptions) -> "Dataset":
-    """Read a file with one object per line; its keys are the columns."""
-    options.reject("JSONL", "delimiter", "header")
-    bad_rows = BadRows(str(path), options.skip_bad)
-    roles = assign_roles(path, read_keys(path, options), options)
-    expected = 1 + path.stat().st_size // (100 * BATCH_ROWS)
-    batches = options.watch(iter_json_batches(path, roles, options, bad_rows), expected)
+@contextmanager
+def open_json_lines(path: Path, options: ReadOptions) -> Iterator[Source]:
+    """Open a file with one object per line; its keys are the columns."""
+
+    def iterate(roles: ColumnRoles, bad_rows: BadRows) -> Iterator[pa.RecordBatch]:
+        return iter_json_batches(path, roles, options, bad_rows)
+
     try:
-        columns, ids, origin = read_table(path, "jsonl", batches, roles, options, bad_rows)
+        expected = 1 + path.stat().st_size // (100 * BATCH_ROWS)
+        yield Source("jsonl", read_keys(path, options), iterate, path, expected)
     except UnicodeError as error:
         raise undecodable_error(path, options.encoding, options.skip_bad) from error
     except OSError as error:
         raise unreadable_error(path, error) from error
-    return build_dataset(path, columns, ids, replace(origin, header=True))
 
 
-def read_keys(path: Path, options: ReadOptions) -> list[str]:
+def read_keys(path: Path, options: ReadOptions) -> tuple[str, ...]:
     """Return the keys of the first objects, in order of appearance."""
-    read_head(path, options.encoding)  # reports archives, binary files and other encodings
-    try:
-        texts = chain.from_iterable(_iter_lines(path, options))
-        lines = [_parse_object(text) for text in islice(texts, SAMPLE_OBJECTS)]
-    except UnicodeError as error:
-        raise undecodable_error(path, options.encoding, options.skip_bad) from error
-    except OSError as error:
-        raise unreadable_error(path, error) from error
+    texts = chain.from_iterable(_iter_lines(path, options))
+    lines = [_parse_object(text) for text in islice(texts, SAMPLE_OBJECTS)]
     objects = [fields for fields in lines if isinstance(fields, dict)]
     if not objects:
         problem = f": data row 1 {lines[0]}" if lines else ""
@@ -87,7 +76,7 @@ def read_keys(path: Path, options: ReadOptions) -> list[str]:
             f"{path} has no JSON object in its first lines{problem}; write one line per event, each a JSON object",
             code="no-json-objects",
         )
-    return list(dict.fromkeys(key for fields in objects for key in fields))
+    return tuple(dict.fromkeys(key for fields in objects for key in fields))
 
 
 def _iter_lines(path: Path, options: ReadOptions) -> Iterator[list[str]]:
@@ -101,7 +90,7 @@ def _iter_lines(path: Path, options: ReadOptions) -> Iterator[list[str]]:
 
 def _parse_object(text: str) -> dict[str, Any] | str:
     if text == UNDECODABLE_MARK:
-        return "is not UTF-8 text"
+        return NOT_TEXT
     try:
         fields, end = scan_value(text, 0)
         if end < len(text):

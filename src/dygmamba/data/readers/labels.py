@@ -11,7 +11,9 @@ import pyarrow.compute as pc
 
 from dygmamba.data.readers.values import (
     MISSING_WORDS,
+    NO_VALUE,
     ColumnLocation,
+    Parsed,
     is_text_type,
     parse_floats,
     strip_whitespace,
@@ -35,8 +37,8 @@ class LabelParser:
 
     def parse(
         self, array: pa.Array, location: ColumnLocation, fill: float | None, decimal: str | None = None
-    ) -> np.ndarray:
-        """Return labels as 32-bit floats; classes are numbered in order of arrival until `finish`.
+    ) -> Parsed:
+        """Return labels as 32-bit floats, or as text that `encode` numbers.
 
         `decimal` is the decimal mark of numbers, as in `parse_floats`.
         """
@@ -46,11 +48,14 @@ class LabelParser:
         if not self.is_text:
             return parse_floats(array, location, fill, decimal)
         text = strip_whitespace(array)
-        missing = pc.fill_null(pc.is_in(pc.utf8_lower(text), value_set=MISSING_WORDS), True)
-        if pc.any(missing).as_py():
-            row = pc.index(missing, True).as_py()
-            raise location.bad_value(row, "has no value", "fill it in")
-        for name in pc.unique(text).to_pylist():
+        missing = pc.or_(pc.is_null(text), pc.is_in(pc.utf8_lower(text), value_set=MISSING_WORDS))
+        return Parsed(text, missing.to_numpy(zero_copy_only=False), lambda _: (NO_VALUE, "fill it in"))
+
+    def encode(self, label: np.ndarray | pa.Array, location: ColumnLocation) -> np.ndarray:
+        """Return labels of good rows as numbers; classes are numbered in order of arrival until `finish`."""
+        if isinstance(label, np.ndarray):
+            return label
+        for name in pc.unique(label).to_pylist():
             self._numbers.setdefault(name, len(self._numbers))
         if len(self._numbers) > MAX_CLASSES:
             raise location.bad_column(
@@ -58,7 +63,7 @@ class LabelParser:
                 "choose a column with fewer classes, or group them",
                 "too-many-classes",
             )
-        number = pc.index_in(text, value_set=pa.array(list(self._numbers), text.type))
+        number = pc.index_in(label, value_set=pa.array(list(self._numbers), label.type))
         return number.to_numpy(zero_copy_only=False).astype(np.float32)
 
     @property

@@ -8,7 +8,6 @@ A row counts for queries strictly later than its time. Without a column of times
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,12 +17,6 @@ import pyarrow.compute as pc
 from dygmamba.core.errors import ConfigError, FileError
 from dygmamba.data.events.categories import MISSING_VALUE
 from dygmamba.data.events.ids import NodeIds, Side
-from dygmamba.data.readers import detect_format
-from dygmamba.data.readers.columnar import COLUMNAR_FORMATS, read_columns
-from dygmamba.data.readers.delimited import iter_csv_batches
-from dygmamba.data.readers.header import read_header
-from dygmamba.data.readers.in_memory import is_in_memory, wrap_table
-from dygmamba.data.readers.json_lines import iter_json_batches, read_keys
 from dygmamba.data.readers.options import (
     USUAL_NAMES,
     ColumnRoles,
@@ -33,6 +26,7 @@ from dygmamba.data.readers.options import (
 )
 from dygmamba.data.readers.other_columns import HOLDS_DATES, OtherColumns, as_category_text
 from dygmamba.data.readers.queries import ID_HEADINGS, parse_ids, read_query_times
+from dygmamba.data.readers.sources import open_source
 from dygmamba.data.readers.values import BadRows, ColumnLocation
 
 if TYPE_CHECKING:
@@ -119,7 +113,9 @@ def _build(
         ColumnRoles(ends[0], ends[0], ends[0], candidates=rest, names=rest), fill=0.0, decimal=options.decimal
     )
     batch = rows.combine_chunks().to_batches()[0]
-    value, codes = others.read(batch, lambda name: ColumnLocation(source, name, 0))
+    value, codes, _ = others.read(
+        batch, {}, lambda name: ColumnLocation(source, name, 0), np.arange(batch.num_rows)
+    )
     numeric = [others.numeric[k] for k in others.kept_numeric]
     known = [as_category_text(batch.column(name)) for name in numeric]
     is_known = [pc.not_equal(text, MISSING_VALUE).to_numpy(zero_copy_only=False) for text in known]
@@ -187,40 +183,19 @@ def _describe(unused: dict[str, str]) -> str:
 
 def _read_table(table: Any, options: ReadOptions) -> tuple[str, pa.Table]:
     """Return the name of the source for messages, and all its columns."""
-    if is_in_memory(table):
-        wrapped = wrap_table(table)
-        return wrapped.source, wrapped.to_arrow(wrapped.names)
-    path = Path(table)
     plain = replace(options, src=None, dst=None, time=None, features=(), types=(), label=None, header=None)
-    format = detect_format(path, plain)
-    if format in COLUMNAR_FORMATS:
-        return str(path), read_columns(path, format, list)
-    if format not in ("csv", "jsonl", "jodie", "dyglib"):
-        raise FileError(
-            f"{path} is no table of node features; give a CSV, JSONL, Parquet or Arrow file",
-            code="unsupported-file",
-        )
-    bad_rows = BadRows(str(path), False)
-    if format == "jsonl":
-        names = read_keys(path, plain)
-        batches = iter_json_batches(path, _take_all(names), plain, bad_rows)
-    else:
-        header = read_header(path, plain)
-        if not header.named:
+    with open_source(table, plain) as source:
+        if source.header is not None and not source.header.named:
             raise FileError(
-                f"{path} does not name its columns; give a first line such as node,time,city",
+                f"{source.name} does not name its columns; give a first line such as node,time,city",
                 code="column-not-recognized",
             )
-        names = header.names
-        batches = iter_csv_batches(path, header, _take_all(names), plain, bad_rows)
-    parts = list(batches)
-    bad_rows.raise_unless_skipped()
-    rows = (
-        pa.Table.from_batches(parts)
-        if parts
-        else pa.table({name: pa.array([], pa.string()) for name in names})
-    )
-    return str(path), rows
+        rows = (
+            source.read(_take_all(source.names), BadRows(source.name, False))
+            if source.names
+            else pa.table({})
+        )
+        return source.name, rows
 
 
 def _take_all(names: Sequence[str]) -> ColumnRoles:

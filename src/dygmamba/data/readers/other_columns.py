@@ -1,15 +1,16 @@
 """Columns beside source, destination and time: which become edge features, which categorical codes, which neither.
 
 With `features` or `types`, exactly these columns are read, and a value that does not fit is a bad row. Without them
-every other column of a table is a candidate. The first batch decides its kind: numbers are edge features, text is
-categorical. A candidate that turns out not to be usable is left out, and the reason is recorded. Only one that nearly
-always holds numbers is an error, or its other rows are bad rows: a typing error must not cost the column.
+every other column of a table is a candidate: numbers are edge features, text is categorical. Text is numbers if nearly
+all values of the column are; the first batch is read by what it shows, and the table again if its other rows show
+something else. A candidate that turns out not to be usable is left out, and the reason is recorded. Only one that
+nearly always holds numbers is an error, or its other rows are bad rows: a typing error must not cost the column.
 """
 
 # pyarrow.compute creates its functions at import, where pyright cannot see them
 # pyright: reportAttributeAccessIssue=false
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -21,17 +22,23 @@ from dygmamba.data.events.categories import MISSING_VALUE, Category
 from dygmamba.data.readers.header import classify_field
 from dygmamba.data.readers.options import ColumnRoles
 from dygmamba.data.readers.values import (
+    GROUPED_EVIDENCE,
     MISSING_WORDS,
     NO_VALUE,
     BadRows,
-    BadValueError,
     ColumnLocation,
+    Parsed,
+    drop_missing_words,
+    explain_bad_number,
+    find_bad_rows,
     find_decimal_mark,
+    find_nulls,
     find_numbers,
     is_text_type,
     parse_floats,
     quote_value,
     strip_whitespace,
+    try_cast,
 )
 
 MAX_VALUES = 1000  # of a categorical column that was not asked for; more look like text or ids
@@ -51,6 +58,7 @@ class Vocabulary:
     def __init__(self, name: str) -> None:
         self.name = name
         self._codes: dict[str, int] = {}
+        self._counts = np.zeros(0, np.int64)  # how often each value occurs
 
     def __len__(self) -> int:
         return len(self._codes)
@@ -60,7 +68,16 @@ class Vocabulary:
         text = as_category_text(column).dictionary_encode()
         words = text.dictionary.to_pylist()
         code = np.array([self._codes.setdefault(word, len(self._codes)) for word in words], np.int32)
-        return code[text.indices.to_numpy(zero_copy_only=False)]
+        codes = code[text.indices.to_numpy(zero_copy_only=False)]
+        counts = np.bincount(codes, minlength=len(self._codes))
+        counts[: len(self._counts)] += self._counts
+        self._counts = counts
+        return codes
+
+    def count_values(self) -> tuple[pa.Array, np.ndarray]:
+        """Return each value, null if it stands for a missing one, and how often it occurs."""
+        words = [None if word == MISSING_VALUE else word for word in self._codes]
+        return pa.array(words, pa.string()), self._counts
 
     def finish(self) -> tuple[Category, np.ndarray]:
         """Return the values in sorted order, and the final code of each provisional one."""
@@ -103,180 +120,317 @@ class NumberRange:
             self.is_rising, self.last = self.is_rising and rises, float(value[-1])
 
 
+@dataclass(frozen=True, slots=True)
+class TextKind:
+    """What a candidate of text holds: numbers with a decimal mark, categories, or nothing usable for a reason."""
+
+    is_numeric: bool
+    mark: str | None = None
+    reason: str = ""
+
+
+@dataclass(slots=True)
+class TextEvidence:
+    """What the rows of a text column show so far: how many values are numbers in each notation, by decimal mark."""
+
+    values: int = 0  # that are not missing
+    missing: int = 0
+    numbers: dict[str | None, int] = field(default_factory=lambda: {None: 0, ",": 0, ".": 0})
+    shown: set[str] = field(
+        default_factory=set
+    )  # marks that a value with separated thousands or decimals proves
+    other: dict[str | None, str] = field(
+        default_factory=dict
+    )  # the first value that is no number, by notation
+    has_point: bool = False  # whether a plain number has a decimal point
+    starts_plain: bool = False  # whether the first values are plain numbers
+    starts_dated: bool = False
+
+    def add(self, column: pa.Array) -> None:
+        """Count the values of another batch."""
+        text = strip_whitespace(column)
+        numbers = try_cast(text, pa.float64())
+        if numbers is not None and not numbers.null_count and pc.all(pc.is_finite(numbers)).as_py():
+            self.add_plain(text)
+            return
+        distinct = drop_missing_words(text).dictionary_encode("encode")
+        self.add_words(distinct.dictionary, np.bincount(distinct.indices, minlength=len(distinct.dictionary)))
+
+    def add_words(self, words: pa.Array, count: np.ndarray) -> None:
+        """Count values, each given once with how often it occurs; null is a missing one."""
+        known = ~find_nulls(words)
+        self.missing += int(count[~known].sum())
+        words, count = words.filter(pa.array(known)), count[known]
+        if len(words) and try_cast(words, pa.bool_()) is not None:
+            self._add_plain(int(count.sum()), has_point=False)
+            return
+        self.values += int(count.sum())
+        for mark in self.numbers:
+            fits, _ = find_numbers(words, mark)
+            self.numbers[mark] += int(count[fits].sum())
+            found = words.filter(pa.array(fits))
+            if mark is None:
+                self.has_point |= bool(pc.any(pc.match_substring(found, ".")).as_py())
+            elif pc.any(pc.match_substring_regex(found, GROUPED_EVIDENCE[mark])).as_py():
+                self.shown.add(mark)
+            if not fits.all():
+                self.other.setdefault(mark, words[int(fits.argmin())].as_py())
+
+    def add_plain(self, text: pa.Array) -> None:
+        """Count values that are all numbers, plain or with marks between thousands."""
+        self._add_plain(len(text), bool(pc.any(pc.match_substring(text, ".")).as_py()))
+
+    def _add_plain(self, count: int, has_point: bool) -> None:
+        self.values += count
+        self.has_point |= has_point
+        for mark in self.numbers:
+            self.numbers[mark] += 0 if mark == "," and has_point else count
+
+    def choose_kind(self, fill: float | None, decimal: str | None, most_bad: float) -> TextKind:
+        """Choose by all values so far.
+
+        Args:
+            fill: Replaces missing numbers; None: a column of numbers with gaps is not usable.
+            decimal: The decimal mark, if the user named it.
+            most_bad: Share of the values of a numeric column that may be no numbers.
+        """
+        for mark in (None, ",", ".") if decimal is None else (decimal,):
+            is_shown = mark is None or decimal is not None or mark in self.shown
+            others = self.values - self.numbers[mark]
+            if is_shown and self.numbers[mark] and others <= most_bad * self.values:
+                mark = "." if mark is None and self.has_point else mark
+                return TextKind(True, mark, HAS_GAPS if self.missing and fill is None else "")
+        if not self.starts_plain:
+            return TextKind(False, reason=HOLDS_DATES if self.starts_dated else "")
+        if self.missing and fill is None:
+            return TextKind(True, decimal, HAS_GAPS)
+        return TextKind(True, decimal, explain_bad_number(self.other[decimal], decimal)[0])
+
+    def reads_alike(self, one: TextKind, other: TextKind) -> bool:
+        """Return whether every value is the same in both kinds."""
+        marks = {one.mark, other.mark}
+        is_same = len(marks) == 1 or (marks == {None, "."} and self.numbers[None] == self.numbers["."])
+        return one.is_numeric == other.is_numeric and (is_same or not one.is_numeric)
+
+
 @dataclass(slots=True)
 class BadCells:
-    """Values of a numeric candidate that are no numbers: how many, and the first."""
+    """Values of a numeric candidate that are no numbers: the first, its position, and how many there are."""
 
-    value: str  # the first one, quoted
-    problem: str  # of the first one, such as "is 'lots', not a number"
-    row: int  # of the first one, from 0, among well-formed rows
+    value: str
+    position: int
     count: int = 0
-    missing: int = 0  # values in the same batches that are missing
-
-    def are_few(self, rows: int) -> bool:
-        """Return whether nearly all values of so many rows are numbers; missing values do not count."""
-        return self.count <= MAX_BAD_CELLS * (rows - self.missing)
 
 
-@dataclass(slots=True)
 class OtherColumns:
-    """State of reading the other columns of one table.
+    """Reader of the other columns of one table, batch by batch.
 
-    With `bad_rows`, candidates that nearly always hold numbers are numeric, and their other values are bad.
+    Args:
+        roles: Which columns they are.
+        fill: Replaces missing numbers.
+        decimal: Decimal mark of numbers that are text; None: detected.
+        keep_numeric: Whether a candidate that nearly always holds numbers is numeric, and its other values are bad.
+        kinds: Of candidates of text, if all their values are known; the first batch decides on others.
     """
 
-    roles: ColumnRoles
-    fill: float | None = None
-    decimal: str | None = None  # decimal mark of numbers that are text; None: detected
-    bad_rows: BadRows | None = None
-    numeric: list[str] = field(default_factory=list)  # edge features, in order
-    vocabularies: list[Vocabulary] = field(default_factory=list)  # categorical columns, in order
-    marks: dict[str, str | None] = field(default_factory=dict)  # decimal marks of numeric columns
-    reasons: dict[str, str] = field(default_factory=dict)  # of candidates that are left out
-    ranges: dict[str, NumberRange] = field(default_factory=dict)  # of numeric candidates
-    rows: int = 0
-    bad_cells: dict[str, BadCells] = field(default_factory=dict)  # of numeric candidates
-    _is_started: bool = False
-    _batch: pa.RecordBatch | None = None  # the whole batch, of which parts are read to find bad rows
-    _first_row: int = 0  # of that batch
-    _counted: set[str] = field(default_factory=set)  # columns whose bad cells in that batch are counted
+    def __init__(
+        self,
+        roles: ColumnRoles,
+        fill: float | None = None,
+        decimal: str | None = None,
+        keep_numeric: bool = False,
+        kinds: Mapping[str, TextKind] | None = None,
+    ) -> None:
+        self.roles, self.fill, self.decimal, self.keep_numeric = roles, fill, decimal, keep_numeric
+        self.numeric: list[str] = [*roles.features]  # edge features, in order
+        self.vocabularies = [Vocabulary(name) for name in roles.types]  # categorical columns, in order
+        self.marks: dict[str, str | None] = {}  # decimal marks of numeric columns
+        self.reasons: dict[str, str] = {}  # of candidates that are left out
+        self.ranges: dict[str, NumberRange] = {}  # of numeric candidates
+        self.rows = 0
+        self.bad_cells: dict[str, BadCells] = {}  # of numeric candidates
+        self._evidence: dict[str, TextEvidence] = {}  # of candidates of text
+        self._kinds, self._is_final = dict(kinds or {}), kinds is not None
+        self._is_started = False
 
-    def start(self, batch: pa.RecordBatch) -> None:
-        """Decide the kinds of all columns by the first batch."""
-        if self._is_started:
-            return
-        self._is_started = True
-        self.numeric = [*self.roles.features]
-        self.vocabularies = [Vocabulary(name) for name in self.roles.types]
+    def parse_chosen(
+        self, batch: pa.RecordBatch, locate: Callable[[str], ColumnLocation]
+    ) -> dict[str, Parsed]:
+        """Parse the numeric columns that were asked for, as far as the table has them."""
+        chosen = [name for name in self.roles.features if name not in self.roles.absent]
+        for name in chosen:
+            if name not in self.marks:
+                self.marks[name] = self.decimal or find_decimal_mark(batch.column(name))
+        return {
+            name: parse_floats(batch.column(name), locate(name), self.fill, self.marks[name])
+            for name in chosen
+        }
+
+    def read(
+        self,
+        batch: pa.RecordBatch,
+        chosen: Mapping[str, Parsed],
+        locate: Callable[[str], ColumnLocation],
+        positions: np.ndarray,
+    ) -> tuple[np.ndarray, np.ndarray, Parsed]:
+        """Read the rows of a batch that are good so far.
+
+        Args:
+            batch: The rows.
+            chosen: Their chosen numeric columns.
+            locate: For error messages.
+            positions: Of the rows in the file, for error messages.
+
+        Returns:
+            Edge features and provisional codes of the good rows, and which rows are bad because of a candidate.
+        """
+        is_first, self._is_started = not self._is_started, True
+        if is_first:
+            self._start(batch)
+        names = [name for name in self.ranges if name not in self.reasons]
+        parsed = {name: self._parse_candidate(batch, name, locate, positions) for name in names}
+        candidates = {name: column for name, column in parsed.items() if column is not None}
+        if not is_first and not self._is_final:
+            self._add_evidence(batch, candidates)
+        found = find_bad_rows([*candidates.items()], len(batch))
+        if found.bad.any():
+            good = ~found.bad
+            batch = batch.filter(pa.array(good))
+            chosen, candidates = (
+                {name: column.keep(good) for name, column in part.items()} for part in (chosen, candidates)
+            )
+        for name, column in candidates.items():
+            self.ranges[name].add(column.values)
+        edge = np.zeros((len(batch), len(self.numeric)), np.float32)
+        for k, name in enumerate(self.numeric):
+            if name in chosen or name in candidates:
+                edge[:, k] = (chosen.get(name) or candidates[name]).values
+            elif name in self.roles.absent:
+                edge[:, k] = self.fill
+        return edge, self._encode(batch), found
+
+    def _start(self, batch: pa.RecordBatch) -> None:
+        """Decide the kinds of all candidates by the first batch, unless all their values are known."""
         for name in self.roles.candidates:
             column = batch.column(name)
             kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
-            if is_text_type(kind) and not self._is_numeric_text(column):
-                if _looks_like_dates(column):
-                    self.reasons[name] = HOLDS_DATES
-                else:
-                    self.vocabularies.append(Vocabulary(name))
+            if is_text_type(kind):
+                self._start_text(name, column)
             elif pa.types.is_temporal(kind) or pa.types.is_nested(kind) or pa.types.is_binary(kind):
                 self.reasons[name] = HOLDS_DATES if pa.types.is_temporal(kind) else f"has type {kind}"
             else:
-                self.numeric.append(name)
-                self.ranges[name] = NumberRange()
-        for name in self.numeric:
-            if name not in self.roles.absent:
-                column = batch.column(name)
-                is_mixed = name in self.ranges and is_text_type(column.type)
-                numbers = self._select_numbers(column) if is_mixed else None
-                self.marks[name] = self.decimal or find_decimal_mark(column if numbers is None else numbers)
+                self._add_numeric(name, None)
 
-    def _select_numbers(self, column: pa.Array) -> pa.Array | None:
-        """Return the numbers of a text column if nearly all values are numbers in one notation, else None."""
-        if self.bad_rows is None:
-            return None
-        for mark in (None, ",", ".") if self.decimal is None else (self.decimal,):
-            fits, missing = find_numbers(column, mark)
-            count = int(fits.sum())
-            if count and len(fits) - int(missing.sum()) - count <= MAX_BAD_CELLS * (
-                len(fits) - missing.sum()
-            ):
-                numbers = column.filter(pa.array(fits))
-                if mark is None or self.decimal is not None or find_decimal_mark(numbers) is not None:
-                    return numbers
-        return None
-
-    def _is_numeric_text(self, column: pa.Array) -> bool:
-        """Return whether text is numbers: the first values that are not missing, or nearly all."""
+    def _start_text(self, name: str, column: pa.Array) -> None:
         words = [word for word in as_category_text(column.slice(0, SAMPLE_ROWS)).to_pylist() if word]
-        is_plain = bool(words) and all(
+        evidence = self._evidence[name] = TextEvidence()
+        evidence.starts_plain = bool(words) and all(
             classify_field(word) == "number" or word.lower() in ("true", "false", "inf", "-inf")
             for word in words
         )
-        return is_plain or find_decimal_mark(column) is not None or self._select_numbers(column) is not None
+        evidence.starts_dated = bool(words) and all(classify_field(word) == "date" for word in words)
+        evidence.add(column)
+        kind = self._kinds.setdefault(name, self._choose_kind(evidence))
+        if kind.reason:
+            self.reasons[name] = kind.reason
+        elif kind.is_numeric:
+            self._add_numeric(name, kind.mark)
+        else:
+            self.vocabularies.append(Vocabulary(name))
 
-    def begin_batch(self, batch: pa.RecordBatch, first_row: int) -> None:
-        """Announce the next batch, of which `read` takes all rows or some."""
-        self._batch, self._first_row = batch, first_row
-        self._counted.clear()
+    def _add_evidence(self, batch: pa.RecordBatch, candidates: Mapping[str, Parsed]) -> None:
+        """Count the values of another batch; those of categories are counted with their codes."""
+        for name, evidence in self._evidence.items():
+            column, kind = candidates.get(name), self._kinds[name]
+            if column is not None and not column.bad.any() and self.fill is None and kind.mark != ",":
+                evidence.add_plain(batch.column(name))  # no value is missing, so all are numbers
+            elif kind.is_numeric or kind.reason:
+                evidence.add(batch.column(name))
 
-    def read(
-        self, batch: pa.RecordBatch, locate: Callable[[str], ColumnLocation]
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Return edge features and provisional codes of a batch; raise `BadValueError` only for chosen columns."""
-        self.start(batch)
-        edge = np.zeros((batch.num_rows, len(self.numeric)), np.float32)
-        codes = np.zeros((batch.num_rows, len(self.vocabularies)), np.int32)
-        for k, name in enumerate(self.roles.features):
-            if name in self.roles.absent:
-                edge[:, k] = self.fill
-            else:
-                edge[:, k] = self._parse_floats(batch, name, locate)
-        for k, name in enumerate(self.numeric[len(self.roles.features) :], len(self.roles.features)):
-            if name not in self.reasons:
-                edge[:, k] = self._read_candidate(batch, name, locate)
-        for k, words in enumerate(self.vocabularies):
-            if words.name not in self.reasons:
-                absent = pa.nulls(batch.num_rows, pa.string())
-                known = words.name not in self.roles.absent
-                codes[:, k] = words.encode(batch.column(words.name) if known else absent)
-                most = MAX_CHOSEN_VALUES if words.name in self.roles.types else MAX_VALUES
-                if len(words) > most:
-                    self.reasons[words.name] = f"has more than {most:,} different values, like text or ids"
-        self.rows += batch.num_rows
-        return edge, codes
+    def _choose_kind(self, evidence: TextEvidence) -> TextKind:
+        return evidence.choose_kind(self.fill, self.decimal, MAX_BAD_CELLS if self.keep_numeric else 0.0)
 
-    def _read_candidate(
-        self, batch: pa.RecordBatch, name: str, locate: Callable[[str], ColumnLocation]
-    ) -> np.ndarray:
-        """Return the numbers of a candidate; zeros if it is left out, or if `check_bad_cells` decides later."""
+    def _add_numeric(self, name: str, mark: str | None) -> None:
+        self.numeric.append(name)
+        self.marks[name], self.ranges[name] = mark, NumberRange()
+
+    def _parse_candidate(
+        self,
+        batch: pa.RecordBatch,
+        name: str,
+        locate: Callable[[str], ColumnLocation],
+        positions: np.ndarray,
+    ) -> Parsed | None:
+        """Parse a numeric candidate; bad are values that are no numbers. None if others make it unusable."""
+        column = batch.column(name)
         try:
-            value = self._parse_floats(batch, name, locate)
-        except FileError as error:
-            problem = error.problem if isinstance(error, BadValueError) else "is not numeric"
-            reason = problem.removeprefix(f"column {name!r} ")
-            if not self._count_bad_cells(name, reason):
-                self.reasons[name] = HAS_GAPS if reason == NO_VALUE else reason
-            elif self.bad_rows is not None and self.bad_rows.skip and name not in self.reasons:
-                raise
-            return np.zeros(batch.num_rows, np.float32)
-        self.ranges[name].add(value)
-        return value
-
-    def _count_bad_cells(self, name: str, problem: str) -> bool:
-        """Count the values of the batch that are no numbers; return whether there are some.
-
-        The column is left out if it has gaps, or, with `skip_bad`, as soon as they are too many.
-        """
-        if self.bad_rows is None or self._batch is None or not is_text_type(self._batch.column(name).type):
-            return False
-        if name in self._counted:
-            return True
-        fits, missing = find_numbers(self._batch.column(name), self.marks[name])
-        bad = ~(fits | missing)
-        if not bad.any():
-            return False
-        self._counted.add(name)
+            parsed = parse_floats(column, locate(name), self.fill, self.marks[name])
+        except FileError:
+            self.reasons[name] = "is not numeric"
+            return None
+        if not parsed.bad.any():
+            return parsed
+        bad = np.zeros(len(batch), bool)
+        if self.keep_numeric and is_text_type(column.type):
+            fits, missing = find_numbers(column, self.marks[name])
+            bad = ~(fits | missing)
+        if bool((parsed.bad & ~bad).any()):  # gaps, or numbers that are too large
+            problem, _ = parsed.explain(int((parsed.bad & ~bad).argmax()))
+            self.reasons[name] = HAS_GAPS if problem == NO_VALUE else problem
+            return None
         first = int(bad.argmax())
-        value = quote_value(strip_whitespace(self._batch.column(name)), first)
-        cells = self.bad_cells.setdefault(name, BadCells(value, problem, self._first_row + first))
-        cells.count, cells.missing = cells.count + int(bad.sum()), cells.missing + int(missing.sum())
-        if missing.any() and self.fill is None:
-            self.reasons[name] = HAS_GAPS
-        elif self.bad_rows.skip and not cells.are_few(self._first_row + len(bad)):
-            self.reasons[name] = cells.problem
-        return True
+        value = quote_value(strip_whitespace(column), first)
+        cells = self.bad_cells.setdefault(name, BadCells(value, int(positions[first])))
+        cells.count += int(bad.sum())
+        return Parsed(parsed.values, bad, parsed.explain)
 
-    def check_bad_cells(self, rows: int) -> None:
-        """Raise FileError for a numeric column of so many rows in which a few values are no numbers.
+    def _encode(self, batch: pa.RecordBatch) -> np.ndarray:
+        """Return the provisional codes of categorical columns."""
+        codes = np.zeros((len(batch), len(self.vocabularies)), np.int32)
+        for k, words in enumerate(self.vocabularies):
+            if words.name in self.reasons:
+                continue
+            absent = words.name in self.roles.absent
+            codes[:, k] = words.encode(
+                pa.nulls(len(batch), pa.string()) if absent else batch.column(words.name)
+            )
+            most = MAX_CHOSEN_VALUES if words.name in self.roles.types else MAX_VALUES
+            if len(words) > most:
+                self.reasons[words.name] = f"has more than {most:,} different values, like text or ids"
+                self._evidence.pop(words.name, None)  # whatever follows, it is text
+        self.rows += len(batch)
+        return codes
 
-        One with more of them is left out.
+    def revise_kinds(self) -> dict[str, TextKind]:
+        """Return the kinds by all values if the table must be read again by them; empty if it was read so.
+
+        That is where the first batch showed something else, or rows are bad for a column that is left out in the end.
         """
-        for name, cells in self.bad_cells.items():
-            if name in self.reasons or self.bad_rows is None or self.bad_rows.skip:
-                continue
-            if not cells.are_few(rows):
-                self.reasons[name] = cells.problem
-                continue
+        if self._is_final:
+            return {}
+        for words in self.vocabularies:
+            if (evidence := self._evidence.get(words.name)) is not None:
+                fresh = TextEvidence(starts_plain=evidence.starts_plain, starts_dated=evidence.starts_dated)
+                fresh.add_words(*words.count_values())
+                self._evidence[words.name] = fresh
+        final = {name: self._choose_kind(evidence) for name, evidence in self._evidence.items()}
+        for name, kind in final.items():
+            used = self._kinds[name]
+            is_lost = bool(kind.reason or name in self.reasons) and name in self.bad_cells
+            if (
+                is_lost
+                or (used.reason and not kind.reason)
+                or not self._evidence[name].reads_alike(used, kind)
+            ):
+                return self._kinds | final
+        self.reasons |= {name: kind.reason for name, kind in final.items() if kind.reason}
+        return {}
+
+    def raise_for_bad_cells(self, bad_rows: BadRows) -> None:
+        """Raise FileError for a numeric column in which a few values are no numbers, unless their rows are skipped."""
+        for name, cells in self.bad_cells.items() if not bad_rows.skip else ():
             advice = "correct them" if cells.count > 1 else "correct it"
-            if self.bad_rows.skip is not None:
+            if bad_rows.skip is not None:
                 advice += (
                     f", leave out such rows with `skip_bad=True`, read the column as categories with `types={name!r}`, "
                     "or name only the columns you want with `features` and `types`"
@@ -285,15 +439,10 @@ class OtherColumns:
             if cells.count == 1:
                 number = "1 value that is not a finite number,"
             raise FileError(
-                f"{self.bad_rows.source}: column {name!r} has {number} {cells.value} in data row "
-                f"{self.bad_rows.number_row(cells.row)}; {advice}",
+                f"{bad_rows.source}: column {name!r} has {number} {cells.value} in data row "
+                f"{bad_rows.number_row(cells.position)}; {advice}",
                 code="bad-rows",
             )
-
-    def _parse_floats(
-        self, batch: pa.RecordBatch, name: str, locate: Callable[[str], ColumnLocation]
-    ) -> np.ndarray:
-        return parse_floats(batch.column(name), locate(name), self.fill, self.marks[name])
 
     def finish(self) -> None:
         """Leave out candidates that say nothing: constants, row numbers, and text that hardly repeats."""
@@ -326,8 +475,3 @@ class OtherColumns:
         """Return every column of the table that is not read, with the reason, in the order of the table."""
         reasons = {**self.reasons, **self.roles.unused}
         return {name: reasons[name] for name in self.roles.names if name in reasons}
-
-
-def _looks_like_dates(column: pa.Array) -> bool:
-    words = [word for word in as_category_text(column.slice(0, SAMPLE_ROWS)).to_pylist() if word]
-    return bool(words) and all(classify_field(word) == "date" for word in words)

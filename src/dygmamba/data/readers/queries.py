@@ -3,11 +3,10 @@
 # pyarrow.compute creates its functions at import, where pyright cannot see them
 # pyright: reportAttributeAccessIssue=false
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from csv import Error as CsvError
 from csv import reader as csv_reader
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,15 +14,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dygmamba.core.errors import FileError, NotFoundError
+from dygmamba.core.errors import DygError, FileError, NotFoundError
 from dygmamba.data.events.categories import Category
 from dygmamba.data.events.origin import Origin
-from dygmamba.data.readers import detect_format
-from dygmamba.data.readers.columnar import COLUMNAR_FORMATS, convert_ids, read_columns
-from dygmamba.data.readers.delimited import iter_csv_batches
-from dygmamba.data.readers.header import read_header
-from dygmamba.data.readers.in_memory import is_in_memory, wrap_table
-from dygmamba.data.readers.json_lines import iter_json_batches, read_keys
+from dygmamba.data.readers.columnar import convert_ids
 from dygmamba.data.readers.options import (
     USUAL_NAMES,
     ColumnRoles,
@@ -32,6 +26,7 @@ from dygmamba.data.readers.options import (
     require_distinct_names,
 )
 from dygmamba.data.readers.other_columns import as_category_text
+from dygmamba.data.readers.sources import open_source, read_text_head
 from dygmamba.data.readers.table import clean_ids
 from dygmamba.data.readers.times import (
     FormatParser,
@@ -42,9 +37,10 @@ from dygmamba.data.readers.times import (
 )
 from dygmamba.data.readers.values import (
     BadRows,
-    BadValueError,
     ColumnLocation,
+    Parsed,
     drop_missing_words,
+    find_bad_rows,
     is_text_type,
     parse_floats,
     strip_whitespace,
@@ -105,7 +101,7 @@ class QueryTable:
     def parse_numbers(self, name: str, options: ReadOptions) -> np.ndarray:
         """Return a column of the events in question as numbers."""
         location = ColumnLocation(self.source, name, 0)
-        return parse_floats(self.columns[name], location, options.fill, options.decimal)
+        return parse_floats(self.columns[name], location, options.fill, options.decimal).require(location)
 
     def format_numbers(self, name: str, decimal: str | None) -> pa.Array:
         """Return a numeric column of the events in question as given, but plain text as numbers if all values are."""
@@ -178,25 +174,20 @@ def _drop_bad_rows(
     raw: "RawQueries", options: ReadOptions, origin: Origin, numeric: Sequence[str]
 ) -> pa.Table:
     """Return the rows whose ids, times and numbers can be read, and add the others to `raw.bad_rows`."""
-    parsers: dict[str, Callable[[pa.Array, ColumnLocation], object]] = {
-        name: partial(parse_floats, fill=options.fill, decimal=options.decimal)
-        for name in numeric
-        if name in raw.names
-    }
-    for role, name in raw.roles.items():
-        if role == "time":
-            # chosen from all rows: a part may look as if its times were written in another way
-            column, location = raw.table[name].combine_chunks(), ColumnLocation(raw.source, name, 0)
-            parsers[name] = _choose_query_time_parser(column, location, options, origin).parse
+    parsed: list[tuple[str, Parsed]] = []
+    for name in [*(name for name in numeric if name in raw.names), *raw.roles.values()]:
+        column, location = raw.table[name].combine_chunks(), ColumnLocation(raw.source, name, 0)
+        if name == raw.roles.get("time"):
+            parser = _choose_query_time_parser(column, location, options, origin)
+            parsed.append((name, parser.parse(column, location)))
+        elif name in raw.roles.values():
+            ids = convert_ids(column, location).dictionary_encode()
+            parsed.append((name, clean_ids(ids, options.any_id)))
         else:
-            parsers[name] = partial(parse_ids, any_id=options.any_id)
-
-    def read_rows(start: int, stop: int) -> None:
-        part = raw.table.slice(start, stop - start)
-        for name, parse in parsers.items():
-            parse(part[name].combine_chunks(), ColumnLocation(raw.source, name, start))
-
-    return raw.table.filter(pa.array(raw.bad_rows.find_good_rows(raw.table.num_rows, read_rows)))
+            parsed.append((name, parse_floats(column, location, options.fill, options.decimal)))
+    found = find_bad_rows(parsed, raw.table.num_rows)
+    raw.bad_rows.add_bad_values(np.arange(raw.table.num_rows), found)
+    return raw.table.filter(pa.array(~found.bad))
 
 
 def _choose_query_time_parser(
@@ -205,14 +196,7 @@ def _choose_query_time_parser(
     """Choose how to parse times of which some are bad: as the dataset's own file if that reads most of the first."""
     if origin.time_format and not _says_how_times_are_read(options) and is_text_type(column.type):
         parser, first = FormatParser(origin.time_format), column[:FIRST_TIMES]
-        readable = 0
-        for row in range(len(first)):
-            try:
-                parser.parse(first[row : row + 1], location)
-                readable += 1
-            except BadValueError:
-                pass
-        if 2 * readable > len(first):
+        if 2 * int(parser.parse(first, location).bad.sum()) < len(first):
             return parser
     return choose_time_parser(
         column,
@@ -251,7 +235,7 @@ def _parse_query_times(
     column: pa.Array, location: ColumnLocation, unit: str = "auto", **options: Any
 ) -> QueryTimes:
     parser = choose_time_parser(column, unit, location, **options)
-    value = parser.parse(column, location)
+    value = parser.parse(column, location).require(location)
     if isinstance(parser, NumberTimeParser):
         return QueryTimes(value, _as_numbers(column), parser.is_unix_time)
     shown = column if is_text_type(column.type) else pa.array([format_iso_time(seconds) for seconds in value])
@@ -276,53 +260,20 @@ def read_query_columns(
     nodes_only: bool = False,
 ) -> RawQueries:
     """Read the columns of sources, destinations and times and, as far as there are any, the wanted ones."""
-    if is_in_memory(pairs):
-        wrapped = wrap_table(pairs)
-        roles = _assign_query_roles(wrapped.source, wrapped.names, options, origin, nodes_only)
-        columns = dict.fromkeys([*roles.values(), *(name for name in wanted if name in wrapped.names)])
-        bad_rows = BadRows(wrapped.source, options.skip_bad)
-        return RawQueries(wrapped.source, wrapped.to_arrow(columns), roles, wrapped.names, bad_rows)
-    path, source = Path(pairs), str(pairs)
-    bad_rows = BadRows(source, options.skip_bad)
-    format = detect_format(path, options)
-    if format == "npz":
-        raise FileError(
-            f"{path} holds arrays, not pairs; give a CSV or Parquet file", code="unsupported-file"
-        )
-    if format in COLUMNAR_FORMATS:
-        names: Sequence[str] = ()
-
-        def choose(found: list[str]) -> list[str]:
-            nonlocal names
-            names = found
-            columns = _assign_query_roles(source, found, options, origin, nodes_only).values()
-            return list(dict.fromkeys([*columns, *(name for name in wanted if name in found)]))
-
-        table = read_columns(path, format, choose)
-        roles = _assign_query_roles(source, names, options, origin, nodes_only)
-        return RawQueries(source, table, roles, tuple(names), bad_rows)
-    header = read_header(path, options) if format != "jsonl" else None
-    names = read_keys(path, options) if header is None else header.names
-    if header is None or header.named:
-        roles = _assign_query_roles(source, names, options, origin, nodes_only)
-    else:
-        own = {} if origin.header else {role: getattr(origin, role) for role in USUAL_NAMES}
-        roles = dict(zip(USUAL_NAMES, names, strict=False)) | {
-            role: name for role, name in own.items() if name in names
-        }
-    # the readers of events need three columns; the source column stands in for a missing one
-    present = tuple(name for name in wanted if name in names)
-    ends = (roles["src"], roles.get("dst", roles["src"]), roles.get("time", roles["src"]))
-    needed = ColumnRoles(*ends, types=present)
-    if header is None:
-        batches = list(iter_json_batches(path, needed, options, bad_rows))
-    else:
-        batches = list(iter_csv_batches(path, header, needed, options, bad_rows))
-    bad_rows.raise_unless_skipped()
-    # without a row that can be read there is no batch either, and hence no schema
-    nothing = pa.schema([(name, pa.string()) for name in needed.columns])
-    table = pa.Table.from_batches(batches, None if batches else nothing)
-    return RawQueries(source, table, roles, tuple(names), bad_rows)
+    with open_source(pairs, options) as source:
+        names, header = source.names, source.header
+        if header is None or header.named:
+            roles = _assign_query_roles(source.name, names, options, origin, nodes_only)
+        else:
+            own = {} if origin.header else {role: getattr(origin, role) for role in USUAL_NAMES}
+            roles = dict(zip(USUAL_NAMES, names, strict=False)) | {
+                role: name for role, name in own.items() if name in names
+            }
+        # the source column stands in for a missing one
+        ends = (roles["src"], roles.get("dst", roles["src"]), roles.get("time", roles["src"]))
+        needed = ColumnRoles(*ends, types=tuple(name for name in wanted if name in names))
+        bad_rows = BadRows(source.name, options.skip_bad)
+        return RawQueries(source.name, source.read(needed, bad_rows), roles, names, bad_rows)
 
 
 def _assign_query_roles(
@@ -364,24 +315,26 @@ def _as_numbers(column: pa.Array) -> pa.Array:
 
 def parse_ids(column: pa.Array, location: ColumnLocation, any_id: bool) -> pa.Array:
     """Return ids as text, read as those of events; raise FileError if one is missing."""
-    ids = clean_ids(convert_ids(column, location).dictionary_encode(), location, any_id)
+    ids = clean_ids(convert_ids(column, location).dictionary_encode(), any_id).require(location)
     return ids.dictionary_decode().cast(pa.large_string())
 
 
 ID_HEADINGS = {"id", "ids", "node", "nodes", "name", "account", "candidate", "candidates"}
-FIRST_LINE_BYTES = 1 << 16
-BINARY_MAGIC = (b"PAR1", b"ARROW1", b"PK\x03\x04")  # Parquet, Arrow, zip (numpy archives, spreadsheets)
 
 
 def read_id_list(path: Path, options: ReadOptions, origin: Origin) -> pa.Array | None:
     """Read a text file with one id per line, with or without a heading; None if it is not such a list."""
     delimiter = options.delimiter or ("\t" if path.suffix in (".tsv", ".tab") else ",")
     try:
-        if not path.is_file() or _has_several_columns(path, options.encoding, delimiter):
+        head = read_text_head(path, options) if path.is_file() else None
+        # a large table is not read for that
+        if head is None or any(
+            len(row) > 1 for row in csv_reader(head.splitlines()[:1], delimiter=delimiter)
+        ):
             return None
         text = path.read_bytes().decode(options.encoding).removeprefix("\ufeff")
         rows = [row for row in csv_reader(text.splitlines(), delimiter=delimiter) if row]
-    except (OSError, LookupError, ValueError, TypeError, CsvError):
+    except (OSError, LookupError, ValueError, TypeError, CsvError, DygError):
         return None  # the caller then reads it as a table, which reports what is wrong
     if not rows or any(len(row) > 1 for row in rows):
         return None
@@ -393,35 +346,14 @@ def read_id_list(path: Path, options: ReadOptions, origin: Origin) -> pa.Array |
     return parse_ids(pa.array([row[0] for row in ids]), ColumnLocation(str(path), first, 0), options.any_id)
 
 
-def _has_several_columns(path: Path, encoding: str, delimiter: str) -> bool:
-    """Return whether the file is binary or its first line has several columns; a large table is not read for that."""
-    with path.open("rb") as file:
-        start = file.read(FIRST_LINE_BYTES)
-    lines = start.decode(encoding, "ignore").splitlines()
-    return start.startswith(BINARY_MAGIC) or any(
-        len(row) > 1 for row in csv_reader(lines[:1], delimiter=delimiter)
-    )
-
-
 def read_ids(path: Path, options: ReadOptions, origin: Origin) -> pa.Array:
     """Read a list of ids, or the destinations of a table."""
     ids = read_id_list(path, options, origin)
     if ids is not None:
         return ids
-    format = detect_format(path, options)
-    if format == "npz":
-        raise FileError(
-            f"{path} holds arrays, not ids; give a CSV or Parquet file, or one id per line",
-            code="unsupported-file",
-        )
-    if format in COLUMNAR_FORMATS:
-        table = read_columns(path, format, lambda names: [_find_destinations(path, names, options, origin)])
-        name, column = table.column_names[0], table.column(0)
-    else:
-        header = read_header(path, options)
-        name = _find_destinations(path, header.names, options, origin)
-        batches = iter_csv_batches(path, header, ColumnRoles(name, name, name), options)
-        column = pa.Table.from_batches(batches)[name]
+    with open_source(path, options) as source:
+        name = _find_destinations(path, source.names, options, origin)
+        column = source.read(ColumnRoles(name, name, name), BadRows(source.name, None))[name]
     if not len(column):
         raise FileError(f"{path} has no rows; give at least one id", code="no-rows")
     return parse_ids(column.combine_chunks(), ColumnLocation(str(path), name, 0), options.any_id)

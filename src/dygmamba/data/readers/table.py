@@ -1,14 +1,14 @@
 """From batches of Arrow columns to a dataset: shared by the readers of files and of in-memory tables.
 
-A batch is parsed at once if all its rows are good, otherwise without the bad ones. Parsed rows stay in memory while
-they are few; beyond `ReadOptions.memory` they are written to disk in runs that are sorted by time and merged at the
-end. Node ids always stay in memory, each once.
+Every column of a batch is parsed once, with a mask of its bad rows; rows that are bad in one of them are dropped or
+refused here and nowhere else. Parsed rows stay in memory while they are few; beyond `ReadOptions.memory` they are
+written to disk in runs that are sorted by time and merged at the end. Node ids always stay in memory, each once.
 """
 
 # pyarrow.compute creates its functions at import, where pyright cannot see them
 # pyright: reportAttributeAccessIssue=false
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,9 +24,17 @@ from dygmamba.data.events.ids import NodeIds, NodeNumbering
 from dygmamba.data.events.origin import Origin
 from dygmamba.data.readers.labels import LabelParser
 from dygmamba.data.readers.options import ColumnRoles, ReadOptions
-from dygmamba.data.readers.other_columns import OtherColumns
+from dygmamba.data.readers.other_columns import OtherColumns, TextKind
+from dygmamba.data.readers.text import undecodable_error
 from dygmamba.data.readers.times import TimeParser, choose_time_parser
-from dygmamba.data.readers.values import BadRows, BadValueError, ColumnLocation, is_text_type
+from dygmamba.data.readers.values import (
+    BadRows,
+    ColumnLocation,
+    Parsed,
+    find_bad_rows,
+    find_nulls,
+    is_text_type,
+)
 
 if TYPE_CHECKING:  # torch is imported only after a file was read: errors in a file are reported at once
     from dygmamba.data.storage.dataset import Dataset
@@ -44,67 +52,26 @@ class BatchColumns:
     time: np.ndarray
     edge: np.ndarray
     codes: np.ndarray
-    label: np.ndarray | None
+    label: np.ndarray | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class BatchReader:
-    """Parser of batches; raises `BadValueError` if a row is bad."""
+def clean_ids(ids: pa.DictionaryArray, any_id: bool) -> Parsed:
+    """Strip whitespace from the ids of a batch; a missing one is bad (see `id_values`)."""
+    bad, pool = find_nulls(ids), ids.dictionary
+    if is_text_type(pool.type):
+        pool = pc.utf8_trim_whitespace(pool)
+        words = pa.array(MISSING_ID_WORDS[:1] if any_id else MISSING_ID_WORDS, pool.type)
+        missing = pc.indices_nonzero(pc.is_in(pc.utf8_lower(pool), value_set=words))
+        if len(missing):
+            is_missing = pc.is_in(ids.indices, value_set=missing.cast(ids.indices.type))
+            bad = bad | is_missing.to_numpy(zero_copy_only=False)
+        ids = pa.DictionaryArray.from_arrays(ids.indices, pool)
 
-    path: Path | str
-    roles: ColumnRoles
-    options: ReadOptions
-    time_parser: TimeParser
-    others: OtherColumns
-    label_parser: LabelParser
-    first_row: int
+    def explain(row: int) -> tuple[str, str]:
+        written = ids[row].as_py()
+        return "is empty" if written is None else describe_missing_id(written), MISSING_ID_HINT
 
-    def read(self, batch: pa.RecordBatch) -> BatchColumns:
-        roles, fill, any_id = self.roles, self.options.fill, self.options.any_id
-        src, dst = (
-            clean_ids(batch.column(name), self._locate(name), any_id) for name in (roles.src, roles.dst)
-        )
-        time = self.time_parser.parse(batch.column(roles.time), self._locate(roles.time))
-        label = None
-        if roles.label is not None:
-            column = batch.column(roles.label)
-            label = self.label_parser.parse(column, self._locate(roles.label), fill, self.options.decimal)
-        return BatchColumns(src, dst, time, *self.others.read(batch, self._locate), label)
-
-    def _locate(self, column: str) -> ColumnLocation:
-        return ColumnLocation(str(self.path), column, self.first_row)
-
-
-def drop_bad_rows(reader: BatchReader, batch: pa.RecordBatch, bad_rows: BadRows) -> pa.RecordBatch:
-    """Return the good rows and add the others to `bad_rows`."""
-    readable = bad_rows.find_good_rows(
-        batch.num_rows, lambda start, stop: reader.read(batch.slice(start, stop - start)), reader.first_row
-    )
-    good = batch.filter(pa.array(readable))
-    # encode the ids again: those that only bad rows had must not become nodes
-    for name in {reader.roles.src, reader.roles.dst}:
-        ids = good.column(name).dictionary_decode().dictionary_encode()
-        good = good.set_column(good.schema.get_field_index(name), name, ids)
-    return good
-
-
-def clean_ids(ids: pa.DictionaryArray, location: ColumnLocation, any_id: bool) -> pa.DictionaryArray:
-    """Strip whitespace from the ids of a batch; raise `BadValueError` if one is missing (see `id_values`)."""
-    if ids.null_count:
-        row = pc.index(pc.is_null(ids), True).as_py()
-        raise location.bad_value(row, "is empty", MISSING_ID_HINT)
-    if not is_text_type(ids.dictionary.type):
-        return ids
-    pool = pc.utf8_trim_whitespace(ids.dictionary)
-    words = pa.array(MISSING_ID_WORDS[:1] if any_id else MISSING_ID_WORDS, pool.type)
-    missing = pc.indices_nonzero(pc.is_in(pc.utf8_lower(pool), value_set=words))
-    if len(missing):
-        bad = pc.is_in(ids.indices, value_set=missing.cast(ids.indices.type))
-        row = pc.index(bad, True).as_py()
-        if row >= 0:  # a dictionary may hold words that no row of this batch uses
-            written = pool[ids.indices[row].as_py()].as_py()
-            raise location.bad_value(row, describe_missing_id(written), MISSING_ID_HINT)
-    return pa.DictionaryArray.from_arrays(ids.indices, pool)
+    return Parsed(ids, bad, explain)
 
 
 MEMORY_FRACTION = 8  # buffered rows take 1/8 of the memory at most: joining, sorting and writing copy them
@@ -115,6 +82,7 @@ class EventColumns:
     """The events of a file; a missing label or node feature table is None.
 
     `out_of_order` counts the rows that were out of order before sorting; None: the rows are in file order, unsorted.
+    `row` is the row of each event in the file if they were sorted on the way and the caller keeps it; None: file order.
     """
 
     src: np.ndarray
@@ -126,6 +94,11 @@ class EventColumns:
     out_of_order: int | None = None
     codes: np.ndarray | None = None
     categories: tuple[Category, ...] = ()
+    row: np.ndarray | None = None
+
+    def sort_like(self, values: np.ndarray) -> np.ndarray:
+        """Return values of another file with one per row, in the order of these events."""
+        return values if self.row is None else values[self.row]
 
 
 @dataclass(slots=True)
@@ -156,8 +129,8 @@ class _RowBuffer:
 class RowCollector:
     """Collects all good rows of one file, in memory or, if they are too many, in sorted runs on disk."""
 
-    def __init__(self, options: ReadOptions) -> None:
-        self._options = options
+    def __init__(self, options: ReadOptions, keep_rows: bool = False) -> None:
+        self._options, self._keep_rows = options, keep_rows
         self._numbering, self._buffer = NodeNumbering(options.bipartite), _RowBuffer()
         self._disk: dict[str, ScratchColumn] = {}
         self._runs: list[int] = [0]  # first row of each run on disk, and the end of the last one
@@ -185,7 +158,8 @@ class RowCollector:
         self._disk = self._merge_runs(node_of)
         rows = {name: column.mapped().numpy() for name, column in self._disk.items()}
         columns = (rows["src"], rows["dst"], rows["time"], rows["edge"], rows.get("label"))
-        return EventColumns(*columns, out_of_order=self._out_of_order, codes=rows["codes"]), ids
+        columns = EventColumns(*columns, out_of_order=self._out_of_order, codes=rows["codes"])
+        return replace(columns, row=rows.get("row") if self._out_of_order else None), ids
 
     def _spill(self) -> None:
         """Write the buffered rows to disk as a run that is sorted by time."""
@@ -193,7 +167,9 @@ class RowCollector:
 
         rows = self._buffer.concatenate(self._numbering)
         self._buffer = _RowBuffer()
-        time = rows["time"]
+        time, start = rows["time"], self._runs[-1]
+        if self._keep_rows:
+            rows["row"] = np.arange(start, start + len(time))
         latest = np.maximum.accumulate(np.maximum(time, self._latest))
         out_of_order = int((time < latest).sum())
         self._out_of_order, self._latest = self._out_of_order + out_of_order, latest[-1]
@@ -202,7 +178,7 @@ class RowCollector:
             if name not in self._disk:
                 self._disk[name] = ScratchColumn(self._folder, column.dtype, column.shape[1:])
             self._disk[name].append(column if order is None else column[order])
-        self._runs.append(self._runs[-1] + len(time))
+        self._runs.append(start + len(time))
 
     def _merge_runs(self, node_of: dict[str, np.ndarray]) -> dict[str, "ScratchColumn"]:
         """Merge the runs by time and replace provisional by final node numbers.
@@ -243,44 +219,106 @@ CHECK_ROWS = 1 << 16  # rows checked for NaN at a time
 DEFAULT_NAME = "data"  # name of a dataset that was not read from a file
 
 
-@dataclass(slots=True)
-class _ReadState:
-    """Rows read so far, and how times and labels are parsed, known from the first batch on."""
+class RowReader:
+    """Reads the rows of one table: parses each column of a batch once, and leaves out the bad rows."""
 
-    others: OtherColumns
-    time_parser: TimeParser | None = None
-    label_parser: LabelParser = field(default_factory=LabelParser)
-    rows: int = 0
+    def __init__(
+        self,
+        path: Path | str,
+        roles: ColumnRoles,
+        options: ReadOptions,
+        kinds: Mapping[str, TextKind] | None = None,
+    ) -> None:
+        self._source, self._roles, self._options = str(path), roles, options
+        self.bad_rows = BadRows(self._source, options.skip_bad)
+        self.others = OtherColumns(roles, options.fill, options.decimal, keep_numeric=True, kinds=kinds)
+        self.label_parser = LabelParser()
+        self.time_parser: TimeParser | None = None  # chosen by the first batch
+        self._rows = 0
+
+    def read(self, batch: pa.RecordBatch) -> BatchColumns | None:
+        """Parse a batch; None if it has no good row."""
+        if not batch.num_rows:
+            return None
+        positions = np.arange(self._rows, self._rows + batch.num_rows)
+        self._rows += batch.num_rows
+        ends, chosen = self._parse_ends(batch), self.others.parse_chosen(batch, self._locate)
+        named = [(getattr(self._roles, role), column) for role, column in ends.items()]
+        found = find_bad_rows([*named, *chosen.items()], len(batch))
+        if found.bad.any():
+            self.bad_rows.add_bad_values(positions, found)
+            good = ~found.bad
+            batch, positions = batch.filter(pa.array(good)), positions[good]
+            ends, chosen = ({k: column.keep(good) for k, column in part.items()} for part in (ends, chosen))
+        if not batch.num_rows:
+            return None
+        edge, codes, found = self.others.read(batch, chosen, self._locate, positions)
+        if found.bad.any():
+            self.bad_rows.add_bad_values(positions, found, certain=False)
+            ends = {role: column.keep(~found.bad) for role, column in ends.items()}
+        values = {role: column.values for role, column in ends.items()}
+        if self._roles.label is not None:
+            values["label"] = self.label_parser.encode(values["label"], self._locate(self._roles.label))
+        return BatchColumns(**values, edge=edge, codes=codes) if len(edge) else None
+
+    def _parse_ends(self, batch: pa.RecordBatch) -> dict[str, Parsed]:
+        """Parse sources, destinations, times and labels, by role."""
+        roles, options = self._roles, self._options
+        src, dst = (clean_ids(batch.column(name), options.any_id) for name in (roles.src, roles.dst))
+        time, location = batch.column(roles.time), self._locate(roles.time)
+        if self.time_parser is None:
+            self.time_parser = choose_time_parser(
+                time,
+                options.time_unit,
+                location,
+                time_format=options.time_format,
+                order=options.date_order,
+                guess=True,
+            )
+        ends = {"src": src, "dst": dst, "time": self.time_parser.parse(time, location)}
+        if roles.label is not None:
+            column, location = batch.column(roles.label), self._locate(roles.label)
+            ends["label"] = self.label_parser.parse(column, location, options.fill, options.decimal)
+        return ends
+
+    def _locate(self, column: str) -> ColumnLocation:
+        return ColumnLocation(self._source, column, 0)
+
+
+# opens the batches of a table with the columns of some roles; rows without the right columns go to `BadRows`
+OpenBatches = Callable[[BadRows], Iterable[pa.RecordBatch]]
 
 
 def read_table(
     path: Path | str,
     format: str,
-    batches: Iterator[pa.RecordBatch],
+    open_batches: OpenBatches,
     roles: ColumnRoles,
     options: ReadOptions,
-    bad_rows: BadRows | None = None,
+    keep_rows: bool = False,
 ) -> tuple[EventColumns, NodeIds, Origin]:
     """Read a table with one event per row, in file order unless it had to be sorted on disk.
 
     Args:
         path: the file, or a few words for a table that has none.
         format: recorded in the origin.
-        batches: the columns of `roles`; src and dst are dictionary-encoded.
+        open_batches: opens the columns of `roles`; src and dst are dictionary-encoded. The table is read a second time
+            if its later rows show that a column is not what the first ones look like.
         roles: which column is what.
         options: how to parse values.
-        bad_rows: receives rows that cannot be read.
+        keep_rows: whether other files have values by row, so that events that were sorted must remember theirs.
     """
-    bad_rows = BadRows(str(path), options.skip_bad) if bad_rows is None else bad_rows
-    collector = RowCollector(options)
-    state = _ReadState(OtherColumns(roles, options.fill, options.decimal, bad_rows))
-    for batch in batches:
-        parsed = _read_batch(state, path, batch, roles, options, bad_rows)
-        if parsed is not None:
-            collector.add(parsed)
+    collector = RowCollector(options, keep_rows)
+    reader = _read_rows(path, open_batches, roles, options, collector)
+    if kinds := reader.others.revise_kinds():
+        collector = RowCollector(options, keep_rows)
+        reader = _read_rows(path, open_batches, roles, options, collector, kinds)
+    bad_rows, others, time_parser = reader.bad_rows, reader.others, reader.time_parser
     bad_rows.raise_unless_skipped()
-    state.others.check_bad_cells(state.rows)
-    if not collector or state.time_parser is None:
+    others.raise_for_bad_cells(bad_rows)
+    if not collector or time_parser is None:
+        if isinstance(path, Path) and bad_rows.are_undecodable:
+            raise undecodable_error(path, options.encoding, options.skip_bad)
         problem = (
             f"no row that can be read ({bad_rows.summarize()})"
             if bad_rows.count
@@ -288,9 +326,9 @@ def read_table(
         )
         raise FileError(f"{path} has {problem}; give at least one event", code="no-rows")
     columns, ids = collector.finish()
-    columns = _finish_other_columns(columns, state.others)
-    columns = replace(columns, label=state.label_parser.finish(columns.label))
-    unused = state.others.list_unused()
+    columns = _finish_other_columns(columns, others)
+    columns = replace(columns, label=reader.label_parser.finish(columns.label))
+    unused = others.list_unused()
     origin = Origin(
         file=path.name if isinstance(path, Path) else "",
         format=format,
@@ -298,19 +336,41 @@ def read_table(
         dst=roles.dst,
         time=roles.time,
         label=roles.label or "",
-        classes=state.label_parser.classes,
-        features=tuple(state.others.numeric[k] for k in state.others.kept_numeric),
+        classes=reader.label_parser.classes,
+        features=tuple(others.numeric[k] for k in others.kept_numeric),
         types=tuple(category.name for category in columns.categories),
-        decimal="," if {*state.others.marks.values()} - {None} == {","} else "",
+        decimal="," if {*others.marks.values()} - {None} == {","} else "",
         unused_columns=tuple(unused),
         unused_reasons=tuple(unused.values()),
-        time_unit="s" if state.time_parser.is_unix_time else "",
-        time_origin="1970-01-01T00:00:00Z" if state.time_parser.is_unix_time else "",
+        time_unit="s" if time_parser.is_unix_time else "",
+        time_origin="1970-01-01T00:00:00Z" if time_parser.is_unix_time else "",
         skipped=bad_rows.count,
         skipped_first=tuple(map(str, bad_rows.first)),
-        **state.time_parser.describe(),
+        **time_parser.describe(),
     )
     return columns, ids, origin
+
+
+def _read_rows(
+    path: Path | str,
+    open_batches: OpenBatches,
+    roles: ColumnRoles,
+    options: ReadOptions,
+    collector: RowCollector,
+    kinds: Mapping[str, TextKind] | None = None,
+) -> RowReader:
+    """Collect all good rows, once."""
+    reader = RowReader(path, roles, options, kinds)
+    try:
+        for batch in open_batches(reader.bad_rows):
+            if (columns := reader.read(batch)) is not None:
+                collector.add(columns)
+    except FileError as error:
+        is_encoding = error.code == "mostly-bad-rows" and reader.bad_rows.are_undecodable
+        if isinstance(path, Path) and is_encoding:
+            raise undecodable_error(path, options.encoding, options.skip_bad) from error
+        raise
+    return reader
 
 
 def _finish_other_columns(columns: EventColumns, others: OtherColumns) -> EventColumns:
@@ -393,34 +453,3 @@ def drop_zero_columns(columns: EventColumns) -> EventColumns:
         node=None if columns.node is None else drop_if_zero(columns.node),
         label=columns.label if columns.label is not None and bool(columns.label.any()) else None,
     )
-
-
-def _read_batch(
-    state: _ReadState,
-    path: Path | str,
-    batch: pa.RecordBatch,
-    roles: ColumnRoles,
-    options: ReadOptions,
-    bad_rows: BadRows,
-) -> BatchColumns | None:
-    """Parse a batch, without its bad rows if there are any; None if no row is left."""
-    if not batch.num_rows:
-        return None
-    if state.time_parser is None:
-        state.time_parser = choose_time_parser(
-            batch.column(roles.time),
-            options.time_unit,
-            ColumnLocation(str(path), roles.time, 0),
-            time_format=options.time_format,
-            order=options.date_order,
-            guess=True,
-        )
-    parsers = (state.time_parser, state.others, state.label_parser)
-    reader = BatchReader(path, roles, options, *parsers, state.rows)
-    state.others.begin_batch(batch, state.rows)
-    state.rows += batch.num_rows
-    try:
-        return reader.read(batch)
-    except BadValueError:
-        good = drop_bad_rows(reader, batch, bad_rows)
-        return reader.read(good) if good.num_rows else None

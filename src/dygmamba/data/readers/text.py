@@ -170,7 +170,9 @@ def undecodable_error(path: Path, encoding: str, skip_bad: bool | None) -> FileE
     """
     advice = "convert it to UTF-8 with iconv"
     if skip_bad is not None:
-        advice = f"read it with `encoding='latin-1'`, {advice}, or leave out such rows with `skip_bad=True`"
+        likely = guess_encoding(path)
+        read, skip = f"read it with `encoding='{likely}'`", "leave out such rows with `skip_bad=True`"
+        advice = f"{read} or {advice}" if skip_bad else f"{read}, {advice}, or {skip}"
     decoder = create_decoder(encoding)
     offset, lines = 0, 1
     with open_decompressed(path) as stream:
@@ -191,6 +193,25 @@ def undecodable_error(path: Path, encoding: str, skip_bad: bool | None) -> FileE
             if not block:
                 return FileError(f"{path} is not {encoding}; {advice}", code="wrong-encoding")
             offset, lines = offset + len(block), lines + block.count(b"\n")
+
+
+def guess_encoding(path: Path) -> str:
+    """Guess the encoding of text that is not UTF-8, by the bytes beyond ASCII at its beginning.
+
+    In Cyrillic they make up words of high bytes, Japanese has kana, Chinese pairs of bytes; in western languages they
+    stand alone.
+    """
+    with open_decompressed(path) as stream:
+        start = stream.read(HEAD_BYTES)
+    runs = re.findall(rb"[\x80-\xff]+", start)
+    letters = b"".join(runs)
+    if len(letters) >= 3 * len(runs) and sum(byte >= 0xC0 for byte in letters) > 0.9 * len(letters):
+        return "cp1251"
+    if len(re.findall("[\u3040-\u30ff]", start.decode("shift_jis", "ignore"))) > 0.1 * len(letters):
+        return "shift_jis"
+    if letters and min(letters) > 0xA0 and all(len(run) % 2 == 0 for run in runs):
+        return "gb18030"
+    return "cp1252" if any(byte < 0xA0 for byte in letters) else "latin-1"
 
 
 UNDECODABLE_MARK = "\ufffd"  # replaces a whole line that cannot be decoded

@@ -234,7 +234,7 @@ def _read_known_layout(
     features = tuple(header.names[position] for position in layout.features)
     roles = ColumnRoles(header.names[1], header.names[2], header.names[0], features)
     options = replace(options, bipartite=layout.bipartite)
-    columns, ids, origin = read_csv_rows(table, TGB_FORMAT, header, roles, options)
+    columns, ids, origin = read_csv_rows(table, TGB_FORMAT, header, roles, options, keep_rows=True)
     edge = layout.transform(columns.edge)
     if layout.texts:
         # py-tgb drops an aircraft type that is too long, but cuts a callsign
@@ -246,6 +246,7 @@ def _read_known_layout(
         )
         if len(edge) != len(columns.src):
             raise FileError(f"{table} has rows that cannot be read; copy it again", code="file-damaged")
+        edge = columns.sort_like(edge)
     columns = replace(columns, edge=np.ascontiguousarray(edge, np.float32))
     if not layout.bipartite:
         columns, ids = number_by_appearance(columns, ids)
@@ -261,8 +262,9 @@ def _letter_feature_names(positions: tuple[int, ...], names: tuple[str, ...]) ->
 
 
 def number_by_appearance(columns: EventColumns, ids: NodeIds) -> tuple[EventColumns, NodeIds]:
-    """Number nodes by their first appearance, row by row, a source before its destination."""
-    nodes = np.column_stack([columns.src, columns.dst]).ravel()
+    """Number nodes by their first appearance in the file, row by row, a source before its destination."""
+    nodes = np.column_stack([columns.src, columns.dst])
+    nodes = (nodes if columns.row is None else nodes[np.argsort(columns.row)]).ravel()
     first = np.empty(len(ids), np.int64)
     # assigned from the last row to the first, so that the earliest position of a node remains
     first[nodes[::-1]] = np.arange(len(nodes) - 1, -1, -1)
@@ -283,18 +285,19 @@ def read_tgb_seq(path: Path, options: ReadOptions) -> "Dataset":
     columns, origin = read_split_table(table, options)
     edge, node = (read_matrix(find_companion(table, f"{kind}_feat")) for kind in ("edge", "node"))
     ids = build_numbered_ids(table, columns.src, columns.dst, node)
-    columns = replace(columns, edge=columns.edge[:, :0] if edge is None else edge, label=None, node=node)
-    if len(columns.edge) != len(columns.src):
+    if edge is not None and len(edge) != len(columns.src):
         raise FileError(
-            f"{find_companion(table, 'edge_feat')} has {len(columns.edge):,} rows for {len(columns.src):,} events; "
+            f"{find_companion(table, 'edge_feat')} has {len(edge):,} rows for {len(columns.src):,} events; "
             "fetch both again",
             code="row-count-differs",
         )
+    edge = columns.edge[:, :0] if edge is None else columns.sort_like(edge)
+    columns = replace(columns, edge=edge, label=None, node=node)
     return build_dataset(table, columns, ids, replace(origin, label=""))
 
 
 def read_split_table(table: Path, options: ReadOptions) -> tuple[EventColumns, Origin]:
-    """Read a TGB-Seq table in file order, with the split of each event as its label."""
+    """Read a TGB-Seq table, with the split of each event as its label."""
     header = read_header(table, replace(options, header=True))
     if SPLIT_COLUMN not in header.names:
         raise FileError(
@@ -303,7 +306,7 @@ def read_split_table(table: Path, options: ReadOptions) -> tuple[EventColumns, O
         )
     roles = ColumnRoles("src", "dst", "time", (), SPLIT_COLUMN)
     columns, ids, origin = read_csv_rows(
-        table, TGB_SEQ_FORMAT, header, roles, replace(options, bipartite=False)
+        table, TGB_SEQ_FORMAT, header, roles, replace(options, bipartite=False), keep_rows=True
     )
     if ids.kind != "int":
         raise FileError(

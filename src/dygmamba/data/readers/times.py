@@ -11,6 +11,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -22,9 +23,10 @@ from dygmamba.data.events.times import EPOCH_RANGE, to_utc_date
 from dygmamba.data.readers.options import TIME_UNITS
 from dygmamba.data.readers.values import (
     NUMBER_PATTERN,
-    BadValueError,
     ColumnLocation,
-    find_first_failure,
+    Parsed,
+    cast_each,
+    find_nulls,
     is_real_type,
     is_text_type,
     quote_value,
@@ -145,23 +147,39 @@ def suggest_time_format(text: str, order: str) -> str:
     return f"{days}{time[1]}{hours}{tail}" + (time[4] or "")[:-2] + ("%p" if time[4] else "")
 
 
-def parse_formatted_dates(text: pa.Array, time_format: str) -> np.ndarray | None:
-    """Parse dates in one format as seconds since 1970; None if one of them does not match it."""
+def parse_each_timestamp(text: pa.Array, zone: str | None) -> tuple[np.ndarray, np.ndarray]:
+    """Parse ISO dates as seconds since 1970; return them, and a mask of those that are no dates."""
+    whole = parse_timestamps(text, zone)
+    if whole is not None:
+        return whole, np.zeros(len(text), bool)
+    seconds, bad = np.zeros(len(text)), np.ones(len(text), bool)
+    for unit in ("us", "ns"):
+        rows = np.flatnonzero(bad)
+        timestamps, failed = cast_each(text.take(pa.array(rows)), pa.timestamp(unit, zone))
+        ticks = pc.fill_null(timestamps.cast(pa.int64()), 0)
+        seconds[rows], bad[rows] = ticks_to_seconds(ticks, TIME_UNITS[unit]), failed
+    return seconds, bad
+
+
+def parse_formatted_dates(text: pa.Array, time_format: str) -> tuple[np.ndarray, np.ndarray]:
+    """Parse dates in one format as seconds since 1970; return them, and a mask of those that do not match it."""
     pattern = build_format_pattern(time_format)
     if pattern is not None:
-        if not pc.all(pc.match_substring_regex(text, pattern), min_count=0).as_py():
-            return None
         field_order = re.findall(r"\?P<(\w)>", pattern)
         iso = pc.replace_substring_regex(text, pattern, _iso_replacement(field_order))
-        return parse_timestamps(normalize_dates(iso, "ymd"), None)
+        iso = pc.if_else(pc.match_substring_regex(text, pattern), iso, "")
+        return parse_each_timestamp(normalize_dates(iso, "ymd"), None)
     # strptime is slow: parse each distinct date once
     distinct = text.dictionary_encode()
-    try:
-        ticks = [_parse_microseconds(word, time_format) for word in distinct.dictionary.to_pylist()]
-    except (ValueError, OverflowError):
-        return None
+    words = distinct.dictionary.to_pylist()
+    ticks, failed = np.zeros(len(words), np.int64), np.zeros(len(words), bool)
+    for k, word in enumerate(words):
+        try:
+            ticks[k] = _parse_microseconds(word, time_format)
+        except (ValueError, OverflowError):
+            failed[k] = True
     codes = distinct.indices.to_numpy()
-    return ticks_to_seconds(pa.array(np.array(ticks, np.int64)[codes]), TIME_UNITS["us"])
+    return ticks_to_seconds(pa.array(ticks[codes]), TIME_UNITS["us"]), failed[codes]
 
 
 def build_format_pattern(time_format: str) -> str | None:
@@ -209,33 +227,46 @@ class NumberTimeParser:
         clock = f"{self.unit} since 1970" if self.is_unix_time else "numbers"
         return {"clock": clock, "guessed": self.guessed}
 
-    def parse(self, array: pa.Array, location: ColumnLocation) -> np.ndarray:
-        """Return the times as float64; integer ticks are divided exactly, so that no microsecond is lost."""
-        _require_no_nulls(array, location)
-        ticks, written = TIME_UNITS[self.unit], array
+    def parse(self, array: pa.Array, location: ColumnLocation) -> Parsed:
+        """Parse the times as float64; integer ticks are divided exactly, so that no microsecond is lost."""
+        ticks, written, unreadable = TIME_UNITS[self.unit], array, find_nulls(array)
         if is_text_type(array.type):
             written = strip_whitespace(array)
-            numbers = try_cast(written, *((pa.int64(), pa.float64()) if ticks > 1 else (pa.float64(),)))
+            targets = (pa.int64(), pa.float64()) if ticks > 1 else (pa.float64(),)
+            numbers = try_cast(written, *targets)
             if numbers is None:
-                row = find_first_failure(written, lambda part: try_cast(part, pa.float64()) is not None)
-                raise _bad_time_error(location, written, row, "not a number", "write all times alike")
+                _, failed = cast_each(written, pa.float64())
+                unreadable = unreadable | failed
+                numbers = try_cast(
+                    pc.if_else(pa.array(unreadable), pa.scalar(None, written.type), written), *targets
+                )
+                assert numbers is not None
             array = numbers
-        elif not (pa.types.is_integer(array.type) or is_real_type(array.type)):
+        elif not (
+            pa.types.is_integer(array.type) or is_real_type(array.type) or pa.types.is_null(array.type)
+        ):
             raise location.bad_column(
                 f"has type {array.type}, not a time", "give numbers or dates", "column-not-times"
             )
         if ticks > 1 and pa.types.is_integer(array.type):
-            return ticks_to_seconds(array.cast(pa.int64()), ticks)
-        times = _require_finite(array.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False), location)
-        inexact = np.abs(times) > MAX_EXACT_INTEGER
-        if ticks == 0 and not is_real_type(written.type) and inexact.any():
-            row = int(inexact.argmax())
-            raise location.bad_value(
-                row,
-                f"is {written[row]}, too large for an exact 64-bit float",
-                "if it counts nanoseconds since 1970, give `time_unit='ns'` (or 'us' for microseconds)",
-            )
-        return times / max(ticks, 1)
+            times = ticks_to_seconds(pc.fill_null(array.cast(pa.int64()), 0), ticks)
+            return Parsed(times, unreadable, partial(self._explain, written, times, unreadable))
+        times = array.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False)
+        bad = ~np.isfinite(times)
+        if ticks == 0 and not is_real_type(written.type):
+            bad |= np.abs(times) > MAX_EXACT_INTEGER
+        return Parsed(times / max(ticks, 1), bad, partial(self._explain, written, times, unreadable))
+
+    @staticmethod
+    def _explain(written: pa.Array, times: np.ndarray, unreadable: np.ndarray, row: int) -> tuple[str, str]:
+        if unreadable[row]:
+            return _explain_bad_time(written, row, "not a number", "write all times alike")
+        if not np.isfinite(times[row]):
+            return f"is {times[row]}, not a finite time", MISSING_TIME_HINT
+        return (
+            f"is {written[row]}, too large for an exact 64-bit float",
+            "if it counts nanoseconds since 1970, give `time_unit='ns'` (or 'us' for microseconds)",
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,11 +281,10 @@ class DateParser:
         zone = "mixed" if len(self.zones) > 1 else next(iter(self.zones), "none")
         return {"clock": "dates", "order": self.order, "zone": zone}
 
-    def parse(self, array: pa.Array, location: ColumnLocation) -> np.ndarray:
-        """Return seconds since 1970-01-01 UTC as float64, exact to the microsecond."""
-        _require_no_nulls(array, location)
+    def parse(self, array: pa.Array, location: ColumnLocation) -> Parsed:
+        """Parse dates as seconds since 1970-01-01 UTC in float64, exact to the microsecond."""
         if is_text_type(array.type):
-            return self._parse_text(strip_whitespace(array), location)
+            return self._parse_text(pc.fill_null(strip_whitespace(array), ""))
         if pa.types.is_date(array.type):
             array = array.cast(pa.timestamp("ms"))
         elif not pa.types.is_timestamp(array.type):
@@ -262,32 +292,36 @@ class DateParser:
                 f"has type {array.type}, not a date", "give numbers or dates", "column-not-times"
             )
         self.zones.add("none" if array.type.tz is None else "given")
-        return ticks_to_seconds(array.cast(pa.int64()), TIME_UNITS[array.type.unit])
+        seconds = ticks_to_seconds(pc.fill_null(array.cast(pa.int64()), 0), TIME_UNITS[array.type.unit])
+        return Parsed(seconds, find_nulls(array), lambda _: ("is empty", MISSING_TIME_HINT))
 
-    def _parse_text(self, written: pa.Array, location: ColumnLocation) -> np.ndarray:
+    def _parse_text(self, written: pa.Array) -> Parsed:
+        def explain(row: int) -> tuple[str, str]:
+            if wrong_hour[row]:
+                problem, advice = "but an hour with AM or PM is 1 to 12", "correct it"
+            else:
+                problem, advice = "not a date", "write dates like 2024-05-31T12:00:00Z, or give `time_format`"
+            return _explain_bad_time(written, row, problem, advice)
+
         text = written if self.order == "ymd" else normalize_dates(written, self.order)
+        bad, wrong_hour = np.zeros(len(text), bool), np.zeros(len(text), bool)
         # nearly always all values have a zone or none has, in a spelling that Arrow parses directly
         for zone, kind in ((None, "none"), ("UTC", "given")):
             seconds = parse_timestamps(text, zone)
             if seconds is not None:
                 self.zones.add(kind)
-                return seconds
+                return Parsed(seconds, bad, explain)
         bare, am_pm = split_am_pm(normalize_dates(written, self.order))
         text = normalize_dates(bare, "ymd")
         zoned = pc.match_substring_regex(text, ZONE_PATTERN)
-        seconds = np.empty(len(text), np.float64)
+        seconds = np.zeros(len(text), np.float64)
         for zone, kind, mask in (("UTC", "given", zoned), (None, "none", pc.invert(zoned))):
-            part, rows = text.filter(mask), np.flatnonzero(mask.to_numpy(zero_copy_only=False))
-            parsed = parse_timestamps(part, zone)
-            if parsed is None:
-                row = int(
-                    rows[find_first_failure(part, lambda few, z=zone: parse_timestamps(few, z) is not None)]
-                )
-                advice = "write dates like 2024-05-31T12:00:00Z, or give `time_format`"
-                raise _bad_time_error(location, written, row, "not a date", advice)
-            seconds[rows] = parsed
-            self.zones.update({kind} if len(rows) else ())
-        return seconds if am_pm is None else _apply_am_pm(seconds, am_pm, location, written)
+            rows = np.flatnonzero(mask.to_numpy(zero_copy_only=False))
+            seconds[rows], bad[rows] = parse_each_timestamp(text.filter(mask), zone)
+            self.zones.update({kind} if not bad[rows].all() else ())
+        if am_pm is not None:
+            seconds, wrong_hour = _apply_am_pm(seconds, np.where(bad, -1, am_pm))
+        return Parsed(seconds, bad | wrong_hour, explain)
 
 
 @dataclass(frozen=True, slots=True)
@@ -302,69 +336,37 @@ class FormatParser:
         zone = "given" if "%z" in self.time_format else "none"
         return {"clock": "dates", "time_format": self.time_format, "zone": zone, "guessed": self.guessed}
 
-    def parse(self, array: pa.Array, location: ColumnLocation) -> np.ndarray:
-        """Return seconds since 1970-01-01 UTC as float64."""
-        _require_no_nulls(array, location)
-        if not (is_text_type(array.type) or pa.types.is_integer(array.type)):
+    def parse(self, array: pa.Array, location: ColumnLocation) -> Parsed:
+        """Parse dates as seconds since 1970-01-01 UTC in float64."""
+        if not (_is_text_or_integer(array) or pa.types.is_null(array.type)):
             raise location.bad_column(
                 f"has type {array.type}, not text", "leave out `time_format`", "option-not-applicable"
             )
-        text = strip_whitespace(array)
-        seconds = parse_formatted_dates(text, self.time_format)
-        if seconds is None:
-            row = find_first_failure(
-                text, lambda part: parse_formatted_dates(part, self.time_format) is not None
-            )
-            raise _bad_time_error(
-                location,
-                text,
-                row,
-                f"not a date like {self.time_format}",
-                "correct it, or check `time_format`",
-            )
-        return seconds
+        text = pc.fill_null(strip_whitespace(array), "")
+        problem, advice = f"not a date like {self.time_format}", "correct it, or check `time_format`"
+        seconds, bad = parse_formatted_dates(text, self.time_format)
+        return Parsed(seconds, bad, lambda row: _explain_bad_time(text, row, problem, advice))
 
 
 TimeParser = NumberTimeParser | DateParser | FormatParser
 
 
-def _apply_am_pm(
-    seconds: np.ndarray, am_pm: np.ndarray, location: ColumnLocation, written: pa.Array
-) -> np.ndarray:
-    """Add twelve hours in the afternoon; 12 AM is midnight."""
+def _apply_am_pm(seconds: np.ndarray, am_pm: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Add twelve hours in the afternoon, 12 AM is midnight; and return a mask of hours that AM and PM do not have."""
     hour = np.floor(seconds % DAY_SECONDS / 3600)
     wrong = (am_pm >= 0) & ((hour < 1) | (hour > 12))
-    if wrong.any():
-        raise _bad_time_error(
-            location, written, int(wrong.argmax()), "but an hour with AM or PM is 1 to 12", "correct it"
-        )
     return (
         seconds
         + DAY_SECONDS / 2 * ((am_pm == 1) & (hour < 12))
-        - DAY_SECONDS / 2 * ((am_pm == 0) & (hour == 12))
+        - DAY_SECONDS / 2 * ((am_pm == 0) & (hour == 12)),
+        wrong,
     )
 
 
-def _require_finite(times: np.ndarray, location: ColumnLocation) -> np.ndarray:
-    bad = ~np.isfinite(times)
-    if bad.any():
-        row = int(bad.argmax())
-        raise location.bad_value(row, f"is {times[row]}, not a finite time", MISSING_TIME_HINT)
-    return times
-
-
-def _bad_time_error(
-    location: ColumnLocation, text: pa.Array, row: int, problem: str, advice: str
-) -> BadValueError:
+def _explain_bad_time(text: pa.Array, row: int, problem: str, advice: str) -> tuple[str, str]:
     if not text[row].as_py():
-        return location.bad_value(row, "is empty", MISSING_TIME_HINT)
-    return location.bad_value(row, f"is {quote_value(text, row)}, {problem}", advice)
-
-
-def _require_no_nulls(array: pa.Array, location: ColumnLocation) -> None:
-    if array.null_count:
-        row = pc.index(pc.is_null(array), True).as_py()
-        raise location.bad_value(row, "is empty", MISSING_TIME_HINT)
+        return "is empty", MISSING_TIME_HINT
+    return f"is {quote_value(text, row)}, {problem}", advice
 
 
 def choose_time_parser(
@@ -456,7 +458,7 @@ def _choose_number_parser(array: pa.Array, texts: list[str], unit: str) -> TimeP
         if (
             compact is not None
             and whole
-            and parse_formatted_dates(pa.array(numbers), compact) is not None
+            and not parse_formatted_dates(pa.array(numbers), compact)[1].any()
             and numbers[0][:2] in ("19", "20")
         ):
             return FormatParser(compact, guessed=True)

@@ -9,8 +9,9 @@ error unless the user skips them (`skip_bad`).
 
 import re
 from bisect import bisect_right, insort
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -32,6 +33,8 @@ NUMERIC_HINT = "leave the column out or turn it into numbers"
 
 
 NO_VALUE = "has no value"
+NOT_TEXT = "is not UTF-8 text"
+CAST_PARTS = 64  # parts of a column in the search for values that cannot be cast
 
 
 class BadValueError(FileError):
@@ -66,68 +69,118 @@ class ColumnLocation:
         return FileError(f"{self.file}: column {self.column!r} {problem}; {advice}", code=code)
 
 
+@dataclass(frozen=True, slots=True)
+class Parsed:
+    """The values of a column, which of its rows are bad, and what is wrong with each of those."""
+
+    values: Any  # a numpy or Arrow array; where a row is bad, anything
+    bad: np.ndarray  # a mask
+    explain: Callable[[int], tuple[str, str]] = lambda _: (
+        "is bad",
+        "correct it",
+    )  # problem and advice of a bad row
+
+    def require(self, location: ColumnLocation) -> Any:
+        """Return the values; raise `BadValueError` for the first bad row."""
+        if self.bad.any():
+            row = int(self.bad.argmax())
+            raise location.bad_value(row, *self.explain(row))
+        return self.values
+
+    def keep(self, rows: np.ndarray) -> "Parsed":
+        """Return some rows, given by a mask; ids that only other rows have are no longer in the dictionary."""
+        if isinstance(self.values, pa.DictionaryArray):
+            values = self.values.filter(pa.array(rows)).dictionary_decode().dictionary_encode()
+        else:
+            values = (
+                self.values[rows]
+                if isinstance(self.values, np.ndarray)
+                else self.values.filter(pa.array(rows))
+            )
+        return Parsed(values, self.bad[rows], self.explain)
+
+
+def find_bad_rows(columns: Sequence[tuple[str, Parsed]], count: int) -> Parsed:
+    """Return which of `count` rows are bad in one of these columns; the first such column is the one to explain."""
+
+    def explain(row: int) -> tuple[str, str]:
+        name, column = next((name, column) for name, column in columns if column.bad[row])
+        problem, advice = column.explain(row)
+        return f"column {name!r} {problem}", advice
+
+    bad = np.zeros(count, bool)
+    for _, column in columns:
+        bad |= column.bad
+    return Parsed(None, bad, explain)
+
+
 def parse_floats(
     array: pa.Array, location: ColumnLocation, fill: float | None, decimal: str | None = None
-) -> np.ndarray:
+) -> Parsed:
     """Parse a feature or label column as finite float32 numbers; booleans count as 0 and 1.
 
     Args:
         array: numbers, booleans or text.
-        location: for error messages.
-        fill: replaces missing values; None: a missing value is an error.
+        location: for the error about a column of another type.
+        fill: replaces missing values; None: a missing value is bad.
         decimal: decimal mark of text, "." or ","; then the other mark may separate thousands. None: plain numbers only.
     """
-    wide = _as_float64(array, location, decimal)
-    missing = np.isnan(wide)
-    if missing.any():
-        if fill is None:
-            row = int(missing.argmax())
-            raise location.bad_value(row, NO_VALUE, "fill it in, or give `fill=VALUE`")
+    wide, unreadable = _as_float64(array, location, decimal)
+    missing = np.isnan(wide) if unreadable is None else np.isnan(wide) & ~unreadable
+    if fill is not None and missing.any():
         wide = np.where(missing, fill, wide)
-    with np.errstate(over="ignore"):  # overflow becomes infinite and is reported below
+    with np.errstate(over="ignore"):  # overflow becomes infinite and is bad
         narrow = wide.astype(np.float32)
-    if not np.isfinite(narrow).all():
-        row = int((~np.isfinite(narrow)).argmax())
-        raise location.bad_value(
-            row, f"is {wide[row]:g}, beyond the range of 32-bit floats", "rescale or replace it"
-        )
-    return narrow
+
+    def explain(row: int) -> tuple[str, str]:
+        if unreadable is not None and unreadable[row]:
+            return explain_bad_number(array[row].as_py().strip(), decimal)
+        if missing[row] and fill is None:
+            return NO_VALUE, "fill it in, or give `fill=VALUE`"
+        return f"is {wide[row]:g}, beyond the range of 32-bit floats", "rescale or replace it"
+
+    return Parsed(narrow, ~np.isfinite(narrow), explain)
 
 
-def _as_float64(array: pa.Array, location: ColumnLocation, decimal: str | None = None) -> np.ndarray:
-    """Convert a column to float64, NaN where a value is missing."""
-    kind = array.type
+def explain_bad_number(text: str, decimal: str | None) -> tuple[str, str]:
+    """Return problem and advice for text that is no finite number with this decimal mark."""
+    if decimal is not None:
+        return f"is {text[:60]!r}, not a number with the decimal mark '{decimal}'", NUMERIC_HINT
+    is_grouped = any(re.match(pattern, text) for pattern in GROUPED_NUMBERS.values())
+    return f"is {text[:60]!r}, not a number", GROUPED_HINT if is_grouped else NUMERIC_HINT
+
+
+def _as_float64(
+    array: pa.Array, location: ColumnLocation, decimal: str | None
+) -> tuple[np.ndarray, np.ndarray | None]:
+    """Convert a column to float64, NaN where a value is missing or no number; and a mask of the latter, if any."""
+    kind, unreadable = array.type, None
     if is_text_type(kind):
-        array = _parse_numbers(strip_whitespace(array), location, decimal)
+        array, unreadable = _parse_numbers(strip_whitespace(array), decimal)
     elif pa.types.is_boolean(kind):
         array = array.cast(pa.uint8())
     elif not (pa.types.is_integer(kind) or is_real_type(kind) or pa.types.is_null(kind)):
         raise location.bad_column(f"has type {kind}, not a number", NUMERIC_HINT, "column-not-numeric")
     wide = array.cast(pa.float64(), safe=False)
-    return pc.fill_null(wide, float("nan")).to_numpy(zero_copy_only=False)
+    return pc.fill_null(wide, float("nan")).to_numpy(zero_copy_only=False), unreadable
 
 
-def _parse_numbers(text: pa.Array, location: ColumnLocation, decimal: str | None = None) -> pa.Array:
+def _parse_numbers(text: pa.Array, decimal: str | None) -> tuple[pa.Array, np.ndarray | None]:
+    """Return numbers, null where a value is missing or no number; and a mask of the latter, if any."""
     numbers = None if decimal == "," else try_cast(text, pa.float64())
     if numbers is not None:
-        return numbers
+        return numbers, None
     # only now look for words such as "NA": nearly all columns are plain numbers
     text = drop_missing_words(text)
     if decimal != ",":
         numbers = try_cast(text, pa.float64(), pa.bool_())
         if numbers is not None:
-            return numbers.cast(pa.float64())
+            return numbers, None
     if decimal is None:
-        row = find_first_failure(text, lambda part: try_cast(part, pa.float64()) is not None)
-        is_grouped = any(re.match(pattern, text[row].as_py()) for pattern in GROUPED_NUMBERS.values())
-        hint = GROUPED_HINT if is_grouped else NUMERIC_HINT
-        raise location.bad_value(row, f"is {quote_value(text, row)}, not a number", hint)
-    fits = pc.match_substring_regex(pc.fill_null(text, "0"), GROUPED_NUMBERS[decimal])
-    if not pc.all(fits).as_py():
-        row = pc.index(fits, False).as_py()
-        problem = f"is {quote_value(text, row)}, not a number with the decimal mark '{decimal}'"
-        raise location.bad_value(row, problem, NUMERIC_HINT)
-    return _remove_grouping(text, decimal).cast(pa.float64())
+        return cast_each(text, pa.float64())
+    fits = pc.fill_null(pc.match_substring_regex(text, GROUPED_NUMBERS[decimal]), True)
+    plain = _remove_grouping(pc.if_else(fits, text, pa.scalar(None, text.type)), decimal)
+    return plain.cast(pa.float64()), ~fits.to_numpy(zero_copy_only=False)
 
 
 def drop_missing_words(text: pa.Array) -> pa.Array:
@@ -191,13 +244,31 @@ def try_cast(array: pa.Array, *targets: pa.DataType) -> pa.Array | None:
     return None
 
 
-def find_first_failure(array: pa.Array, parses: Callable[[pa.Array], bool]) -> int:
-    """Find the first value that does not parse, by bisection; there must be one."""
-    low, high = 0, len(array)
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if parses(array[low:middle]) else (low, middle)
-    return low
+def cast_each(array: pa.Array, target: pa.DataType) -> tuple[pa.Array, np.ndarray]:
+    """Cast to a type; return the values, null where one cannot be cast, and a mask of those."""
+    whole = try_cast(array, target)
+    if whole is not None:
+        return whole, np.zeros(len(array), bool)
+    distinct = array.dictionary_encode()
+    values, failed = _cast_parts(distinct.dictionary, target)
+    code = pc.fill_null(distinct.indices, 0).to_numpy(zero_copy_only=False)
+    return values.take(distinct.indices), failed[code] & ~find_nulls(array)
+
+
+def _cast_parts(array: pa.Array, target: pa.DataType) -> tuple[pa.Array, np.ndarray]:
+    """Cast part by part, smaller and smaller ones: Arrow does not say which values it could not cast."""
+    whole = try_cast(array, target)
+    if whole is not None or len(array) == 1:
+        return (
+            (pa.nulls(1, target), np.ones(1, bool)) if whole is None else (whole, np.zeros(len(array), bool))
+        )
+    size = -(-len(array) // CAST_PARTS)
+    parts = [_cast_parts(array[start : start + size], target) for start in range(0, len(array), size)]
+    return pa.concat_arrays([part for part, _ in parts]), np.concatenate([failed for _, failed in parts])
+
+
+def find_nulls(array: pa.Array) -> np.ndarray:
+    return array.is_null().to_numpy(zero_copy_only=False)
 
 
 def quote_value(text: pa.Array, row: int) -> str:
@@ -229,6 +300,7 @@ class BadRows:
     source: str
     skip: bool | None  # None: the user has no option for it, so that messages do not name it
     count: int = 0
+    certain: int = 0  # of these, rows that are bad however the file goes on
     first: list[BadRow] = field(default_factory=list)
     rows_read: int = 0  # good and bad
     # of each malformed row, its number minus how many malformed rows came before it
@@ -237,62 +309,55 @@ class BadRows:
     def add_malformed(self, row: int, problem: str, advice: str = "correct it") -> None:
         """Add a row without the right columns. It is in no batch, so later rows have higher numbers."""
         self._malformed.append(row - len(self._malformed))
-        self._add(BadRow(row, problem, advice))
+        self._show(BadRow(row, problem, advice))
+        self.count, self.certain, self.rows_read = self.count + 1, self.certain + 1, max(self.rows_read, row)
+        self._check()
 
-    def add_bad_value(self, position: int, problem: str, advice: str) -> None:
-        """Add a row with a bad value; `position` counts well-formed rows only, from 0."""
-        self._add(BadRow(self.number_row(position), problem, advice))
-
-    def find_good_rows(self, count: int, read: Callable[[int, int], object], first: int = 0) -> np.ndarray:
-        """Return which of `count` rows can be read, and add the others.
-
-        They are found by bisection, so that a few bad rows cost little.
+    def add_bad_values(self, positions: np.ndarray, found: Parsed, *, certain: bool = True) -> None:
+        """Add the rows that are bad in `found`.
 
         Args:
-            count: Number of rows.
-            read: Reads the rows from a start to a stop; raises BadValueError if it cannot.
-            first: Position of the first row.
+            positions: Of all rows of `found`, among well-formed rows only, from 0.
+            found: Which are bad, and why.
+            certain: Whether they are bad however the file goes on; only those can end the reading early.
         """
-        good = np.ones(count, dtype=bool)
+        bad = np.flatnonzero(found.bad)
+        for row in bad[:MAX_SHOWN].tolist():
+            self._show(BadRow(self.number_row(int(positions[row])), *found.explain(row)))
+        self.count += len(bad)
+        self.certain += len(bad) if certain else 0
+        self.rows_read = max(self.rows_read, self.number_row(int(positions[-1])))
+        self._check()
 
-        def search(start: int, stop: int) -> None:
-            try:
-                read(start, stop)
-            except BadValueError as error:
-                if stop - start > 1:
-                    middle = (start + stop) // 2
-                    search(start, middle)
-                    search(middle, stop)
-                else:
-                    good[start] = False
-                    self.add_bad_value(first + start, error.problem, error.advice)
-
-        search(0, count)
-        return good
+    @property
+    def are_undecodable(self) -> bool:
+        """Whether the first ones could not be decoded, so that the encoding is to blame and not the rows."""
+        return bool(self.first) and all(row.problem == NOT_TEXT for row in self.first)
 
     def number_row(self, position: int) -> int:
         """Return the number of a row in the file; `position` counts well-formed rows only, from 0."""
         return position + 1 + bisect_right(self._malformed, position + 1)
 
-    def _add(self, bad_row: BadRow) -> None:
-        self.count += 1
-        self.rows_read = max(self.rows_read, bad_row.row)
+    def _show(self, bad_row: BadRow) -> None:
         insort(self.first, bad_row)
         del self.first[MAX_SHOWN:]
-        if self.count <= MAX_BAD_ROWS:
+
+    def _check(self) -> None:
+        """Raise FileError if there are too many to go on."""
+        if self.certain <= MAX_BAD_ROWS:
             return
         if not self.skip:
             raise FileError(self._message(f"more than {MAX_BAD_ROWS:,} bad rows"), code="bad-rows")
-        if self.count > MAX_BAD_SHARE * self.rows_read:
+        if self.certain > MAX_BAD_SHARE * self.rows_read:
             raise FileError(
-                f"{self.source}: most rows are bad ({self.count:,} of the first {self.rows_read:,}), "
+                f"{self.source}: most rows are bad ({self.certain:,} of the first {self.rows_read:,}), "
                 f"{self.summarize()}; check that the right columns are named as source, destination and time",
                 code="mostly-bad-rows",
             )
 
     def raise_unless_skipped(self) -> None:
-        """Raise FileError if there are bad rows and they are not to be left out."""
-        if self.count and not self.skip:
+        """Raise FileError if rows are certainly bad and they are not to be left out."""
+        if self.certain and not self.skip:
             raise FileError(self._message(f"{self.count:,} bad rows"), code="bad-rows")
 
     def _message(self, number: str) -> str:

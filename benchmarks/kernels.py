@@ -11,10 +11,11 @@ import re
 import shutil
 import subprocess
 import sys
-from collections import Counter
+from collections import Counter, defaultdict
 from dataclasses import dataclass
 
 import torch
+from torch.autograd.profiler_util import DeviceType
 from torch.profiler import ProfilerActivity, profile
 
 from benchmarks.harness import BenchmarkRow, build_trainer, find_last_full_batch, log, open_benchmark_stream
@@ -57,16 +58,16 @@ def measure_case(case: StepCase) -> list[BenchmarkRow]:
     replay_steps(trainer, 3)
     with profile(activities=[ProfilerActivity.CUDA]) as profiler:
         replay_steps(trainer, STEPS)
-    seconds, count = Counter[str](), Counter[str]()
-    for event in profiler.events():
-        if event.device_type == torch.autograd.DeviceType.CUDA:
+    seconds, count = defaultdict[str, float](float), Counter[str]()
+    for event in profiler.events() or ():
+        if event.device_type == DeviceType.CUDA:
             name = shorten_name(event.name)
             seconds[name] += event.device_time_total / 1e6 / STEPS
             count[name] += 1
     bandwidth = measure_bandwidth(case)
     total = sum(seconds.values())
     rows = [BenchmarkRow.from_times(f"{case}: {sum(count.values()) / STEPS:.0f} kernels", total)]
-    for name, time in seconds.most_common(SHOWN):
+    for name, time in sorted(seconds.items(), key=lambda item: -item[1])[:SHOWN]:
         case_name = f"  {name}, {count[name] / STEPS:g} times"
         rows.append(BenchmarkRow.from_times(case_name, time, gigabytes_per_second=bandwidth.get(name)))
     return rows
@@ -117,11 +118,13 @@ def measure_bandwidth(case: StepCase) -> dict[str, float]:
 def read_bandwidth(text: str) -> dict[str, float]:
     """Return bytes over time, in GB per second, of each kernel in the output of `ncu --csv`."""
     lines = [line for line in text.splitlines() if line.startswith('"')]
-    sums: dict[str, Counter[str]] = {}
+    sums: dict[str, defaultdict[str, float]] = {}
     for row in csv.DictReader(io.StringIO("\n".join(lines))):
         value = row.get("Metric Value", "").replace(",", "")
         if value.replace(".", "", 1).isdigit():
-            sums.setdefault(shorten_name(row["Kernel Name"]), Counter())[row["Metric Name"]] += float(value)
+            sums.setdefault(shorten_name(row["Kernel Name"]), defaultdict(float))[row["Metric Name"]] += (
+                float(value)
+            )
     time, *moved = METRICS
     return {
         name: sum(total[metric] for metric in moved) / total[time]  # bytes per nanosecond

@@ -17,6 +17,7 @@ from dygmamba.ops.conv import conv_silu
 from dygmamba.ops.residual_norm import add_rms_norm
 from dygmamba.ops.split_projection import split_projection
 
+EPS = 1e-5  # of the norms
 DIRECTIONS: dict[str, tuple[bool, ...]] = {"forward": (False,), "both": (False, True)}
 
 
@@ -100,7 +101,7 @@ class Block(nn.Module):
     def __init__(self, config: SSMConfig) -> None:
         super().__init__()
         inner = config.expand * config.width
-        self.norm = nn.RMSNorm(config.width, eps=1e-5)
+        self.norm = nn.RMSNorm(config.width, eps=EPS)
         self.into = nn.Linear(config.width, 2 * inner, bias=False)
         self.paths = nn.ModuleList(Direction(config, reverse) for reverse in DIRECTIONS[config.direction])
         self.out = nn.Linear(inner, config.width, bias=False)
@@ -127,11 +128,11 @@ class Stack(nn.Module):
     def __init__(self, config: SSMConfig) -> None:
         super().__init__()
         self.blocks = nn.ModuleList(Block(config) for _ in range(config.blocks))
-        self.norm = nn.RMSNorm(config.width, eps=1e-5)
+        self.norm = nn.RMSNorm(config.width, eps=EPS)
 
     def forward(self, x: Float[Tensor, "q l d"], tokens: Tokens) -> Float[Tensor, "q l d"]:
         branch = None
         for block in self.blocks:
-            x, scaled = add_rms_norm(x, branch, eps=block.norm.eps)
+            x, scaled = add_rms_norm(x, branch, eps=EPS)
             branch = block(scaled, tokens)
-        return add_rms_norm(x, branch, self.norm.weight, self.norm.eps)[1]
+        return add_rms_norm(x, branch, self.norm.weight, EPS)[1]

@@ -15,7 +15,6 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass
 
 import torch
-from torch.autograd.profiler_util import DeviceType
 from torch.profiler import ProfilerActivity, profile
 
 from benchmarks.harness import BenchmarkRow, build_trainer, find_last_full_batch, log, open_benchmark_stream
@@ -60,7 +59,7 @@ def measure_case(case: StepCase) -> list[BenchmarkRow]:
         replay_steps(trainer, STEPS)
     seconds, count = defaultdict[str, float](float), Counter[str]()
     for event in profiler.events() or ():
-        if event.device_type == DeviceType.CUDA:
+        if event.device_type.name == "CUDA":
             name = shorten_name(event.name)
             seconds[name] += event.device_time_total / 1e6 / STEPS
             count[name] += 1

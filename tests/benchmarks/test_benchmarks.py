@@ -27,6 +27,7 @@ from benchmarks import (
 )
 from benchmarks.__main__ import main
 from benchmarks.harness import BenchmarkRow, WrongResultError
+from benchmarks.kernels import read_bandwidth
 from dygmamba.data.events.ids import NodeIds
 from dygmamba.data.events.splits import chronological_split
 from dygmamba.data.generate.stream import GeneratorConfig, generate_stream
@@ -249,3 +250,12 @@ def test_serve_measures_a_stream_of_any_size(monkeypatch, tmp_path):
     monkeypatch.setitem(serve_size.STAGES, "reopen", lambda *given: right(*given) | {"scores": [0.5]})
     with pytest.raises(WrongResultError):
         serve.run("cpu", events=2_000, folder=tmp_path)
+
+
+def test_the_bandwidth_of_a_kernel_is_its_bytes_over_its_time():
+    """Of several launches together, read from the output of Nsight Compute."""
+    head, lines = '"ID","Kernel Name","Metric Name","Metric Value"', []
+    for number, (time, moved) in enumerate((("100", "3,000"), ("300", "1000"))):
+        start = f'"{number}","void scan_forward(float*)"'
+        lines += [f'{start},"gpu__time_duration.sum","{time}"', f'{start},"dram__bytes_read.sum","{moved}"']
+    assert read_bandwidth("\n".join(["==PROF== Connected", head, *lines])) == {"scan_forward": 10.0}

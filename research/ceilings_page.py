@@ -7,7 +7,7 @@ docs/research/findings.md. Nothing is trained.
 """
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from dygmamba.auditing.audit import list_published_above
-from dygmamba.auditing.ceiling_bounds import NegativeDraws, bound_expectation
+from dygmamba.auditing.ceiling_bounds import NegativeDraws
 from dygmamba.auditing.oracles import Ceiling, EventsByTime, compute_ceiling, score_moment
 from dygmamba.core.choices import PUBLISHED_NEGATIVES
 from dygmamba.data.events.event_store import EventStore
@@ -38,8 +38,6 @@ STREAMS = {
     "uci": "UCI",
     "wikipedia": "Wikipedia",
 }
-SNAPSHOTS = ("USLegis", "CanParl")  # streams of snapshots: also other batch sizes and other draws
-BATCH_SIZES = (20, 30, 200, 400)  # of the programs that published values come from
 SEEDS = range(10)
 DIGITS = 6
 LIMITS = ("edge_oracle", "moment_oracle", "posterior_oracle", "expected_bound", "likely_bound", "bound")
@@ -52,9 +50,6 @@ def compute_records(data_dir: Path) -> StudyResults:
         store = open_dataset(data, data_dir).store
         split = chronological_split(store)
         records.append(ResultRecord("ceiling", data, "oracles", None, {}, _compute_rows(data, store, split)))
-        if data in SNAPSHOTS:
-            rows = [*_compute_batch_sizes(store, split)]
-            records.append(ResultRecord("ceiling", data, "oracles", None, {"by": "batch size"}, rows))
     command = "python -m research.ceilings_page docs/research/results DATA_DIR"
     return StudyResults(FILE, command, tuple(records))
 
@@ -106,26 +101,6 @@ def _evaluate_oracles(
     found = [link_metrics(score, pairs.label, pairs.group, batch_size) for score in scores]
     best = max(one.ap for one in found), max(one.auc for one in found)
     return {"edge_oracle": (found[0].ap, found[0].auc), "reference": best}
-
-
-def _compute_batch_sizes(store: EventStore, split: Split) -> Iterator[dict[str, Any]]:
-    """Yield oracles and bounds if negatives are drawn, and metrics averaged, in batches of other sizes."""
-    events_by_time = EventsByTime(store)
-    for setting in SETTINGS:
-        for negatives in ("random", "historical"):
-            for batch_size in BATCH_SIZES:
-                evaluation_set = _build_set(store, split, setting, negatives, batch_size)
-                bound = bound_expectation(NegativeDraws.of(store, evaluation_set, batch_size))
-                values = _evaluate_oracles(events_by_time, evaluation_set, batch_size) | {
-                    "expected_bound": (bound.ap, bound.auc),
-                    "likely_bound": (bound.likely_ap, bound.likely_auc),
-                }
-                about = {"setting": setting, "negatives": negatives, "batch": batch_size}
-                yield about | {
-                    f"{name}_{metric}": round(value, DIGITS)
-                    for name, pair in values.items()
-                    for metric, value in zip(("ap", "auc"), pair, strict=True)
-                }
 
 
 def _build_set(

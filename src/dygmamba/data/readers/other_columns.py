@@ -122,7 +122,7 @@ class NumberRange:
 
 @dataclass(frozen=True, slots=True)
 class TextKind:
-    """What a candidate of text holds: numbers with a decimal mark, categories, or nothing usable for a reason."""
+    """Kind of a text column: numbers with a decimal mark, categories, or nothing usable for a reason."""
 
     is_numeric: bool
     mark: str | None = None
@@ -131,7 +131,7 @@ class TextKind:
 
 @dataclass(slots=True)
 class TextEvidence:
-    """What the rows of a text column show so far: how many values are numbers in each notation, by decimal mark."""
+    """Statistics of a text column so far: how many values are numbers in each notation, by decimal mark."""
 
     values: int = 0  # that are not missing
     missing: int = 0

@@ -42,7 +42,7 @@ class Source:
 
     @property
     def name(self) -> str:
-        """What messages call it."""
+        """Name of the source in messages."""
         return str(self.place)
 
     def read(self, roles: ColumnRoles, bad_rows: BadRows) -> pa.Table:

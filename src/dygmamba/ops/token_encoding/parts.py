@@ -1,4 +1,4 @@
-"""What a channel encodes of each token, and its weights.
+"""Inputs and weights of the channels that encode tokens.
 
 Legend: r sequences, l tokens, n rows of a table, f features, t frequencies, h hidden columns, c channel width.
 """

@@ -25,7 +25,9 @@ def test_the_kernels_compile_for_hopper() -> None:
         compile_for_hopper(kernel, {name: given[name] for name in kernel.arg_names}, fused.WARPS)
 
 
-def compare(count: int, length: int, width: int) -> None:
+def compare(
+    count: int, length: int, width: int, dtype: torch.dtype = torch.float32, tolerance: float = 1e-5
+) -> None:
     """Value and gradients are the definition's; one sequence has no token, one is whole, the others have holes."""
     from dygmamba.ops.gated_sum import triton as fused
 
@@ -36,9 +38,10 @@ def compare(count: int, length: int, width: int) -> None:
     mask[0], mask[-1] = False, True
     true = results(reference.gated_sum, (x, gate), mask)
     hidden = x.masked_fill(~mask[..., None], float("nan"))
-    ours = (hidden.float().to(DEVICE), gate.float().to(DEVICE))
+    ours = (hidden.to(DEVICE, dtype), gate.to(DEVICE, dtype))
     for found, exact in zip(results(fused.gated_sum, ours, mask.to(DEVICE)), true, strict=True):
-        assert (found.cpu().double() - exact).norm() <= 1e-5 * exact.norm().clamp(min=1)
+        assert found.dtype == dtype
+        assert (found.cpu().double() - exact).norm() <= tolerance * exact.norm().clamp(min=1)
 
 
 @kernels_run
@@ -46,6 +49,12 @@ def compare(count: int, length: int, width: int) -> None:
 def test_value_and_gradients_are_those_of_the_definition(length: int, width: int) -> None:
     """For all lengths and widths; what lies under a mask reaches nothing."""
     compare(4, length, width)
+
+
+@kernels_run
+def test_bfloat16_tokens_lose_only_their_own_digits() -> None:
+    """Scores and sums are float32; a weight carries the rounding of its token and gate."""
+    compare(4, 9, 40, torch.bfloat16, 2**-5)
 
 
 @pytest.mark.parametrize("length", [32, 1000])

@@ -100,10 +100,15 @@ def test_a_device_has_its_own_long():
         (("cuda", 200), ("cpu", 200), ("cpu", 50)), (1, 24, 33, 128, 129, 201)
     ):
         asked = torch.empty(2, length, 3 * width)
-        expected = length > max(128, width if device == "cpu" else 0)
-        shorter = short if device == "cpu" or length > 64 else PAIR_ATTENTION.module("triton")
-        assert _device_choice(device, asked) is (long if expected else shorter)
-        assert _device_choice(device, asked.bfloat16()) is half
+        if device == "cpu":
+            assert _device_choice(device, asked) is (long if length > max(128, width) else short)
+            assert _device_choice(device, asked.bfloat16()) is half
+        elif 64 < length <= 128:
+            assert _device_choice(device, asked) is short
+            assert _device_choice(device, asked.bfloat16()) is half
+        else:
+            kernels = PAIR_ATTENTION.module("triton" if length <= 64 else "triton_long")
+            assert _device_choice(device, asked) is _device_choice(device, asked.bfloat16()) is kernels
 
 
 def _device_choice(device: str, asked: Tensor):

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from dygmamba.ops.pair_attention import reference
+from dygmamba.ops.pair_attention import PAIR_ATTENTION, reference
 from gradient_cases import results
 from interpreted import DEVICE, INTERPRETED, compile_for_hopper, kernels_run, on_gpu
 
@@ -24,19 +24,34 @@ def test_the_kernels_compile_for_hopper() -> None:
     given = dict.fromkeys(("projected", "mask", "y", "dy", "dprojected"), x) | options | {"PRECISION": "tf32"}
     for kernel in (kernels.forward_kernel, kernels.backward_kernel):
         compile_for_hopper(kernel, {name: given[name] for name in kernel.arg_names}, warps)
+    given |= dict.fromkeys(("query", "weight", "total", "target", "grad", "slope", "mean"), x)
+    given |= {"count": 60, "WIDTH": 200, "ROWS": 4, "TOKENS": 32}
+    given_keys = given | {"BLOCK": 64}
+    compile_for_hopper(
+        kernels.key_kernel, {name: given_keys[name] for name in kernels.key_kernel.arg_names}, 4
+    )
+    for kernel in (kernels.query_kernel, kernels.query_gradient_kernel, kernels.key_gradient_kernel):
+        compile_for_hopper(kernel, {name: (given | {"BLOCK": 256})[name] for name in kernel.arg_names}, 4)
 
 
-def compare(count: int, length: int, width: int, tolerance: float = 1e-5) -> None:
+def compare(
+    count: int,
+    length: int,
+    width: int,
+    tolerance: float = 1e-5,
+    kernels: str = "triton",
+    dtype: torch.dtype = torch.float32,
+) -> None:
     """Value and gradient are the definition's; one sequence has no token, one is whole, the others have holes."""
-    from dygmamba.ops.pair_attention import triton as fused
-
+    fused = PAIR_ATTENTION.module(kernels)
     generator = torch.Generator().manual_seed(length)
     projected = torch.randn(count, length, 3 * width, generator=generator).double()
     mask = torch.rand(count, length, generator=generator) < 0.6
     mask[0], mask[-1] = False, True
     true = results(reference.pair_attention, (projected,), mask)
-    found = results(fused.pair_attention, (projected.float().to(DEVICE),), mask.to(DEVICE))
+    found = results(fused.pair_attention, (projected.to(DEVICE, dtype),), mask.to(DEVICE))
     for ours, exact in zip(found, true, strict=True):
+        assert ours.dtype == dtype
         assert (ours.cpu().double() - exact).norm() <= tolerance * exact.norm()
 
 
@@ -48,10 +63,24 @@ def test_value_and_gradient_are_those_of_the_definition(length: int, width: int)
 
 
 @kernels_run
-def test_the_key_of_a_missing_token_reaches_nothing() -> None:
-    """NaN in the key of a masked token changes no output."""
-    from dygmamba.ops.pair_attention import triton as fused
+@pytest.mark.parametrize(("length", "width"), [(1, 5), (33, 70), (70, 8)])
+def test_the_softmaxes_of_long_sequences_are_those_of_the_definition(length: int, width: int) -> None:
+    """For all lengths and widths."""
+    compare(6, length, width, kernels="triton_long")
 
+
+@kernels_run
+@pytest.mark.parametrize("kernels", ["triton", "triton_long"])
+def test_bfloat16_rows_lose_only_their_own_digits(kernels: str) -> None:
+    """Softmaxes and sums are float32."""
+    compare(6, 20, 24, 2**-5, kernels, torch.bfloat16)
+
+
+@kernels_run
+@pytest.mark.parametrize("kernels", ["triton", "triton_long"])
+def test_the_key_of_a_missing_token_reaches_nothing(kernels: str) -> None:
+    """NaN in the key of a masked token changes no output."""
+    fused = PAIR_ATTENTION.module(kernels)
     projected = torch.randn(4, 5, 18, generator=torch.Generator().manual_seed(0)).to(DEVICE)
     mask = torch.tensor([[True] * 3 + [False] * 2] * 4, device=DEVICE)
     want = fused.pair_attention(projected, mask)
@@ -59,18 +88,18 @@ def test_the_key_of_a_missing_token_reaches_nothing() -> None:
     assert torch.equal(fused.pair_attention(projected, mask), want)
 
 
-@pytest.mark.parametrize("length", [32, 50, 64])
+@pytest.mark.parametrize("length", [32, 50, 64, 300])
 class TestLarge:
     """Shapes for the compiler."""
 
     pytestmark = on_gpu
 
     def test_many_sequences_match_the_definition(self, length: int) -> None:
-        compare(600, length, 200)
+        compare(600, length, 200, kernels="triton" if length <= 64 else "triton_long")
 
     def test_tensor_cores_lose_only_their_digits(self, length: int) -> None:
         torch.set_float32_matmul_precision("high")
         try:
-            compare(600, length, 200, 2e-3)
+            compare(600, length, 200, 2e-3, "triton" if length <= 64 else "triton_long")
         finally:
             torch.set_float32_matmul_precision("highest")

@@ -66,6 +66,27 @@ def test_the_rms_norm_of_a_sum_is_its_definition(shape: tuple[int, int, int]) ->
 
 
 @kernels_run
+def test_bfloat16_rows_lose_only_their_own_digits() -> None:
+    """Norms and sums are float32, and gradients of weights stay so."""
+    from dygmamba.ops.residual_norm import triton as fused
+
+    x, branch, weight, bias = normal((2, 9, 40), (2, 9, 40), (40,), (40,))
+    small = [t.bfloat16().to(DEVICE) for t in (x, branch)]
+    true = results(lambda *given: reference.add_rms_norm(*given, 1e-5), (x, branch, weight))
+    found = results(lambda *given: fused.add_rms_norm(*given, 1e-5), (*small, weight.float().to(DEVICE)))
+    assert [t.dtype for t in found] == [torch.bfloat16] * 4 + [torch.float32]
+    assert_near(found, true, 2**-6)
+    vectors = [t.float().to(DEVICE) for t in (bias, weight, bias)]
+    found = results(lambda *given: fused.AddLayerNorm.apply(*given, None, 0.0, 1e-5), (*small, *vectors))
+    true = results(
+        lambda x, branch, offset, *norm: torch.nn.functional.layer_norm(x + branch + offset, (40,), *norm),
+        (x, branch, bias, weight, bias),
+    )
+    assert [t.dtype for t in found] == [torch.bfloat16] * 3 + [torch.float32] * 3
+    assert_near(found, true, 2**-6)
+
+
+@kernels_run
 @pytest.mark.parametrize(("has_branch", "has_weight"), [(False, True), (True, False), (False, False)])
 def test_branch_and_weight_may_be_absent(has_branch: bool, has_weight: bool) -> None:
     compare_rms((2, 5, 12), has_branch, has_weight)

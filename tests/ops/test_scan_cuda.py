@@ -72,14 +72,14 @@ def anywhere(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     combine(
         # every pair of two values
         [
-            ("80", "scan_forward", (1, 1, 1, 0, 1)),
-            ("90", "scan_forward", (0, 0, 0, 1, 0)),
-            ("80", "scan_backward", (0, 0, 0, 1, 0)),
-            ("90", "scan_backward", (1, 1, 1, 0, 1)),
+            ("80", "scan_forward", (1, 1, 1, 0, 1, 0)),
+            ("90", "scan_forward", (0, 0, 0, 1, 0, 1)),
+            ("80", "scan_backward", (0, 0, 0, 1, 0, 1)),
+            ("90", "scan_backward", (1, 1, 1, 0, 1, 0)),
         ],
         ("80", "90"),
         ("scan_forward", "scan_backward"),
-        ((1, 1, 1, 0, 1), (0, 0, 0, 1, 0)),
+        ((1, 1, 1, 0, 1, 0), (0, 0, 0, 1, 0, 1)),
     ),
 )
 def test_torch_compiles_the_kernels_without_gpu_and_toolkit(
@@ -118,6 +118,30 @@ def test_every_shape_matches_the_definition(
 ) -> None:
     """For all lengths, widths, entries, rules and directions: outputs and gradients equal the definition's."""
     assert_exact(inputs(q, length, d, 16, entry), rule, reverse)
+
+
+@kernels_run
+@pytest.mark.parametrize(("rule", "entry", "reverse"), [("zoh", "span", False), ("euler", "delta", True)])
+@pytest.mark.parametrize(("q", "length", "d"), [(2, 9, 40), (1, 31, 72)])
+def test_bfloat16_rows_lose_only_their_own_digits(
+    q: int, length: int, d: int, entry: str, rule: str, reverse: bool
+) -> None:
+    """The state stays in float32, so the error is that of rounding the rows."""
+    x = inputs(q, length, d, 16, entry, holes, dtype=torch.bfloat16)
+    x = x if x.span is None else x._replace(span=x.span.float())
+    assert_exact(x, rule, reverse, tolerance=2**-7)
+
+
+@kernels_run
+def test_bfloat16_rows_may_lie_apart() -> None:
+    """Halves of one projection are read as they lie, and give the bits of dense rows."""
+    x = inputs(2, 9, 8, 16, dtype=torch.bfloat16)
+    assert x.span is not None
+    x = x._replace(span=x.span.float())
+    u, z = torch.cat([x.present["u"], x.present["z"]], -1).chunk(2, -1)
+    apart, dense = (fused_results(one, "zoh", False, *adjoints(x)) for one in (x._replace(u=u, z=z), x))
+    for name, value in dense.items():
+        assert torch.equal(apart[name], value), name
 
 
 @kernels_run
@@ -205,12 +229,14 @@ def test_a_second_backward_finds_its_checkpoints(monkeypatch: pytest.MonkeyPatch
 
 
 def test_only_what_the_kernels_were_made_for_is_served() -> None:
-    """Sixteen states in float32 and channels in fours; everything else is Triton's."""
+    """Sixteen states and channels in fours, of bfloat16 in eights; everything else is Triton's."""
     assert cuda.is_supported(inputs(2, 3, 4, 16))
     assert not cuda.is_supported(inputs(2, 3, 5, 16))
     assert not cuda.is_supported(inputs(2, 3, 4, 8))
     assert not cuda.is_supported(inputs(0, 3, 4, 16))
+    assert cuda.is_supported(inputs(2, 3, 8, 16, dtype=torch.bfloat16))
     assert not cuda.is_supported(inputs(2, 3, 4, 16, dtype=torch.bfloat16))
+    assert not cuda.is_supported(inputs(2, 3, 8, 16, dtype=torch.float16))
 
 
 @pytest.mark.parametrize("entry", ["span", "delta"])

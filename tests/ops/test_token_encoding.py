@@ -165,8 +165,8 @@ def test_only_the_weights_that_learn_get_gradients() -> None:
     )
 
 
-def test_what_the_kernels_do_not_compute_goes_to_the_definition(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Other dtypes, trained frequencies, autocast and a table of another width than the weights are refused."""
+def test_what_the_kernels_do_not_compute_goes_to_the_definition() -> None:
+    """Other dtypes, trained frequencies and a table of another width than the weights are refused."""
     pytest.importorskip("triton")
     from dygmamba.ops.token_encoding import triton as fused
 
@@ -180,8 +180,19 @@ def test_what_the_kernels_do_not_compute_goes_to_the_definition(monkeypatch: pyt
     assert not fused.serves([parts[0], narrow, *parts[2:]])
     assert not fused.serves([*parts[:3], other])
     assert not fused.serves([*parts, parts[0]])
-    monkeypatch.setattr(torch, "is_autocast_enabled", lambda device: device == "cuda")
-    assert not fused.serves(parts)
+
+
+@kernels_run
+def test_autocast_stores_the_encodings_in_its_precision() -> None:
+    """Under autocast features and encodings are bfloat16: right but for their own digits, gradients in float32."""
+    from dygmamba.ops.token_encoding import triton as fused
+
+    parts = draw((6, 30))
+    with torch.autocast(DEVICE, dtype=torch.bfloat16):
+        found = find_results(fused.encode_tokens, [move(part, torch.float32) for part in parts])
+    assert found["z"].dtype == torch.bfloat16
+    assert all(t.dtype == torch.float32 for name, t in found.items() if name != "z")
+    assert_near(found, find_results(reference.encode_tokens, parts), 2**-6)
 
 
 @pytest.mark.parametrize("size", [(800, 32), (18, 1000), (2, 8192)])

@@ -58,9 +58,19 @@ static inline unsigned __ballot_sync(unsigned all, bool v) {
 
 static inline float exp2_fast(float x) { return exp2f(x); }
 static inline float inverse_fast(float x) { return 1.0f / x; }
-static inline void copy16(float *to, const float *from, int bytes) {
+static inline void copy16(void *to, const void *from, int bytes) {
   if (bytes) memcpy(to, from, 16);
   else memset(to, 0, 16);
+}
+static inline unsigned float_bits(float x) {
+  unsigned bits;
+  memcpy(&bits, &x, 4);
+  return bits;
+}
+static inline float bits_float(unsigned bits) {
+  float x;
+  memcpy(&x, &bits, 4);
+  return x;
 }
 static inline void copies_end() {}
 static inline void copies_wait() {}

@@ -86,7 +86,11 @@ class Direction(nn.Module):
 
     def system(self, x: Tensor, z: Tensor, tokens: Tokens) -> tuple[Float[Tensor, "q l e"], System]:
         """Return the input of the scan and its system matrices."""
-        m = conv_silu(x, self.taps, self.bias, tokens.mask, self.reverse)  # Eq. 7
+        taps, bias = (
+            self.taps.to(x.dtype),
+            self.bias.to(x.dtype),
+        )  # under autocast the tokens are in half precision
+        m = conv_silu(x, taps, bias, tokens.mask, self.reverse)  # Eq. 7
         B, C = (part.to(m.dtype) for part in self.select(m, tokens))
         return m, System(self.A(), B, C, self.skip(), z.to(m.dtype))
 

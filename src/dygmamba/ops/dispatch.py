@@ -81,7 +81,7 @@ class Dispatch(dict[str, ModuleType]):
 
     def _names(self, device: str) -> tuple[str, ...]:
         names = self.kernels.get(device) or self.kernels.get(ANY, ())
-        return names if HAS_TRITON else tuple(name for name in names if name != "triton")
+        return names if HAS_TRITON else tuple(name for name in names if not name.startswith("triton"))
 
     def _miss(self, device: str) -> None:
         if self.slow:

@@ -15,11 +15,12 @@ from dygmamba.ops.row_sums import sum_rows
 
 MOST_COLUMNS = 1024  # with more, a tile does not fit into the registers of a program
 TILE, WARPS = 4096, 4  # elements of a tile
+DTYPES = (torch.float32, torch.bfloat16)  # of tokens and gate; sums are in float32
 
 
 def serves(x: Tensor) -> bool:
     """Return whether the kernels support these inputs."""
-    return x.dtype == torch.float32 and x.shape[2] <= MOST_COLUMNS and x.numel() > 0
+    return x.dtype in DTYPES and x.shape[2] <= MOST_COLUMNS and x.numel() > 0
 
 
 class GatedSum(torch.autograd.Function):
@@ -29,7 +30,7 @@ class GatedSum(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, gate: Tensor, mask: Tensor) -> Tensor:
         """[p l d], [d] and [p l] to [p d]."""
         x, gate, mask = x.contiguous(), gate.contiguous(), mask.contiguous().view(torch.uint8)
-        y = torch.empty(len(x), x.shape[2], device=x.device)
+        y = torch.empty(len(x), x.shape[2], dtype=x.dtype, device=x.device)
         most, total = torch.empty(2, len(x), device=x.device)
         with torch.cuda.device_of(x):
             kernels.forward_kernel[(len(x),)](
@@ -42,13 +43,13 @@ class GatedSum(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, Tensor, None]:
         """The gradients of tokens and gate."""
-        x, *_ = saved = ctx.saved_tensors
+        x, gate, *_ = saved = ctx.saved_tensors
         dx, parts = torch.empty_like(x), torch.empty(1, len(x), x.shape[2], device=x.device)
         with torch.cuda.device_of(x):
             kernels.backward_kernel[(len(x),)](
                 *saved, grads[0].contiguous(), dx, parts, x.shape[1], **_sizes(x), num_warps=WARPS
             )
-            return dx, sum_rows(parts)[0], None
+            return dx, sum_rows(parts)[0].to(gate.dtype), None
 
 
 def _sizes(x: Tensor) -> dict[str, int]:

@@ -21,7 +21,8 @@ def load_tile(x, mask, p, first, column, length, WIDTH: tl.constexpr, TOKENS: tl
     here = inside & (tl.load(mask + p * length + token, mask=inside, other=0) != 0)
     at = (p * length + token)[:, None] * WIDTH + column[None, :]
     wide = (column < WIDTH)[None, :]
-    return tl.load(x + at, mask=here[:, None] & wide, other=0.0), at, inside[:, None] & wide, here
+    tile = tl.load(x + at, mask=here[:, None] & wide, other=0.0).to(tl.float32)
+    return tile, at, inside[:, None] & wide, here
 
 
 @triton.jit(do_not_specialize=NUMBERS)
@@ -32,7 +33,7 @@ def forward_kernel(
     """y, the largest score and the sum of exponentials of a sequence; zeros for one without tokens."""
     p = tl.program_id(0).to(tl.int64)
     column = tl.arange(0, BLOCK)
-    g = tl.load(gate + column, mask=column < WIDTH, other=0.0)
+    g = tl.load(gate + column, mask=column < WIDTH, other=0.0).to(tl.float32)
     largest, weights = -3.0e38, 0.0
     values = tl.zeros([BLOCK], tl.float32)
     for first in range(0, length, TOKENS):
@@ -59,9 +60,9 @@ def backward_kernel(
     p = tl.program_id(0).to(tl.int64)
     column = tl.arange(0, BLOCK)
     wide = column < WIDTH
-    g = tl.load(gate + column, mask=wide, other=0.0)
-    dv = tl.load(dy + p * WIDTH + column, mask=wide, other=0.0)
-    mean = tl.sum(dv * tl.load(y + p * WIDTH + column, mask=wide, other=0.0), 0)
+    g = tl.load(gate + column, mask=wide, other=0.0).to(tl.float32)
+    dv = tl.load(dy + p * WIDTH + column, mask=wide, other=0.0).to(tl.float32)
+    mean = tl.sum(dv * tl.load(y + p * WIDTH + column, mask=wide, other=0.0).to(tl.float32), 0)
     largest, weights = tl.load(most + p), tl.load(total + p)
     dgate = tl.zeros([BLOCK], tl.float32)
     for first in range(0, length, TOKENS):

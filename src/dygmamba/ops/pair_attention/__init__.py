@@ -12,7 +12,7 @@ from torch import Tensor
 from dygmamba.ops.dispatch import ANY, Dispatch
 
 PAIR_ATTENTION = Dispatch(
-    __name__, {"cuda": ("long", "triton", "short", "half"), ANY: ("long", "short", "half")}
+    __name__, {"cuda": ("triton_long", "triton", "short", "half"), ANY: ("long", "short", "half")}
 )
 
 

@@ -14,11 +14,12 @@ from dygmamba.ops.pair_attention import triton_kernels as kernels
 
 MOST_TOKENS = 64  # with more, the matrices between tokens do not fit into the registers of a program
 BLOCK = 32  # columns
+DTYPES = (torch.float32, torch.bfloat16)  # sums and softmaxes are in float32
 
 
 def serves(projected: Tensor) -> bool:
     """Return whether the kernels support these inputs."""
-    return projected.dtype == torch.float32 and min(projected.shape) > 0 and projected.shape[1] <= MOST_TOKENS
+    return projected.dtype in DTYPES and min(projected.shape) > 0 and projected.shape[1] <= MOST_TOKENS
 
 
 class PairAttention(torch.autograd.Function):
@@ -29,7 +30,7 @@ class PairAttention(torch.autograd.Function):
         """Use the precision that products of matrices have now, also in backward."""
         projected, mask = projected.contiguous(), mask.contiguous().view(torch.uint8)
         ctx.options = _options(projected)
-        y = torch.empty(*mask.shape, projected.shape[2] // 3, device=projected.device)
+        y = torch.empty(*mask.shape, projected.shape[2] // 3, dtype=projected.dtype, device=projected.device)
         with torch.cuda.device_of(projected):
             kernels.forward_kernel[(len(projected),)](projected, mask, y, **ctx.options)
         ctx.save_for_backward(projected, mask)

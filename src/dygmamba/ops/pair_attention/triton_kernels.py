@@ -11,14 +11,14 @@ import triton
 import triton.language as tl
 
 # Run-time numbers: a kernel compiled for one length serves all that are padded alike.
-NUMBERS = ["half", "length"]
+NUMBERS = ["half", "length", "count"]
 
 
 @triton.jit
 def load_block(pointer, row, column, stride, length, WIDTH: tl.constexpr):
-    """Rows and columns of one sequence, zero outside."""
+    """Rows and columns of one sequence in float32, zero outside."""
     whole = (row < length)[:, None] & (column < WIDTH)[None, :]
-    return tl.load(pointer + row[:, None] * stride + column[None, :], mask=whole, other=0.0)
+    return tl.load(pointer + row[:, None] * stride + column[None, :], mask=whole, other=0.0).to(tl.float32)
 
 
 @triton.jit
@@ -125,3 +125,83 @@ def backward_kernel(
         tl.store(dprojected + other * size + WIDTH + at, dk, mask=whole)
         dv = tl.dot(tl.trans(mixed), g, input_precision=PRECISION)
         tl.store(dprojected + other * size + 2 * WIDTH + at, dv, mask=whole)
+
+
+@triton.jit
+def place_rows(count, ROWS: tl.constexpr, BLOCK: tl.constexpr, WIDTH: tl.constexpr):
+    """Return the rows of a program, its columns, and which of both exist."""
+    row = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    column = tl.arange(0, BLOCK)
+    return row, column, (row < count)[:, None] & (column < WIDTH)[None, :]
+
+
+@triton.jit(do_not_specialize=NUMBERS)
+def query_kernel(
+    projected, query, count, WIDTH: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr
+):  # fmt: skip
+    """Compute softmax(q) of some tokens of long sequences."""
+    row, column, whole = place_rows(count, ROWS, BLOCK, WIDTH)
+    at = row[:, None] * (3 * WIDTH) + column[None, :]
+    q = tl.load(projected + at, mask=whole, other=-float("inf")).to(tl.float32)
+    e = tl.where(whole, tl.exp(q - tl.max(tl.where(whole, q, -3.0e38), 1)[:, None]), 0.0)
+    out = e / tl.maximum(tl.sum(e, 1), 1e-30)[:, None]
+    tl.store(query + row[:, None] * WIDTH + column[None, :], out, mask=whole)
+
+
+@triton.jit(do_not_specialize=NUMBERS)
+def key_kernel(
+    projected, mask, weight, total, length, WIDTH: tl.constexpr, TOKENS: tl.constexpr, BLOCK: tl.constexpr
+):  # fmt: skip
+    """Compute the exponentials of a long sequence's keys in a block of columns, zero where masked, and their sums."""
+    sequence = tl.program_id(0).to(tl.int64)
+    column = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    inside = column < WIDTH
+    key = projected + sequence * length * (3 * WIDTH) + WIDTH
+    most = tl.full([BLOCK], -3.0e38, tl.float32)
+    sums = tl.zeros([BLOCK], tl.float32)
+    for first in range(0, length, TOKENS):
+        row = first + tl.arange(0, TOKENS)
+        here = (row < length) & (tl.load(mask + sequence * length + row, mask=row < length, other=0) != 0)
+        k = tl.where(here[:, None], load_block(key, row, column, 3 * WIDTH, length, WIDTH), -3.0e38)
+        larger = tl.maximum(most, tl.max(k, 0))
+        e = tl.where(here[:, None], tl.exp(k - larger[None, :]), 0.0)
+        sums = sums * tl.exp(most - larger) + tl.sum(e, 0)
+        most = larger
+    for first in range(0, length, TOKENS):
+        row = first + tl.arange(0, TOKENS)
+        here = (row < length) & (tl.load(mask + sequence * length + row, mask=row < length, other=0) != 0)
+        k = load_block(key, row, column, 3 * WIDTH, length, WIDTH)
+        e = tl.where(here[:, None], tl.exp(tl.where(here[:, None], k - most[None, :], 0.0)), 0.0)
+        at = weight + (sequence * length + row)[:, None] * WIDTH + column[None, :]
+        tl.store(at, e, mask=(row < length)[:, None] & inside[None, :])
+    sums = tl.where(sums > 0, sums, float("inf"))
+    tl.store(total + sequence * WIDTH + column, sums, mask=inside)
+
+
+@triton.jit(do_not_specialize=NUMBERS)
+def query_gradient_kernel(
+    target, grad, query, count, WIDTH: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr
+):  # fmt: skip
+    """Compute the gradient of some tokens' queries; `target` has rows of query, key and value side by side."""
+    row, column, whole = place_rows(count, ROWS, BLOCK, WIDTH)
+    at = row[:, None] * WIDTH + column[None, :]
+    q = tl.load(query + at, mask=whole, other=0.0).to(tl.float32)
+    g = tl.load(grad + at, mask=whole, other=0.0).to(tl.float32)
+    out = q * (g - tl.sum(q * g, 1)[:, None])
+    tl.store(target + row[:, None] * (3 * WIDTH) + column[None, :], out, mask=whole)
+
+
+@triton.jit(do_not_specialize=NUMBERS)
+def key_gradient_kernel(
+    target, weight, slope, mean, count, length,
+    WIDTH: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
+    """Compute the gradient of some tokens' keys, weight (slope - mean of the sequence)."""
+    row, column, whole = place_rows(count, ROWS, BLOCK, WIDTH)
+    at = row[:, None] * WIDTH + column[None, :]
+    w = tl.load(weight + at, mask=whole, other=0.0).to(tl.float32)
+    s = tl.load(slope + at, mask=whole, other=0.0).to(tl.float32)
+    m = tl.load(mean + (row // length)[:, None] * WIDTH + column[None, :], mask=whole, other=0.0).to(
+        tl.float32
+    )
+    tl.store(target + row[:, None] * (3 * WIDTH) + column[None, :], w * (s - m), mask=whole)

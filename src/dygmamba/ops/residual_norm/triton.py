@@ -16,13 +16,14 @@ from dygmamba.ops.row_sums import sum_rows
 
 MOST_COLUMNS = 1024  # with more, a row does not fit into the registers of a program
 TILE, WARPS = 512, 1  # elements of a tile; the sums of a single warp need no barrier
+DTYPES = (torch.float32, torch.bfloat16)  # of tokens; weights and statistics are in float32
 PROGRAMS = 2112  # of backward: sixteen on each of an H200's multiprocessors; the same number on every device
 
 
 def serves(x: Tensor, branch: Tensor | None) -> bool:
-    """Return whether the kernels support these inputs: float32 and not too wide."""
-    given = [x] if branch is None else [x, branch]
-    return all(t.dtype == torch.float32 for t in given) and 0 < x.shape[-1] <= MOST_COLUMNS and x.numel() > 0
+    """Return whether the kernels support these inputs: of one of `DTYPES`, both the same, and not too wide."""
+    same = branch is None or branch.dtype == x.dtype
+    return x.dtype in DTYPES and same and 0 < x.shape[-1] <= MOST_COLUMNS and x.numel() > 0
 
 
 def add_rms_norm(

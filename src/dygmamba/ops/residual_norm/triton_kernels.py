@@ -23,6 +23,12 @@ def place(tile, count, WIDTH: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.conste
 
 
 @triton.jit
+def load_rows(pointer, at, whole):
+    """Return a tile in float32, in which everything is computed, whatever its own dtype is."""
+    return tl.load(pointer + at, mask=whole, other=0.0).to(tl.float32)
+
+
+@triton.jit
 def load_dropout(keep, at, whole, scale):
     """Return the factors of dropout: `scale` where a value is kept, else 0."""
     return tl.where(tl.load(keep + at, mask=whole, other=0) != 0, scale, 0.0)
@@ -35,9 +41,9 @@ def rms_forward_kernel(
 ):  # fmt: skip
     """Compute total = x + branch (not stored without a branch), y = total / rms(total) * weight."""
     row, column, at, whole = place(tl.program_id(0), count, WIDTH, ROWS, BLOCK)
-    value = tl.load(x + at, mask=whole, other=0.0)
+    value = load_rows(x, at, whole)
     if branch is not None:
-        value += tl.load(branch + at, mask=whole, other=0.0)
+        value += load_rows(branch, at, whole)
         tl.store(total + at, value, mask=whole)
     r = tl.rsqrt(tl.sum(value * value, 1) / WIDTH + eps)
     value *= r[:, None]
@@ -58,14 +64,14 @@ def rms_backward_kernel(
     for tile in range(tl.program_id(0), tl.cdiv(count, ROWS), tl.num_programs(0)):
         row, _column, at, whole = place(tile, count, WIDTH, ROWS, BLOCK)
         r = tl.load(rstd + row, mask=row < count, other=0.0)[:, None]
-        n = tl.load(total + at, mask=whole, other=0.0) * r
-        g = tl.load(dy + at, mask=whole, other=0.0)
+        n = load_rows(total, at, whole) * r
+        g = load_rows(dy, at, whole)
         if weight is not None:
             dweight += g * n
             g *= tl.load(weight + column, mask=column < WIDTH, other=0.0)[None, :]
         d = r * (g - n * (tl.sum(g * n, 1) / WIDTH)[:, None])
         if dtotal is not None:
-            d += tl.load(dtotal + at, mask=whole, other=0.0)
+            d += load_rows(dtotal, at, whole)
         tl.store(dx + at, d, mask=whole)
     if weight is not None:
         tl.store(parts + tl.program_id(0) * WIDTH + column, tl.sum(dweight, 0), mask=column < WIDTH)
@@ -79,11 +85,11 @@ def layer_forward_kernel(
     """Compute total = x + dropout(branch + offset), y = (total - mean) / deviation * weight + bias."""
     row, column, at, whole = place(tl.program_id(0), count, WIDTH, ROWS, BLOCK)
     here = column < WIDTH
-    value = tl.load(branch + at, mask=whole, other=0.0)
+    value = load_rows(branch, at, whole)
     value += tl.load(offset + column, mask=here, other=0.0)[None, :]
     if keep is not None:
         value *= load_dropout(keep, at, whole, scale)
-    value += tl.load(x + at, mask=whole, other=0.0)
+    value += load_rows(x, at, whole)
     tl.store(total + at, value, mask=whole)
     m = tl.sum(value, 1) / WIDTH
     value = tl.where(whole, value - m[:, None], 0.0)
@@ -111,8 +117,8 @@ def layer_backward_kernel(
         row, _column, at, whole = place(tile, count, WIDTH, ROWS, BLOCK)
         r = tl.load(rstd + row, mask=row < count, other=0.0)[:, None]
         m = tl.load(mean + row, mask=row < count, other=0.0)[:, None]
-        n = tl.where(whole, (tl.load(total + at, mask=whole, other=0.0) - m) * r, 0.0)
-        g = tl.load(dy + at, mask=whole, other=0.0)
+        n = tl.where(whole, (load_rows(total, at, whole) - m) * r, 0.0)
+        g = load_rows(dy, at, whole)
         dweight += g * n
         dbias += g
         g *= w

@@ -1,6 +1,6 @@
-"""The scan on NVIDIA GPUs for 16 states in float32: kernel launches. The arithmetic and its reasons are in `scan.cu`.
+"""The scan on NVIDIA GPUs for 16 states: kernel launches. The arithmetic and its reasons are in `scan.cu`.
 
-The source is compile_variant when it is first needed, by the NVRTC that comes with torch: users need no compiler.
+The source is compiled when it is first needed, by the NVRTC that comes with torch: users need no compiler.
 Sums over channels (for B, C, span) are written per block of channels and added afterwards, in a fixed order: there
 are no atomics, so two runs agree in every bit. To keep these partial sums small, backward is launched once per window
 of time, the last one first, and the adjoint of the state is handed from launch to launch.
@@ -21,7 +21,7 @@ from dygmamba.ops.nvrtc import compile_kernel
 from dygmamba.ops.scan.inputs import Inputs, Upstream
 
 SOURCE = Path(__file__).with_name("scan.cu")
-IN_PLACE = True  # backward writes the gradients of u and z over the checkpoints
+IN_PLACE = True  # backward writes the gradients of u and z over the checkpoints, in float32
 ONLY_STATES = 16
 WIDTH = 32  # channels of a warp
 CHUNK = 8  # tokens
@@ -29,7 +29,14 @@ WINDOW = 192 << 20  # bytes of partial sums over channels
 
 REGISTERS = {"scan_forward": 128, "scan_backward": 255}  # most registers per thread
 
-FLAGS = ("ZOH", "SPANS", "GATE", "REVERSE", "SPAN_GRADIENT")  # macros that select the variant of the scan
+FLAGS = (
+    "ZOH",
+    "SPANS",
+    "GATE",
+    "REVERSE",
+    "SPAN_GRADIENT",
+    "HALF",
+)  # macros that select the variant of the scan
 
 Launch = Callable[[int, list[Tensor | int]], None]
 
@@ -40,9 +47,9 @@ def serves(x: Inputs) -> bool:
 
 
 def is_supported(x: Inputs) -> bool:
-    """Return whether the inputs have 16 states, float32 and a multiple of four channels."""
-    d, n = x.A.shape
-    return x.u.dtype == torch.float32 and n == ONLY_STATES and d % 4 == 0 and x.u.numel() > 0
+    """Return whether the inputs have 16 states, float32 or bfloat16, and channels that fill copies of 16 bytes."""
+    (d, n), known = x.A.shape, x.u.dtype in (torch.float32, torch.bfloat16)
+    return known and n == ONLY_STATES and d % _copied(x.u) == 0 and x.u.numel() > 0
 
 
 @cache
@@ -51,9 +58,9 @@ def can_compile(device: torch.device) -> bool:
     if torch.cuda.get_device_capability(device) < (8, 0):  # older GPUs have no asynchronous copies
         return False
     try:  # compile the variant that DyG-Mamba needs anyway
-        compile_variant("scan_forward", _macros(zoh=True, spans=True, gate=True, reverse=False), device)
+        compile_variant("scan_forward", _macros(zoh=True, spans=True, gate=True), device)
     except (AttributeError, OSError, RuntimeError) as error:
-        text = f"scan.cu could not be compile_variant, so the Triton kernels run instead: {error}"
+        text = f"scan.cu could not be compiled, so the Triton kernels run instead: {error}"
         warnings.warn(text, RuntimeWarning, stacklevel=2)
         return False
     return True
@@ -68,7 +75,7 @@ def checkpoint_shape(x: Inputs) -> tuple[int, ...]:
 def forward(x: Inputs, rule: str, reverse: bool, keep: bool) -> tuple[Tensor, Tensor, Tensor]:
     """Compute y, the final state and the checkpoints (of size 0 unless `keep`)."""
     q, _, d = x.u.shape
-    y = torch.empty(x.u.shape, device=x.u.device)
+    y = torch.empty(x.u.shape, dtype=x.u.dtype, device=x.u.device)
     final = torch.empty(q, d, ONLY_STATES, device=x.u.device)
     kept = torch.empty(checkpoint_shape(x) if keep else (0, 0, 0, 0), device=x.u.device)
     tensors, sizes = _arguments(x)
@@ -85,7 +92,9 @@ def backward(x: Inputs, rule: str, reverse: bool, given: Upstream) -> Inputs:
     checkpoints, y, dy = given.checkpoints, given.y.contiguous(), _rows(given.dy)
     adjoint = torch.empty(q, d, ONLY_STATES, device=device)
     nothing = torch.empty(0, device=device)
-    ddelta = nothing if x.delta is None else torch.empty(x.u.shape, device=device)
+    kind = {"dtype": x.u.dtype, "device": device}
+    ddelta = nothing if x.delta is None else torch.empty(x.u.shape, **kind)
+    gradients = checkpoints if x.u.dtype == checkpoints.dtype else torch.empty(checkpoints.shape, **kind)
     parts = torch.empty(2, blocks, q, window, ONLY_STATES, device=device)
     span_parts = (
         torch.empty(blocks, q, window, device=device) if given.span_grad and x.span is not None else nothing
@@ -96,7 +105,7 @@ def backward(x: Inputs, rule: str, reverse: bool, given: Upstream) -> Inputs:
     dspan = torch.empty(q, length, device=device) if span_parts.numel() else None
     launch = _launch("scan_backward", x, rule, reverse, dspan is not None)
     tensors, sizes = _arguments(x)
-    written = [checkpoints, adjoint, ddelta, parts, span_parts, dA, vectors]
+    written = [checkpoints, gradients, adjoint, ddelta, parts, span_parts, dA, vectors]
     entry = _dense(given.dstate)
     for last in (length, *range((length - 1) // steps * steps, 0, -steps)):
         first = (last - 1) // steps * steps
@@ -110,16 +119,16 @@ def backward(x: Inputs, rule: str, reverse: bool, given: Upstream) -> Inputs:
     dD, dw1, dw2 = _sum_rows(vectors)
     spans = x.delta is None
     return Inputs(
-        u=checkpoints[0],
+        u=gradients[0],
         delta=None if spans else ddelta,
         span=dspan,
         w1=dw1 if spans else None,
         w2=dw2 if spans else None,
         A=_sum_rows(dA.view(1, q, -1)).view(d, ONLY_STATES),
-        B=dBC[0],
-        C=dBC[1],
+        B=dBC[0].to(x.B.dtype),
+        C=dBC[1].to(x.C.dtype),
         D=None if x.D is None else dD,
-        z=None if x.z is None else checkpoints[1],
+        z=None if x.z is None else gradients[1],
         mask=None,
         state=None if x.state is None else adjoint,
     )
@@ -145,7 +154,7 @@ def _arguments(x: Inputs) -> tuple[list[Tensor], list[int]]:
     step = delta if x.span is None else x.span.contiguous()
     mask = None if x.mask is None else x.mask.contiguous().view(torch.uint8)
     state = None if x.state is None else _dense(x.state.transpose(1, 2))
-    given = [u, step, x.w1, x.w2, _dense(x.A), _dense(x.B), _dense(x.C), x.D, z, mask, state]
+    given = [u, step, x.w1, x.w2, _dense(x.A), _dense(x.B.float()), _dense(x.C.float()), x.D, z, mask, state]
     q, length, d = x.u.shape
     strides = [t.stride(axis) for t in (u, step, z) for axis in (0, 1)]
     return [nothing if t is None else t for t in given], [length, d, q, *strides]
@@ -153,9 +162,15 @@ def _arguments(x: Inputs) -> tuple[list[Tensor], list[int]]:
 
 def _rows(t: Tensor) -> Tensor:
     """Return the tensor with dense rows, aligned to 16 bytes; rows may lie apart, as the halves of a projection do."""
-    if t.stride(2) == 1 and t.stride(0) % 4 == t.stride(1) % 4 == t.data_ptr() % 16 == 0:
+    copied = _copied(t)
+    if t.stride(2) == 1 and t.stride(0) % copied == t.stride(1) % copied == t.data_ptr() % 16 == 0:
         return t
     return t.clone(memory_format=torch.contiguous_format)
+
+
+def _copied(t: Tensor) -> int:
+    """Return how many numbers a copy of 16 bytes has."""
+    return 16 // t.element_size()
 
 
 def _dense(t: Tensor) -> Tensor:
@@ -166,15 +181,21 @@ def _dense(t: Tensor) -> Tensor:
 
 def _launch(name: str, x: Inputs, rule: str, reverse: bool, span_grad: bool = False) -> Launch:
     """Return the kernel for this variant of the scan; call it with the number of warps and its arguments."""
-    macros = _macros(rule == "zoh", x.delta is None, x.z is not None, reverse, span_grad)
+    half = x.u.dtype == torch.bfloat16
+    macros = _macros(rule == "zoh", x.delta is None, x.z is not None, reverse, span_grad, half)
     return compile_variant(name, macros, x.u.device)
 
 
 def _macros(
-    zoh: bool, spans: bool, gate: bool, reverse: bool, span_grad: bool = False
+    zoh: bool,
+    spans: bool,
+    gate: bool,
+    reverse: bool = False,
+    span_grad: bool = False,
+    half: bool = False,
 ) -> tuple[tuple[str, int], ...]:
     """Return the macros of a variant of the scan with their values."""
-    return tuple(zip(FLAGS, map(int, (zoh, spans, gate, reverse, span_grad)), strict=True))
+    return tuple(zip(FLAGS, map(int, (zoh, spans, gate, reverse, span_grad, half)), strict=True))
 
 
 @cache

@@ -1,4 +1,5 @@
-// The scan for 16 states in float32: a warp owns a sequence and 32 of its channels.
+// The scan for 16 states: a warp owns a sequence and 32 of its channels. It computes in float32; u, delta, z, y and
+// their gradients are float32 or, with HALF, bfloat16.
 //
 // A lane owns 4 channels x 4 states, so that a token's B and C cost one 16-byte read each for 16 states, and sums over
 // states or channels begin inside the lane. Lane = 4 j + i holds channels 4 j + c and states 4 i + m; of a channel's
@@ -8,7 +9,8 @@
 //
 // Forward leaves the state before every chunk but the first in `kept` [2 q l d]: state n before chunk c lies in row
 // n % 8 of chunk c - 1, in half n / 8. Backward, going from the last chunk to the first, has read a chunk's rows before
-// it writes the gradients of u (half 0) and z (half 1) over them: what backward needs costs no memory of its own.
+// it writes the gradients of u (half 0) and z (half 1) over them: what backward needs costs no memory of its own. With
+// HALF the gradients are narrower than the states and have a place of their own.
 //
 // Backward runs through a chunk forward, keeping the state before every second step in shared memory, then back pair by
 // pair: two states and their coefficients are made once more in registers, and the adjoint g walks over them.
@@ -17,7 +19,7 @@
 // Exponents are in base 2: a = A log2(e), x = delta a, e^(delta A) = 2^x. From spans, delta = -w1 decay with
 // decay = e^(-w2 span) - 1 (Eq. 11).
 //
-// Set by whoever compiles: ZOH, SPANS, GATE, REVERSE, SPAN_GRADIENT (0 or 1).
+// Set by whoever compiles: ZOH, SPANS, GATE, REVERSE, SPAN_GRADIENT, HALF (0 or 1).
 
 #define TOKENS 8
 #define STATES 16
@@ -27,6 +29,19 @@
 #define LN2 0.6931471805599453f
 
 typedef long long Offset;
+
+#if HALF
+struct Number {  // bfloat16: the upper half of a float32, rounded to the nearest, ties to even
+  unsigned short bits;
+};
+#else
+typedef float Number;
+#endif
+
+#define QUAD ((int)(16 / sizeof(Number)))  // channels of a copy
+#define LANES_OF_ROW (WIDTH / QUAD)        // that copy a token's row
+#define ROUND (32 / LANES_OF_ROW)          // tokens that a warp copies at once
+#define ROUNDS (TOKENS / ROUND)
 
 #ifndef EMULATED  // tests run this file on a CPU and bring their own
 __device__ __forceinline__ float exp2_fast(float x) {
@@ -42,14 +57,33 @@ __device__ __forceinline__ float inverse_fast(float x) {
 }
 
 // 16 bytes to shared memory, in the background; zeros if `bytes` is 0, and then nothing is read.
-__device__ __forceinline__ void copy16(float *to, const float *from, int bytes) {
+__device__ __forceinline__ void copy16(void *to, const void *from, int bytes) {
   unsigned place = (unsigned)__cvta_generic_to_shared(to);
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(place), "l"(from), "r"(bytes) : "memory");
 }
 
+__device__ __forceinline__ unsigned float_bits(float x) { return __float_as_uint(x); }
+
+__device__ __forceinline__ float bits_float(unsigned x) { return __uint_as_float(x); }
+
 __device__ __forceinline__ void copies_end() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 
 __device__ __forceinline__ void copies_wait() { asm volatile("cp.async.wait_group 1;" ::: "memory"); }
+#endif
+
+#if HALF
+__device__ __forceinline__ float widen(Number x) { return bits_float((unsigned)x.bits << 16); }
+
+__device__ __forceinline__ Number narrow(float x) {
+  unsigned bits = float_bits(x);
+  Number y;
+  y.bits = x == x ? (bits + 0x7fff + (bits >> 16 & 1)) >> 16 : 0x7fc0;
+  return y;
+}
+#else
+__device__ __forceinline__ float widen(Number x) { return x; }
+
+__device__ __forceinline__ Number narrow(float x) { return x; }
 #endif
 
 // 2^x - 1; a cubic takes over where the difference has lost its digits (both within 3e-6 at the seam).
@@ -129,33 +163,34 @@ struct Ahead {
   float span;
   unsigned counts;
 
-  __device__ __forceinline__ void load(const Place &at, int k, const float *step, const unsigned char *mask) {
+  __device__ __forceinline__ void load(const Place &at, int k, const void *step, const unsigned char *mask) {
     k += at.lane;
     counts = at.lane < TOKENS && k >= 0 && k < at.length;
     span = 0.0f;
     if (counts) {
-      if (SPANS) span = step[at.token(k)];
+      if (SPANS) span = ((const float *)step)[at.token(k)];
       if (mask) counts = mask[at.token(k)];
     }
   }
 };
 
-// The rows of one tensor, on their way to shared memory: a lane copies 4 channels of two of a chunk's 8 tokens.
+// The rows of one tensor, on their way to shared memory: a lane copies 16 bytes of one or two of a chunk's 8 tokens.
 struct Rows {
-  const float *from;
-  int four;  // rows further, in numbers
+  const Number *from;
+  int round;  // ROUND rows further, in numbers
 
-  __device__ __forceinline__ Rows(const Place &at, int k, const float *base, int batch, int row) {
-    from = base + at.q * batch + (Offset)at.time(k + (at.lane >> 3)) * row + at.first + 4 * (at.lane & 7);
-    four = 4 * SIGN * row;
+  __device__ __forceinline__ Rows(const Place &at, int k, const Number *base, int batch, int row) {
+    int token = at.lane / LANES_OF_ROW, channel = at.first + QUAD * (at.lane % LANES_OF_ROW);
+    from = base + at.q * batch + (Offset)at.time(k + token) * row + channel;
+    round = ROUND * SIGN * row;
   }
   // `to` is the first row's place, and the next one's `stride` numbers further.
-  __device__ __forceinline__ void copy(float *to, int stride, int lane, const int (&bytes)[2]) const {
-    to += (lane >> 3) * stride + 4 * (lane & 7);
-    copy16(to, from, bytes[0]);
-    copy16(to + 4 * stride, from + four, bytes[1]);
+  __device__ __forceinline__ void copy(Number *to, int stride, int lane, const int (&bytes)[ROUNDS]) const {
+    to += lane / LANES_OF_ROW * stride + QUAD * (lane % LANES_OF_ROW);
+#pragma unroll
+    for (int r = 0; r < ROUNDS; ++r) copy16(to + r * ROUND * stride, from + r * round, bytes[r]);
   }
-  __device__ __forceinline__ void move(int chunks) { from += 2 * chunks * four; }
+  __device__ __forceinline__ void move(int chunks) { from += ROUNDS * chunks * round; }
 };
 
 // The lane's share of A, and its own channel's vectors.
@@ -198,19 +233,20 @@ __device__ __forceinline__ void advance(float (&h)[4][4], const float (&a)[4][4]
 
 // What is read of a token. Forward has a chunk of these in use while the next one is on its way; backward, short of shared
 // memory, makes what it needs of a chunk at once.
-struct Token {
-  float u[WIDTH], z[WIDTH], B[STATES], C[STATES];
+struct alignas(16) Token {
+  Number u[WIDTH], z[WIDTH];
+  float B[STATES], C[STATES];
 #if !SPANS
-  float delta[WIDTH];
+  Number delta[WIDTH];
 #endif
 };
 
 struct TokenBack : Token {
-  float y[WIDTH], dy[WIDTH];
+  Number y[WIDTH], dy[WIDTH];
 };
 
 // What is made of it.
-struct Made {
+struct alignas(16) Made {
   float delta[WIDTH], input[WIDTH];
 };
 
@@ -224,21 +260,22 @@ struct Reader {
   const float *B, *C;
   Ahead next;
 
-  __device__ __forceinline__ Reader(const Place &at, int k, const float *u, int u_batch, int u_row, const float *z,
-                                    int z_batch, int z_row, const float *step, int step_batch, int step_row,
+  __device__ __forceinline__ Reader(const Place &at, int k, const Number *u, int u_batch, int u_row, const Number *z,
+                                    int z_batch, int z_row, const void *step, int step_batch, int step_row,
                                     const float *B, const float *C)
-      : u(at, k, u, u_batch, u_row), z(at, k, z, z_batch, z_row), delta(at, k, step, step_batch, step_row) {
+      : u(at, k, u, u_batch, u_row), z(at, k, z, z_batch, z_row),
+        delta(at, k, (const Number *)step, step_batch, step_row) {
     Offset states = at.token(k + at.j) * STATES + 4 * at.i;
     this->B = B + states, this->C = C + states;
   }
-  // Ask for the chunk where the reader stands; which of its tokens count. `bytes`: what a lane reads of two rows.
+  // Ask for the chunk where the reader stands; which of its tokens count. `bytes`: what a lane reads of its rows.
   template <class T>
-  __device__ __forceinline__ unsigned ask(const Place &at, T *to, int (&bytes)[2]) const {
-    const int stride = sizeof(T) / sizeof(float);
+  __device__ __forceinline__ unsigned ask(const Place &at, T *to, int (&bytes)[ROUNDS]) const {
+    const int stride = sizeof(T) / sizeof(Number);
     unsigned live = __ballot_sync(ALL, next.counts != 0);
-    bool real = at.first + 4 * (at.lane & 7) < at.channels;
-    bytes[0] = real && live >> (at.lane >> 3) & 1 ? 16 : 0;
-    bytes[1] = real && live >> (at.lane >> 3) & 16 ? 16 : 0;
+    bool real = at.first + QUAD * (at.lane % LANES_OF_ROW) < at.channels;
+#pragma unroll
+    for (int r = 0; r < ROUNDS; ++r) bytes[r] = real && live >> (at.lane / LANES_OF_ROW + r * ROUND) & 1 ? 16 : 0;
     u.copy(to->u, stride, at.lane, bytes);
     if (GATE) z.copy(to->z, stride, at.lane, bytes);
 #if !SPANS
@@ -263,14 +300,14 @@ __device__ __forceinline__ float own_step(const Weights &w, const Token &token, 
 #if SPANS
   return w.delta(__shfl_sync(ALL, span, r));
 #else
-  return token.delta[lane];
+  return widen(token.delta[lane]);
 #endif
 }
 
 extern "C" __global__ void
-    scan_forward(const float *u, const float *step, const float *w1, const float *w2, const float *A, const float *B,
-                 const float *C, const float *D, const float *z, const unsigned char *mask, const float *state,
-                 float *y, float *final, float *kept, int length, int channels, int sequences, int u_batch, int u_row,
+    scan_forward(const Number *u, const void *step, const float *w1, const float *w2, const float *A, const float *B,
+                 const float *C, const float *D, const Number *z, const unsigned char *mask, const float *state,
+                 Number *y, float *final, float *kept, int length, int channels, int sequences, int u_batch, int u_row,
                  int step_batch, int step_row, int z_batch, int z_row) {
   __shared__ Token chunks[2][TOKENS];
   __shared__ Made made[TOKENS];
@@ -286,11 +323,11 @@ extern "C" __global__ void
 #pragma unroll
     for (int m = 0; m < 4; ++m) inverse[c][m] = ZOH ? 1.0f / w.a[c][m] : 0.0f;
   }
-  float *out = y + at.own(0);
+  Number *out = y + at.own(0);
   float *keep = kept + at.kept(TOKENS, (Offset)sequences * length * channels);
 
   Reader reader(at, 0, u, u_batch, u_row, z, z_batch, z_row, step, step_batch, step_row, B, C);
-  int bytes[2];
+  int bytes[ROUNDS];
   reader.next.load(at, 0, step, mask);
   unsigned live_next = reader.ask(at, chunks[0], bytes);
   float span_next = live_next >> lane & 1 ? reader.next.span : 0.0f;
@@ -322,7 +359,7 @@ extern "C" __global__ void
       for (int r = 0; r < TOKENS; ++r) {
         float delta = own_step(w, chunk[r], lane, span, r);
         made[r].delta[lane] = delta;
-        made[r].input[lane] = chunk[r].u[lane] * (ZOH ? LOG2E : delta);
+        made[r].input[lane] = widen(chunk[r].u[lane]) * (ZOH ? LOG2E : delta);
       }
       __syncwarp();
 #pragma unroll 2
@@ -337,16 +374,16 @@ extern "C" __global__ void
         for (int c = 0; c < 4; ++c)
 #pragma unroll
           for (int m = 0; m < 4; ++m) part[c] += cs[m] * h[c][m];
-        float sum = sum_states(part, lane) + w.skip * chunk[r].u[lane];
+        float sum = sum_states(part, lane) + w.skip * widen(chunk[r].u[lane]);
         if (GATE) {
-          float gate = open_gate(chunk[r].z[lane]);
+          float gate = open_gate(widen(chunk[r].z[lane]));
           sum *= gate * sigmoid(gate);
         }
-        if (r < mine) *out = sum;
+        if (r < mine) *out = narrow(sum);
       }
     } else {
       for (int r = 0; r < TOKENS; ++r, out += row)
-        if (r < mine) *out = 0.0f;
+        if (r < mine) *out = narrow(0.0f);
     }
     __syncwarp();  // the chunk's place may be filled again
   }
@@ -389,15 +426,15 @@ __device__ __forceinline__ void remake(Step &step, float (&h)[4][4], const float
 }
 
 extern "C" __global__ void
-    scan_backward(const float *u, const float *step, const float *w1, const float *w2, const float *A, const float *B,
-                  const float *C, const float *D, const float *z, const unsigned char *mask, const float *state,
-                  const float *y, const float *dy, const float *adjoint, float *kept, float *adjoint_out, float *ddelta,
-                  float *dBC, float *dspan, float *dA, float *dvectors, int length, int channels, int sequences,
+    scan_backward(const Number *u, const void *step, const float *w1, const float *w2, const float *A, const float *B,
+                  const float *C, const float *D, const Number *z, const unsigned char *mask, const float *state,
+                  const Number *y, const Number *dy, const float *adjoint, const float *kept, Number *gradients,
+                  float *adjoint_out, Number *ddelta, float *dBC, float *dspan, float *dA, float *dvectors, int length, int channels, int sequences,
                   int u_batch, int u_row, int step_batch, int step_row, int z_batch, int z_row, int dy_batch,
                   int dy_row, int begin, int end, int start, int window, int fresh) {
   // Chunks begin .. end - 1 (in scan order), the last first; `start` is the window's first time. `adjoint` [q d n] is g
   // on entry, zero if it is null. dA [q d n] and dvectors [3 q d] are added to unless `fresh`. dBC is [2 blocks q
-  // window n], dspan [blocks q window].
+  // window n], dspan [blocks q window]. `gradients` [2 q l d], of u and z, is `kept` itself or, with HALF, another one.
   __shared__ TokenBack chunk[TOKENS];
   __shared__ MadeBack made[TOKENS];
   __shared__ float4 states[TOKENS / 2][4][32];  // before every second step
@@ -418,7 +455,7 @@ extern "C" __global__ void
     }
   }
   const int last = (end - 1) * TOKENS, stop = begin * TOKENS;
-  float *du = kept + at.own(last), *dd_out = ddelta + at.own(last);
+  Number *du = gradients + at.own(last), *dd_out = ddelta + at.own(last);
   const float *keep = kept + at.kept(last, half);
   const Offset span_place = ((Offset)block * sequences + at.q) * window + at.time(last) - start;
   float *dspan_out = dspan + span_place;
@@ -438,8 +475,8 @@ extern "C" __global__ void
   unsigned live_next;
   float span_next;
   auto ask_rows = [&]() {
-    const int stride = sizeof(TokenBack) / sizeof(float);
-    int bytes[2];
+    const int stride = sizeof(TokenBack) / sizeof(Number);
+    int bytes[ROUNDS];
     live_next = reader.ask(at, chunk, bytes);
     dys.copy(chunk->dy, stride, lane, bytes);
     if (GATE) ys.copy(chunk->y, stride, lane, bytes);
@@ -461,11 +498,12 @@ extern "C" __global__ void
     if (live) {
 #pragma unroll
       for (int r = 0; r < TOKENS; ++r) {
-        const float delta = own_step(w, chunk[r], lane, span, r), u = chunk[r].u[lane];
-        float gy = chunk[r].dy[lane];
+        const float delta = own_step(w, chunk[r], lane, span, r), u = widen(chunk[r].u[lane]);
+        float gy = widen(chunk[r].dy[lane]);
         if (GATE) {
-          const float gate = open_gate(chunk[r].z[lane]), sig = sigmoid(gate);
-          if (r < mine) du[half + r * row] = gy * chunk[r].y[lane] * (inverse_fast(gate) + (1.0f - sig));  // of z
+          const float gate = open_gate(widen(chunk[r].z[lane])), sig = sigmoid(gate);
+          const float slope = inverse_fast(gate) + (1.0f - sig);
+          if (r < mine) du[half + r * row] = narrow(gy * widen(chunk[r].y[lane]) * slope);  // of z
           gy *= gate * sig;
         }
         made[r].delta[lane] = delta;
@@ -577,7 +615,7 @@ extern "C" __global__ void
           const float own_gB = sum_states(gB, lane), own_gF = ZOH ? sum_states(gF, lane) : own_gB;
           // d h / d delta = A h + B u under ZOH, A e h_(k-1) + B u under Euler
           const float dd = sum_states(gA, lane) * LN2 + own_u * own_gB;
-          if (t < mine) du[t * row] = own_delta * own_gF + w.skip * own_gy;
+          if (t < mine) du[t * row] = narrow(own_delta * own_gF + w.skip * own_gy);
           sD += own_gy * own_u;
 #if SPANS
           const float rest = dd * (w.w1 - own_delta);  // w1 (1 + decay)
@@ -590,7 +628,7 @@ extern "C" __global__ void
           if (lane == 0 && t < rows) dspan_out[SIGN * t] = total;
 #endif
 #else
-          if (t < mine) dd_out[t * row] = live >> t & 1 ? dd : 0.0f;
+          if (t < mine) dd_out[t * row] = narrow(live >> t & 1 ? dd : 0.0f);
 #endif
         }
         __syncwarp();
@@ -608,9 +646,9 @@ extern "C" __global__ void
     } else {
       for (int t = 0; t < TOKENS; ++t) {
         if (t < mine) {
-          du[t * row] = 0.0f;
-          if (GATE) du[half + t * row] = 0.0f;
-          if (!SPANS) dd_out[t * row] = 0.0f;
+          du[t * row] = narrow(0.0f);
+          if (GATE) du[half + t * row] = narrow(0.0f);
+          if (!SPANS) dd_out[t * row] = narrow(0.0f);
         }
         if (t < rows) {
           if (SPAN_GRADIENT && lane == 0) dspan_out[SIGN * t] = 0.0f;

@@ -1,7 +1,8 @@
 """The encodings on a GPU: a matrix F of all features of the tokens, a matrix W of all weights, one product Z = F W.
 
-The product, and F^T dZ of the gradients, have torch's precision of float32 products; the kernels multiply the weights
-of two layers in full float32 precision. There are no atomics: two runs agree in every bit.
+The product, and F^T dZ of the gradients, have torch's precision of float32 products, or autocast's, in which F and Z
+are then stored; the kernels multiply the weights of two layers in full float32 precision. There are no atomics: two
+runs agree in every bit.
 """
 
 # once_differentiable passes the first argument of `backward` by position, which pyright reports as incompatible
@@ -31,10 +32,10 @@ Tensors = dict[str, Tensor | None]
 
 
 def serves(parts: Sequence[Part]) -> bool:
-    """Return whether the kernels compute these parts: in float32 without autocast, gradients only of weights."""
+    """Return whether the kernels compute these parts: weights in float32, and gradients only of them."""
     kinds, widths = [type(part) for part in parts], {part.bias.shape for part in parts}
     known = all(kinds.count(kind) <= most for kind, most in MOST.items()) and len(widths) == 1
-    return known and not torch.is_autocast_enabled("cuda") and all(_is_served(part) for part in parts)
+    return known and all(_is_served(part) for part in parts)
 
 
 def _is_served(part: Part) -> bool:
@@ -106,8 +107,10 @@ class EncodedTokens(torch.autograd.Function):
         """Return Z [r l d] as a matrix [count d]."""
         given: Tensors = dict.fromkeys(WEIGHTS)
         given |= {name: t.detach().contiguous() for name, t in zip(names, weights, strict=True)}
-        device = weights[0].device
-        features = torch.empty(count, sizes["ROW"], dtype=torch.float32, device=device)
+        device, dtype = weights[0].device, torch.float32
+        if torch.is_autocast_enabled(device.type):
+            dtype = torch.get_autocast_dtype(device.type)
+        features = torch.empty(count, sizes["ROW"], dtype=dtype, device=device)
         product = torch.empty(sizes["K"], sizes["D"], dtype=torch.float32, device=device)
         with torch.cuda.device_of(features):
             if count > 0:
@@ -120,7 +123,7 @@ class EncodedTokens(torch.autograd.Function):
             _launch(kernels.weights_kernel, grid, sizes | given | {"out": product})
         ctx.sizes, ctx.names = sizes, names
         ctx.save_for_backward(features, product, *weights)
-        return features[:, : sizes["K"]] @ product
+        return features[:, : sizes["K"]] @ product.to(dtype)
 
     @staticmethod
     @once_differentiable
@@ -137,7 +140,7 @@ class EncodedTokens(torch.autograd.Function):
         most = max(sizes["WIDTH"], sizes["HIDDEN"])
         with torch.cuda.device_of(features):
             arguments = given | {f"d{name}": t for name, t in found.items()}
-            arguments |= sizes | {"p": features.mT @ dz, "product": product}
+            arguments |= sizes | {"p": (features.mT @ dz).float(), "product": product}
             grid = max(sizes["K"], most), triton.cdiv(most, BLOCK)
             _launch(kernels.gradients_kernel, grid, arguments)
         # weights of features without columns get none, as in the reference, which does not use them

@@ -16,6 +16,7 @@ from pyarrow import csv
 from dygmamba.core.errors import FileError, first_line
 from dygmamba.core.files.untrusted import require_regular_file
 from dygmamba.data.events.origin import Origin
+from dygmamba.data.readers.collect import EventColumns
 from dygmamba.data.readers.delimited import read_csv_rows
 from dygmamba.data.readers.header import read_header
 from dygmamba.data.readers.numpy_files import (
@@ -25,7 +26,7 @@ from dygmamba.data.readers.numpy_files import (
     read_array_header,
 )
 from dygmamba.data.readers.options import COLUMN_OPTIONS, FIXED_OPTIONS, ColumnRoles, ReadOptions
-from dygmamba.data.readers.table import EventColumns, build_dataset, drop_zero_columns
+from dygmamba.data.readers.table import build_dataset, drop_zero_columns
 from dygmamba.data.storage.mapped_file import MappedFile
 
 if TYPE_CHECKING:

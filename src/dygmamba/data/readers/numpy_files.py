@@ -19,8 +19,9 @@ from dygmamba.core.errors import EventError, FileError, first_line
 from dygmamba.core.memory_budget import format_bytes, require_memory
 from dygmamba.data.events.ids import NodeIds
 from dygmamba.data.events.origin import Origin
+from dygmamba.data.readers.collect import EventColumns
 from dygmamba.data.readers.options import COLUMN_OPTIONS, FIXED_OPTIONS, ReadOptions
-from dygmamba.data.readers.table import EventColumns, build_dataset
+from dygmamba.data.readers.table import build_dataset
 
 if TYPE_CHECKING:
     from dygmamba.data.storage.dataset import Dataset

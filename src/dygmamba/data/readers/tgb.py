@@ -31,6 +31,7 @@ from dygmamba.data.catalogue.leaderboard_folders import (
 )
 from dygmamba.data.events.ids import NodeIds
 from dygmamba.data.events.origin import Origin
+from dygmamba.data.readers.collect import EventColumns
 from dygmamba.data.readers.delimited import read_csv_rows
 from dygmamba.data.readers.header import read_header
 from dygmamba.data.readers.jodie_dyglib import JODIE_COLUMNS
@@ -43,7 +44,7 @@ from dygmamba.data.readers.numpy_files import (
     read_array_header,
 )
 from dygmamba.data.readers.options import COLUMN_OPTIONS, TGB_FORMAT, ColumnRoles, ReadOptions
-from dygmamba.data.readers.table import EventColumns, build_dataset, drop_zero_columns
+from dygmamba.data.readers.table import build_dataset, drop_zero_columns
 
 if TYPE_CHECKING:
     from dygmamba.data.storage.dataset import Dataset

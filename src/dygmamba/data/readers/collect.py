@@ -1,12 +1,11 @@
 """Collect the rows of a file: in memory while they are few, on disk beyond `ReadOptions.memory`.
 
-Rows on disk are written in runs that are sorted by time and merged at the end. Node ids always stay in memory, each
-once.
+Rows on disk are sorted by time at the end. Node ids always stay in memory, each once.
 """
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -31,6 +30,12 @@ class BatchColumns:
     edge: np.ndarray
     codes: np.ndarray
     label: np.ndarray | None = None
+
+    @property
+    def nbytes(self) -> int:
+        return sum(getattr(self, name).nbytes for name in ("src", "dst", "time", "edge", "codes")) + (
+            0 if self.label is None else self.label.nbytes
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,112 +62,90 @@ class EventColumns:
         return values if self.row is None else values[self.row]
 
 
-@dataclass(slots=True)
-class _RowBuffer:
-    """Rows in memory, one list entry per batch."""
-
-    src: list[pa.DictionaryArray] = field(default_factory=list)
-    dst: list[pa.DictionaryArray] = field(default_factory=list)
-    time: list[np.ndarray] = field(default_factory=list)
-    edge: list[np.ndarray] = field(default_factory=list)
-    codes: list[np.ndarray] = field(default_factory=list)
-    label: list[np.ndarray] = field(default_factory=list)
-    size: int = 0
-
-    def add(self, batch: BatchColumns) -> None:
-        for name in ("src", "dst", "time", "edge", "codes", "label"):
-            if (column := getattr(batch, name)) is not None:
-                getattr(self, name).append(column)
-                self.size += column.nbytes
-
-    def concatenate(self, numbering: NodeNumbering) -> dict[str, np.ndarray]:
-        """Join the batches; ids become provisional numbers in order of arrival."""
-        src, dst = numbering.add(self.src, self.dst)
-        rest = {"time": self.time, "edge": self.edge, "codes": self.codes, "label": self.label}
-        return {"src": src, "dst": dst} | {k: np.concatenate(v) for k, v in rest.items() if v}
-
-
 class RowCollector:
-    """Collects all good rows of one file, in memory or, if they are too many, in sorted runs on disk."""
+    """Collects all good rows of one file, in memory or, if they are too many, in columns on disk."""
 
     def __init__(self, options: ReadOptions, keep_rows: bool = False) -> None:
         self._options, self._keep_rows = options, keep_rows
-        self._numbering, self._buffer = NodeNumbering(options.bipartite), _RowBuffer()
+        self._numbering, self._batches, self._size = NodeNumbering(options.bipartite), [], 0
         self._disk: dict[str, ScratchColumn] = {}
-        self._runs: list[int] = [0]  # first row of each run on disk, and the end of the last one
         self._out_of_order, self._latest = 0, -np.inf
 
     def __bool__(self) -> bool:
-        return bool(self._buffer.time) or len(self._runs) > 1
+        return bool(self._batches or self._disk)
 
     def add(self, batch: BatchColumns) -> None:
-        self._buffer.add(batch)
-        if self._buffer.size * MEMORY_FRACTION > self._options.memory:
+        self._batches.append(batch)
+        self._size += batch.nbytes
+        if self._size * MEMORY_FRACTION > self._options.memory:
             self._spill()
 
     def finish(self) -> tuple[EventColumns, NodeIds]:
         """Return all columns with final node numbers, sorted by time if they went to disk."""
-        if len(self._runs) == 1:
-            rows = self._buffer.concatenate(self._numbering)
+        if not self._disk:
+            rows = self._join_batches()
             node_of, ids = self._numbering.finish()
-            src, dst = (node_of[name][rows[name]] for name in ("src", "dst"))
-            columns = EventColumns(src, dst, rows["time"], rows["edge"], rows.get("label"))
-            return replace(columns, codes=rows["codes"]), ids
-        if self._buffer.time:
+            rows |= {name: node_of[name][rows[name]] for name in node_of}
+            return EventColumns(**rows), ids
+        if self._batches:
             self._spill()
         node_of, ids = self._numbering.finish()
-        self._disk = self._merge_runs(node_of)
-        rows = {name: column.mapped().numpy() for name, column in self._disk.items()}
-        columns = (rows["src"], rows["dst"], rows["time"], rows["edge"], rows.get("label"))
-        columns = EventColumns(*columns, out_of_order=self._out_of_order, codes=rows["codes"])
-        return replace(columns, row=rows.get("row") if self._out_of_order else None), ids
+        rows = self._sort_on_disk(node_of)
+        if not self._out_of_order:
+            rows.pop("row", None)
+        return EventColumns(**rows, out_of_order=self._out_of_order), ids
+
+    def _join_batches(self) -> dict[str, Any]:
+        """Join the rows in memory; ids become provisional numbers in order of arrival."""
+        batches, self._batches, self._size = self._batches, [], 0
+        src, dst = self._numbering.add([batch.src for batch in batches], [batch.dst for batch in batches])
+        names = ("time", "edge", "codes") if batches[0].label is None else ("time", "edge", "codes", "label")
+        rest = {name: np.concatenate([getattr(batch, name) for batch in batches]) for name in names}
+        return {"src": src, "dst": dst} | rest
 
     def _spill(self) -> None:
-        """Write the buffered rows to disk as a run that is sorted by time."""
+        """Append the rows in memory to the columns on disk, sorted by time.
+
+        Sorted parts keep `_sort_on_disk` from jumping: the next rows by time lie together in each part.
+        """
         from dygmamba.data.storage.mapped_columns import ScratchColumn
 
-        rows = self._buffer.concatenate(self._numbering)
-        self._buffer = _RowBuffer()
-        time, start = rows["time"], self._runs[-1]
+        rows = self._join_batches()
+        time = rows["time"]
         if self._keep_rows:
+            start = len(self._disk["time"]) if self._disk else 0
             rows["row"] = np.arange(start, start + len(time))
         latest = np.maximum.accumulate(np.maximum(time, self._latest))
         out_of_order = int((time < latest).sum())
         self._out_of_order, self._latest = self._out_of_order + out_of_order, latest[-1]
-        order = np.argsort(time, kind="stable") if out_of_order else None
+        order = np.argsort(time, kind="stable") if out_of_order else slice(None)
         for name, column in rows.items():
             if name not in self._disk:
                 self._disk[name] = ScratchColumn(self._folder, column.dtype, column.shape[1:])
-            self._disk[name].append(column if order is None else column[order])
-        self._runs.append(start + len(time))
+            self._disk[name].append(column[order])
 
-    def _merge_runs(self, node_of: dict[str, np.ndarray]) -> dict[str, "ScratchColumn"]:
-        """Merge the runs by time and replace provisional by final node numbers.
+    def _sort_on_disk(self, node_of: dict[str, np.ndarray]) -> dict[str, Any]:
+        """Map all columns in order of time, with final instead of provisional node numbers.
 
-        If the file was in order, only the columns of nodes are written again.
+        Takes 16 bytes of memory per event if the file was not in order. Otherwise only the columns of nodes are
+        written again.
         """
-        from dygmamba.data.storage.mapped_columns import ScratchColumn, iterate_slices, merge_sorted_runs
+        from dygmamba.data.storage.mapped_columns import ScratchColumn, iterate_slices, release_pages
 
-        width = sum(column.row_bytes for column in self._disk.values()) + 16
-        most = max(1, self._options.memory // (MEMORY_FRACTION * width))
-        rewritten = [name for name in self._disk if self._out_of_order or name in node_of]
-        dtypes = {
-            name: np.dtype(np.int64) if name in node_of else self._disk[name].dtype for name in rewritten
-        }
-        out = {name: ScratchColumn(self._folder, dtypes[name], self._disk[name].width) for name in rewritten}
-        if self._out_of_order:
-            rounds = merge_sorted_runs(self._disk["time"], self._runs, most)
-        else:
-            rounds = (
-                ([(rows.start, rows.stop)], None)
-                for rows in iterate_slices(self._runs[-1], width, most * width)
-            )
-        for parts, order in rounds:
-            for name in rewritten:
-                values = np.concatenate([self._disk[name].read(*part) for part in parts])
-                values = node_of[name][values] if name in node_of else values
-                out[name].append(values if order is None else values[order])
-        return self._disk | out
+        rows = {name: column.mapped().numpy() for name, column in self._disk.items()}
+        order = np.argsort(rows["time"], kind="stable") if self._out_of_order else None
+        for name, column in self._disk.items():
+            if order is None and name not in node_of:
+                continue
+            dtype = np.int64 if name in node_of else column.dtype
+            written = ScratchColumn(self._folder, dtype, column.width)
+            width = column.row_bytes + 16  # with the row's place in `order` and its final number
+            for part in iterate_slices(len(column), width, self._options.memory // MEMORY_FRACTION):
+                values = rows[name][part if order is None else order[part]]
+                written.append(node_of[name][values] if name in node_of else values)
+                release_pages(rows[name])
+            rows[name] = written.mapped().numpy()
+        return rows
 
     @property
     def _folder(self) -> Path:

@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from dygmamba.core.errors import EventError, FileError, first_line
+from dygmamba.core.files.untrusted import require_regular_file
 from dygmamba.core.memory_budget import format_bytes, require_memory
 from dygmamba.data.events.ids import NodeIds
 from dygmamba.data.events.origin import Origin
@@ -63,11 +64,25 @@ def describe_load_error(error: Exception) -> str:
     return "it holds Python objects" if "pickle" in str(error) else first_line(error)
 
 
-def damaged_npy_error(path: Path, error: Exception) -> FileError:
-    return FileError(
-        f"{path} is not a complete .npy file ({describe_load_error(error)}); copy it again",
-        code="file-damaged",
-    )
+def load_matrix(path: Path, kinds: str = "fiu", dtype: type = np.float32) -> np.ndarray | None:
+    """Read a matrix of numbers from an .npy file, its header checked first; None if there is no such file."""
+    if not path.exists():
+        return None
+    require_regular_file(path)
+    try:
+        with path.open("rb") as file:
+            header = read_array_header(file, path.stat().st_size)
+            if len(header.shape) != 2 or header.dtype.kind not in kinds:
+                raise FileError(
+                    f"{path} is {header}; it must be a matrix of numbers", code="wrong-array-type"
+                )
+            file.seek(0)
+            return np.load(file, allow_pickle=False).astype(dtype, copy=False)
+    except DAMAGED_FILE_ERRORS as error:
+        raise FileError(
+            f"{path} is not a complete .npy file ({describe_load_error(error)}); copy it again",
+            code="file-damaged",
+        ) from error
 
 
 MAX_SPARSE_NODES = 1_000_000  # any file may have this many nodes; beyond, MAX_NODES_PER_EVENT limits them

@@ -24,7 +24,6 @@ import pyarrow.compute as pc
 import pyarrow.csv as arrow_csv
 
 from dygmamba.core.errors import FileError, first_line
-from dygmamba.core.files.untrusted import require_regular_file
 from dygmamba.data.catalogue.leaderboard_folders import (
     find_tgb_edge_list,
     find_tgb_seq_table,
@@ -34,17 +33,15 @@ from dygmamba.data.events.origin import Origin
 from dygmamba.data.readers.collect import EventColumns
 from dygmamba.data.readers.delimited import read_csv_rows
 from dygmamba.data.readers.header import read_header
-from dygmamba.data.readers.jodie_dyglib import JODIE_COLUMNS
+from dygmamba.data.readers.jodie_dyglib import read_jodie_table
 from dygmamba.data.readers.numpy_files import (
-    DAMAGED_FILE_ERRORS,
     MAX_NODES_PER_EVENT,
     MAX_SPARSE_NODES,
     build_numbered_ids,
-    damaged_npy_error,
-    read_array_header,
+    load_matrix,
 )
 from dygmamba.data.readers.options import COLUMN_OPTIONS, TGB_FORMAT, ColumnRoles, ReadOptions
-from dygmamba.data.readers.table import build_dataset, drop_zero_columns
+from dygmamba.data.readers.table import build_dataset
 
 if TYPE_CHECKING:
     from dygmamba.data.storage.dataset import Dataset
@@ -172,7 +169,10 @@ def read_tgb(path: Path, options: ReadOptions) -> "Dataset":
     table, name, version = find_tgb_edge_list(path)
     options = replace(options, any_id=True)
     if name in JODIE_LAYOUTS:
-        columns, ids, origin = _read_jodie_layout(table, options)
+        columns, ids, origin = read_jodie_table(
+            table, TGB_FORMAT, replace(options, header=True), "a TGB table with this layout", "copy it again"
+        )
+        columns, ids = _number_nodes(table, columns, ids)
     elif name in TABLE_LAYOUTS:
         columns, ids, origin = _read_known_layout(table, name, version, options)
     else:
@@ -181,23 +181,6 @@ def read_tgb(path: Path, options: ReadOptions) -> "Dataset":
             code="unknown-tgb-dataset",
         )
     return replace(build_dataset(table, columns, ids, replace(origin, format=TGB_FORMAT)), name=name)
-
-
-def _read_jodie_layout(table: Path, options: ReadOptions) -> tuple[EventColumns, NodeIds, Origin]:
-    header = read_header(table, replace(options, header=True))
-    if header.width < len(JODIE_COLUMNS):
-        raise FileError(
-            f"{table} has {header.width} columns, a TGB table with this layout at least {len(JODIE_COLUMNS)}; "
-            "copy it again",
-            code="too-few-columns",
-        )
-    features = tuple(f"feature_{k}" for k in range(header.width - len(JODIE_COLUMNS)))
-    roles = ColumnRoles(*JODIE_COLUMNS[:3], features, JODIE_COLUMNS[3])
-    header = replace(header, names=JODIE_COLUMNS + features)
-    columns, ids, origin = read_csv_rows(table, TGB_FORMAT, header, roles, replace(options, bipartite=True))
-    columns, ids = _number_nodes(table, columns, ids)
-    columns = drop_zero_columns(columns)
-    return columns, ids, replace(origin, features=features[: columns.edge.shape[1]])
 
 
 def _number_nodes(table: Path, columns: EventColumns, ids: NodeIds) -> tuple[EventColumns, NodeIds]:
@@ -284,7 +267,7 @@ def read_tgb_seq(path: Path, options: ReadOptions) -> "Dataset":
     options.reject("TGB-Seq", *COLUMN_OPTIONS, "bipartite", "header")
     table = find_tgb_seq_table(path)
     columns, origin = read_split_table(table, options)
-    edge, node = (read_matrix(find_companion(table, f"{kind}_feat")) for kind in ("edge", "node"))
+    edge, node = (load_matrix(find_companion(table, f"{kind}_feat")) for kind in ("edge", "node"))
     ids = build_numbered_ids(table, columns.src, columns.dst, node)
     if edge is not None and len(edge) != len(columns.src):
         raise FileError(
@@ -325,21 +308,3 @@ def find_companion(table: Path, suffix: str) -> Path:
         return table.with_name(f"{table.stem}_{suffix}.npy")
     version_last = table.with_name(f"{name}_{suffix}_v{version}.npy")
     return version_last if version_last.exists() else table.with_name(f"{table.stem}_{suffix}.npy")
-
-
-def read_matrix(path: Path, kinds: str = "fiu", dtype: type = np.float32) -> np.ndarray | None:
-    """Read a matrix of numbers, its header checked first; None if there is no such file."""
-    if not path.exists():
-        return None
-    require_regular_file(path)
-    try:
-        with path.open("rb") as file:
-            header = read_array_header(file, path.stat().st_size)
-            if len(header.shape) != 2 or header.dtype.kind not in kinds:
-                raise FileError(
-                    f"{path} is {header}; it must be a matrix of numbers", code="wrong-array-type"
-                )
-            file.seek(0)
-            return np.lib.format.read_array(file, allow_pickle=False).astype(dtype, copy=False)
-    except DAMAGED_FILE_ERRORS as error:
-        raise damaged_npy_error(path, error) from error

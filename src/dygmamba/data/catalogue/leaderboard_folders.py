@@ -1,4 +1,4 @@
-"""Recognise folders of public leaderboards (TGB, TGB-Seq) by their files, without reading the events."""
+"""Recognise folders of public leaderboards (TGB, TGB-Seq), or in their layout, without reading the events."""
 
 import re
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 from dygmamba.core.errors import FileError
 
 LEADERBOARD_FORMATS = ("tgb", "tgb-seq")
-TGB_EDGE_LIST = re.compile(r"(tgb[ln]-[a-z]+)_edgelist(?:_v(\d+))?\.csv")
+TGB_EDGE_LIST = re.compile(r"(\w[\w-]*)_edgelist(?:_v(\d+))?\.csv")
 
 
 def detect_folder_format(path: Path) -> str | None:

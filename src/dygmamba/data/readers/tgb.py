@@ -7,6 +7,8 @@ layout by the number in the table, destinations after the sources. Columns are k
 the loaders of py-tgb 2.3 do it: weights of stablecoins and reviews to log2, of tokens to natural logarithms, with 1 in
 place of 0; word counts of comments to a share of 5,000; callsigns and types of flights to one number per letter.
 
+Any other NAME_edgelist.csv with NAME_val_ns.pkl and NAME_test_ns.pkl beside it is a folder of one's own in this format.
+
 TGB-Seq (Yi et al., ICLR 2025): NAME.csv of src, dst, time and split, with feature arrays next to it.
 """
 
@@ -51,6 +53,7 @@ MAX_WORDS = 5000
 LETTER_COUNT = 8
 AIRPORT_REGION_LETTERS = 7
 SPLIT_COLUMN = "split"
+OWN_COLUMNS = ("src", "dst", "time")
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,22 +179,23 @@ def read_tgb(path: Path, options: ReadOptions) -> "Dataset":
     elif name in TABLE_LAYOUTS:
         columns, ids, origin = _read_known_layout(table, name, version, options)
     else:
-        raise FileError(
-            f"{table}: {name!r} is not a known TGB dataset; read it with `format='csv'`",
-            code="unknown-tgb-dataset",
-        )
+        columns, ids, origin = _read_own_layout(table, name, version, options)
     return replace(build_dataset(table, columns, ids, replace(origin, format=TGB_FORMAT)), name=name)
+
+
+def _take_numbers(table: Path, columns: EventColumns, ids: NodeIds, advice: str) -> EventColumns:
+    """Use the ids in the table, which must be integers, as node numbers; `advice` ends the error."""
+    if ids.kind != "int":
+        raise FileError(f"{table} has node names, but {advice}", code="bad-node-number")
+    number = ids.values.to_numpy()
+    return replace(columns, src=number[columns.src], dst=number[columns.dst])
 
 
 def _number_nodes(table: Path, columns: EventColumns, ids: NodeIds) -> tuple[EventColumns, NodeIds]:
     """Use the numbers in the table as node numbers, destinations after the highest source."""
-    if ids.kind != "int":
-        raise FileError(
-            f"{table} has node names, but TGB tables with this layout have node numbers; copy it again",
-            code="bad-node-number",
-        )
-    number = ids.values.to_numpy()
-    src, dst = number[columns.src], number[columns.dst]
+    advice = "TGB tables with this layout have node numbers; copy it again"
+    columns = _take_numbers(table, columns, ids, advice)
+    src, dst = columns.src, columns.dst
     sources, destinations = int(src.max()) + 1, int(dst.max()) + 1
     if min(src.min(), dst.min()) < 0 or sources + destinations > max(
         MAX_SPARSE_NODES, MAX_NODES_PER_EVENT * len(src)
@@ -201,7 +205,35 @@ def _number_nodes(table: Path, columns: EventColumns, ids: NodeIds) -> tuple[Eve
             code="node-numbers-too-sparse",
         )
     numbers = np.concatenate([np.arange(sources), np.arange(destinations)])
-    return replace(columns, src=src, dst=dst + sources), NodeIds(pa.array(numbers), sources)
+    return replace(columns, dst=dst + sources), NodeIds(pa.array(numbers), sources)
+
+
+def _read_own_layout(
+    table: Path, name: str, version: str, options: ReadOptions
+) -> tuple[EventColumns, NodeIds, Origin]:
+    """Read a table of one's own: src, dst, time and features; the negatives refer to the numbers in src and dst."""
+    files = [f"{name}_{period}_ns{version}.pkl" for period in ("val", "test")]
+    if missing := [file for file in files if not table.with_name(file).is_file()]:
+        raise FileError(
+            f"{table}: {name!r} is not a known TGB dataset, and a folder of your own needs its negatives in "
+            f"{' and '.join(missing)}; add them, or read the table with `format='csv'`",
+            code="unknown-tgb-dataset",
+        )
+    header = read_header(table, replace(options, header=True))
+    if missing := [column for column in OWN_COLUMNS if column not in header.names]:
+        raise FileError(
+            f"{table} has no column {' and no column '.join(map(repr, missing))}; in a TGB folder of your own the "
+            f"columns of the events are named {', '.join(OWN_COLUMNS)}",
+            code="wrong-columns",
+        )
+    roles = ColumnRoles(*OWN_COLUMNS, tuple(column for column in header.names if column not in OWN_COLUMNS))
+    options = replace(options, bipartite=False)
+    columns, ids, origin = read_csv_rows(table, TGB_FORMAT, header, roles, options)
+    advice = (
+        "its negatives are node numbers; give the nodes numbers from 0, in the table and in the negatives"
+    )
+    columns = _take_numbers(table, columns, ids, advice)
+    return columns, build_numbered_ids(table, columns.src, columns.dst), origin
 
 
 def _read_known_layout(
@@ -292,13 +324,7 @@ def read_split_table(table: Path, options: ReadOptions) -> tuple[EventColumns, O
     columns, ids, origin = read_csv_rows(
         table, TGB_SEQ_FORMAT, header, roles, replace(options, bipartite=False), keep_rows=True
     )
-    if ids.kind != "int":
-        raise FileError(
-            f"{table} has node names, but TGB-Seq has node numbers; read it with `format='csv'`",
-            code="bad-node-number",
-        )
-    number = ids.values.to_numpy()
-    return replace(columns, src=number[columns.src], dst=number[columns.dst]), origin
+    return _take_numbers(table, columns, ids, "TGB-Seq has node numbers; read it with `format='csv'`"), origin
 
 
 def find_companion(table: Path, suffix: str) -> Path:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
+from dygmamba.core.memory_budget import require_memory
 from dygmamba.data.events.categories import Category
 from dygmamba.data.events.ids import NodeIds, NodeNumbering
 from dygmamba.data.readers.options import ReadOptions
@@ -133,6 +134,8 @@ class RowCollector:
         from dygmamba.data.storage.mapped_columns import ScratchColumn, iterate_slices, release_pages
 
         rows = {name: column.mapped().numpy() for name, column in self._disk.items()}
+        if self._out_of_order:
+            require_memory(16 * len(rows["time"]), f"sorting {len(rows['time']):,} events by time")
         order = np.argsort(rows["time"], kind="stable") if self._out_of_order else None
         for name, column in self._disk.items():
             if order is None and name not in node_of:

@@ -122,14 +122,14 @@ def read_npz(path: Path, options: ReadOptions) -> "Dataset":
     """
     options.reject("npz", *COLUMN_OPTIONS, *FIXED_OPTIONS)
     arrays = _read_arrays(path)
-    src, dst = (_as_column(arrays[name], np.int64) for name in ("src", "dst"))
+    src, dst = (np.ascontiguousarray(arrays[name], np.int64) for name in ("src", "dst"))
     edge, node, label = (arrays.get(name) for name in ("edge_feat", "node_feat", "label"))
     columns = EventColumns(
         src=src,
         dst=dst,
-        time=_as_column(arrays["t"], np.float64),
+        time=np.ascontiguousarray(arrays["t"], np.float64),
         edge=np.zeros((len(src), 0), np.float32) if edge is None else _as_matrix(edge),
-        label=None if label is None else _as_column(label, np.float32),
+        label=None if label is None else np.ascontiguousarray(label, np.float32),
         node=None if node is None else _as_matrix(node),
     )
     ids = _build_ids(path, arrays) if "ids" in arrays else build_numbered_ids(path, src, dst, columns.node)
@@ -196,7 +196,10 @@ def _read_arrays(path: Path) -> dict[str, np.ndarray]:
             headers = {name: _read_member_header(path, archive, info) for name, info in chosen.items()}
             _check_headers(path, headers)
             _check_unpacked_size(path, sum(info.file_size for info in chosen.values()))
-            return {name: _read_member(archive, info) for name, info in chosen.items()}
+            return {
+                name: np.lib.format.read_array(archive.open(info), allow_pickle=False)
+                for name, info in chosen.items()
+            }
     except DAMAGED_FILE_ERRORS as error:
         raise FileError(
             f"{path} is not a complete .npz file ({describe_load_error(error)}); copy it again",
@@ -241,16 +244,7 @@ def _read_member_header(path: Path, archive: zipfile.ZipFile, info: zipfile.ZipI
         return read_array_header(file, info.file_size)
 
 
-def _read_member(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> np.ndarray:
-    with archive.open(info) as file:
-        return np.lib.format.read_array(file, allow_pickle=False)
-
-
-def _as_column(array: np.ndarray, dtype: type) -> np.ndarray:
-    return np.ascontiguousarray(array, dtype=dtype)
-
-
 def _as_matrix(array: np.ndarray) -> np.ndarray:
     """Convert to float32 with one row per item; a plain column is one feature."""
     with np.errstate(over="ignore"):  # overflow becomes infinite and is rejected later
-        return _as_column(array.reshape(len(array), prod(array.shape[1:])), np.float32)
+        return np.ascontiguousarray(array.reshape(len(array), prod(array.shape[1:])), np.float32)

@@ -109,6 +109,19 @@ def test_tgb_seq_keeps_its_own_periods(tmp_path):
     assert path.exists()
 
 
+def test_a_folder_of_ones_own_may_have_candidates_for_validation(tmp_path):
+    """In TGB-Seq's layout a folder of one's own has an array for each period; as many rows as events."""
+    seq_folder(tmp_path, "mine")
+    np.save(tmp_path / "mine_val_ns.npy", drawn := np.random.default_rng(5).integers(8, 14, (15, 3)))
+    data = dm.read(tmp_path)
+    board = load_leaderboard(data)
+    assert torch.equal(board.negatives["val"].node.view(15, 3), torch.from_numpy(drawn).int())
+    assert BoardCandidates.create(board, "val", torch.arange(70, 85)).width == 3
+    np.save(tmp_path / "mine_val_ns.npy", drawn[1:])
+    with raises("row-count-differs", FileError):
+        load_leaderboard(data)
+
+
 def test_a_leaderboard_is_saved_with_its_dataset(monkeypatch, capsys, tmp_path):
     """One command imports both; removing the dataset removes its leaderboard."""
     tgb_folder(tmp_path / "tgbl_wiki")

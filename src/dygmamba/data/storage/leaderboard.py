@@ -177,7 +177,7 @@ def _pack_negatives(file: Path, lists: list[np.ndarray], num_nodes: int) -> Lead
 
 
 def _read_tgb_seq(path: Path, dataset: Dataset) -> Leaderboard:
-    """Split by the column of the table; negatives of the test period in an array."""
+    """Split by the column of the table; negatives in an array for each period, with a row per event."""
     table = find_tgb_seq_table(path)
     columns, _ = read_split_table(table, ReadOptions())
     # negatives are given by row: sorting would separate them from their events
@@ -192,16 +192,18 @@ def _read_tgb_seq(path: Path, dataset: Dataset) -> Leaderboard:
             f"{table}: column 'split' must be 0, then 1, then 2; fetch it again", code="bad-split-column"
         )
     train, val, test = np.bincount(period.astype(np.int64), minlength=3).tolist()
-    board, file = Leaderboard("tgb-seq", (train, val, test)), find_companion(table, "test_ns")
-    negatives = load_matrix(file, "iu", np.int64)
-    if negatives is None:
-        return board
-    if len(negatives) != test:
-        raise FileError(
-            f"{file} has {len(negatives):,} rows for {test:,} test events; fetch both again",
-            code="row-count-differs",
-        )
-    return replace(board, negatives={"test": _pack_negatives(file, list(negatives), dataset.store.num_nodes)})
+    negatives: dict[Period, LeaderboardNegatives] = {}
+    for name, events in zip(PERIODS, (val, test), strict=True):
+        file = find_companion(table, f"{name}_ns")  # TGB-Seq publishes those of the test period only
+        if (rows := load_matrix(file, "iu", np.int64)) is None:
+            continue
+        if len(rows) != events:
+            raise FileError(
+                f"{file} has {len(rows):,} rows for {events:,} {name} events; fetch both again",
+                code="row-count-differs",
+            )
+        negatives[name] = _pack_negatives(file, list(rows), dataset.store.num_nodes)
+    return Leaderboard("tgb-seq", (train, val, test), negatives)
 
 
 def load_leaderboard_split(dataset: Dataset) -> SplitRule | None:

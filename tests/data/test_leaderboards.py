@@ -179,13 +179,16 @@ def test_a_folder_of_ones_own_is_imported_with_its_negatives(monkeypatch, capsys
 
 
 def test_what_a_folder_of_ones_own_lacks_is_named(tmp_path):
-    """A file of negatives, a column, numbers: each is an error that says so."""
+    """A file of negatives, a column, numbers, one table: each is an error that says so."""
     own_folder(tmp_path / "a")
     (tmp_path / "a" / "deals_val_ns.pkl").unlink()
     own_folder(tmp_path / "b", "from,time,to,amount")
     own_folder(tmp_path / "c")
     write_table(tmp_path / "c" / "deals_edgelist.csv", OWN, [["ann", 1, "bob", 2]])
+    own_folder(tmp_path / "d")
+    (tmp_path / "d" / "more_edgelist.csv").write_text(OWN)
     for folder, code, words in (
+        ("d", "several-leaderboard-tables", "deals, more"),
         ("a", "unknown-tgb-dataset", "deals_val_ns.pkl"),
         ("b", "wrong-columns", "no column 'src' and no column 'dst'"),
         ("c", "bad-node-number", "node names"),

@@ -34,6 +34,11 @@ def find_tgb_edge_list(path: Path) -> tuple[Path, str, str]:
             f"{path} has no event table of TGB; give a folder with NAME_edgelist.csv or NAME_edgelist_v2.csv",
             code="leaderboard-table-missing",
         )
+    if len(names := {match[1] for match, _ in matches}) > 1:
+        raise FileError(
+            f"{path} has the event tables of {', '.join(sorted(names))}; give each a folder of its own",
+            code="several-leaderboard-tables",
+        )
     match, file = max(matches, key=lambda candidate: int(candidate[0][2] or 1))  # the latest version
     return file, match[1], "" if match[2] is None else f"_v{match[2]}"
 

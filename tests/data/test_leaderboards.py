@@ -109,6 +109,19 @@ def test_tgb_seq_keeps_its_own_periods(tmp_path):
     assert path.exists()
 
 
+def test_a_folder_of_ones_own_may_have_candidates_for_validation(tmp_path):
+    """In TGB-Seq's layout a folder of one's own has an array for each period; as many rows as events."""
+    seq_folder(tmp_path, "mine")
+    np.save(tmp_path / "mine_val_ns.npy", drawn := np.random.default_rng(5).integers(8, 14, (15, 3)))
+    data = dm.read(tmp_path)
+    board = load_leaderboard(data)
+    assert torch.equal(board.negatives["val"].node.view(15, 3), torch.from_numpy(drawn).int())
+    assert BoardCandidates.create(board, "val", torch.arange(70, 85)).width == 3
+    np.save(tmp_path / "mine_val_ns.npy", drawn[1:])
+    with raises("row-count-differs", FileError):
+        load_leaderboard(data)
+
+
 def test_a_leaderboard_is_saved_with_its_dataset(monkeypatch, capsys, tmp_path):
     """One command imports both; removing the dataset removes its leaderboard."""
     tgb_folder(tmp_path / "tgbl_wiki")
@@ -134,6 +147,55 @@ def test_a_leaderboard_is_saved_with_its_dataset(monkeypatch, capsys, tmp_path):
         load_leaderboard(data)
     dm.remove("tgbl-wiki", data_dir=tmp_path / "data")
     assert not list((tmp_path / "data").glob("*.board"))
+
+
+OWN = "src,time,dst,amount"
+
+
+def own_folder(folder, header=OWN):
+    """A folder of one's own in TGB's layout: the rows and negatives of a TGB dataset, with numbers as ids."""
+    rows, negatives = tgb_folder(folder, "tgbl-coin")
+    write_table(folder / "deals_edgelist.csv", header, [[a, t, b, k / 2] for k, (a, b, t) in enumerate(rows)])
+    for file in folder.glob("tgbl-coin*"):
+        period = next((part for part in ("val", "test") if f"_{part}_" in file.name), None)
+        file.rename(folder / f"deals_{period}_ns.pkl") if period else file.unlink()
+    return rows, negatives
+
+
+def test_a_folder_of_ones_own_is_imported_with_its_negatives(monkeypatch, capsys, tmp_path):
+    """Any name: nodes keep the numbers of the table, the split is TGB's, and events are ranked among the negatives."""
+    rows, negatives = own_folder(tmp_path / "deals")
+    words = ("data", "import", str(tmp_path / "deals"), "--data-dir", str(tmp_path / "data"))
+    code, out, error = invoke(monkeypatch, capsys, *words)
+    assert (code, error) == (0, "")
+    assert "deals: " in out
+    data = dm.load("deals", tmp_path / "data")
+    assert triples(data.store) == rows
+    assert (data.origin.features, data.origin.format) == (("amount",), "tgb")
+    board = load_leaderboard(data)
+    require_lists(board, rows, negatives)
+    events = torch.arange(board.first("test"), len(rows))
+    assert BoardCandidates.create(board, "test", events).width == 5
+
+
+def test_what_a_folder_of_ones_own_lacks_is_named(tmp_path):
+    """A file of negatives, a column, numbers, one table: each is an error that says so."""
+    own_folder(tmp_path / "a")
+    (tmp_path / "a" / "deals_val_ns.pkl").unlink()
+    own_folder(tmp_path / "b", "from,time,to,amount")
+    own_folder(tmp_path / "c")
+    write_table(tmp_path / "c" / "deals_edgelist.csv", OWN, [["ann", 1, "bob", 2]])
+    own_folder(tmp_path / "d")
+    (tmp_path / "d" / "more_edgelist.csv").write_text(OWN)
+    for folder, code, words in (
+        ("d", "several-leaderboard-tables", "deals, more"),
+        ("a", "unknown-tgb-dataset", "deals_val_ns.pkl"),
+        ("b", "wrong-columns", "no column 'src' and no column 'dst'"),
+        ("c", "bad-node-number", "node names"),
+    ):
+        with raises(code, FileError) as caught:
+            dm.read(tmp_path / folder)
+        assert words in str(caught.value)
 
 
 WRONG = (

@@ -1,8 +1,6 @@
 """Data larger than memory: what is sorted, numbered and looked up on the disk is, bit for bit, what memory gives."""
 
 from dataclasses import replace
-from pathlib import Path
-from tempfile import gettempdir
 
 import numpy as np
 import pyarrow as pa
@@ -17,8 +15,8 @@ from dygmamba.data.events.anomalies import find_anomalies
 from dygmamba.data.events.ids import NodeIds
 from dygmamba.data.generate.stream import GeneratorConfig, generate_stream, simulate, simulate_in_blocks
 from dygmamba.data.readers import ReadOptions, columnar, delimited, read_dataset
+from dygmamba.data.readers.collect import BatchColumns, RowCollector
 from dygmamba.data.storage.dataset import Dataset, load_dataset, save_dataset
-from dygmamba.data.storage.mapped_columns import ScratchColumn, merge_sorted_runs
 from raising import raises
 
 TINY = 20_000  # bytes: a few dozen rows at a time
@@ -123,23 +121,23 @@ def test_a_parquet_file_is_held_a_part_at_a_time(tmp_path):
 
 @settings(max_examples=60, deadline=None)
 @given(
-    st.lists(st.lists(st.integers(0, 5), min_size=1, max_size=12), min_size=1, max_size=6), st.integers(1, 40)
+    st.lists(st.lists(st.integers(0, 5), min_size=1, max_size=12), min_size=1, max_size=6),
+    st.integers(1, 2000),
 )
-def test_runs_are_merged_stably(runs, most):
-    """For all runs and however few rows are looked at: the stable sort of all, never more than `most`."""
-    times = [np.sort(np.array(run, float)) for run in runs]
-    scratch = ScratchColumn(Path(gettempdir()), np.float64)
-    for run in times:
-        scratch.append(run)
-    row = np.arange(len(scratch))
-    found = []
-    for parts, order in merge_sorted_runs(
-        scratch, [0, *np.cumsum([len(run) for run in times]).tolist()], most
-    ):
-        rows = np.concatenate([row[a:b] for a, b in parts])
-        assert len(rows) <= max(most, len(times))
-        found.append(rows if order is None else rows[order])
-    assert np.array_equal(np.concatenate(found), np.argsort(np.concatenate(times), kind="stable"))
+def test_batches_are_sorted_stably_on_the_disk(batches, memory):
+    """For all batches and however little memory there is: the stable sort of all rows, with their numbers."""
+    collector = RowCollector(ReadOptions(memory=memory), keep_rows=True)
+    for batch in batches:
+        ids = pa.array([f"{k}" for k in batch]).dictionary_encode()
+        none = np.zeros((len(batch), 0), np.float32)
+        collector.add(BatchColumns(ids, ids, np.array(batch, float), none, none.astype(np.int32)))
+    columns, _ = collector.finish()
+    time = np.concatenate(batches).astype(float)
+    order = np.arange(len(time)) if columns.out_of_order is None else np.argsort(time, kind="stable")
+    assert np.array_equal(columns.time, time[order])
+    assert np.array_equal(columns.src, np.unique(time, return_inverse=True)[1][order])
+    if columns.row is not None:
+        assert np.array_equal(columns.row, order)
 
 
 def test_a_full_disk_is_one_sentence_and_leaves_nothing(tmp_path, small_blocks, monkeypatch):

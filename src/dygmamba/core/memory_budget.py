@@ -14,6 +14,11 @@ from typing import Any
 
 from dygmamba.core.errors import ConfigError
 
+try:
+    import resource
+except ImportError:  # Windows
+    resource = None
+
 # parts of the messages with which torch, NumPy and Arrow report that memory ran out; a MemoryError is recognized by
 # its type
 OUT_OF_MEMORY_MESSAGES = (
@@ -154,9 +159,7 @@ def _get_container_memory() -> int:
 
 def _get_process_limits() -> list[int]:
     """Return what the limits of this process leave of its address space and of its data."""
-    try:
-        import resource
-    except ImportError:  # Windows
+    if resource is None:
         return []
     used = _read_memory_table("/proc/self/status")
     limits = ((resource.RLIMIT_AS, "VmSize"), (resource.RLIMIT_DATA, "VmData"))
@@ -166,9 +169,7 @@ def _get_process_limits() -> list[int]:
 
 def _get_usage_peak() -> int:
     """Return the peak that the system counts for this process, in bytes; 0 on Windows."""
-    try:
-        import resource
-    except ImportError:
+    if resource is None:
         return 0
     unit = 1 if sys.platform == "darwin" else 1024
     return unit * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

@@ -16,10 +16,16 @@ from typing import Any
 
 from dygmamba.core.errors import ConfigError, first_line
 
+try:
+    import resource
+except ImportError:  # Windows
+    resource = None
+
 # A process may be silent for long: the first one may write a page while the others wait.
 PROCESS_GROUP_TIMEOUT = timedelta(hours=2)
 M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # malloc.h of glibc
 MAX_INT32 = 2**31 - 1
+LAUNCHER_VARIABLES = {"RANK", "WORLD_SIZE", "MASTER_ADDR"}  # set by torchrun in each process
 
 
 def use_passive_wait_policy() -> None:
@@ -48,16 +54,10 @@ def limit_process_memory(most: int) -> bool:
     Returns False if nothing was limited: a limit that the user has set is kept, and with a GPU driver, whose addresses
     count as memory, there is no limit.
     """
-    try:
-        import resource
-    except ImportError:  # Windows
+    if resource is None or os.path.exists("/dev/nvidiactl") or not sys.platform.startswith("linux"):
         return False
     soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
-    if (
-        soft != resource.RLIM_INFINITY
-        or os.path.exists("/dev/nvidiactl")
-        or not sys.platform.startswith("linux")
-    ):
+    if soft != resource.RLIM_INFINITY:
         return False
     resource.setrlimit(resource.RLIMIT_DATA, (most, hard))
     return True
@@ -69,9 +69,7 @@ def extend_memory_limit(size: int) -> None:
     Linux counts all of such a map as data, although only the pages that are changed take memory. A hard limit, such as
     one set with `ulimit`, is not exceeded.
     """
-    try:
-        import resource
-    except ImportError:  # Windows
+    if resource is None:
         return
     soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
     if soft != resource.RLIM_INFINITY:
@@ -95,7 +93,7 @@ def join_process_group(kind: str) -> bool:
 
     Each process takes one GPU of its machine. Gradients go over NCCL, everything else over gloo.
     """
-    if not {"RANK", "WORLD_SIZE", "MASTER_ADDR"} <= set(os.environ):
+    if not set(os.environ) >= LAUNCHER_VARIABLES:
         return False
     import torch
     from torch import distributed
@@ -127,7 +125,7 @@ def join_process_group(kind: str) -> bool:
 
 def is_first_process() -> bool:
     """Return whether this process is alone, or the first of those that a launcher started together."""
-    return not {"RANK", "WORLD_SIZE", "MASTER_ADDR"} <= set(os.environ) or os.environ["RANK"] == "0"
+    return not set(os.environ) >= LAUNCHER_VARIABLES or os.environ["RANK"] == "0"
 
 
 def leave_process_group() -> None:

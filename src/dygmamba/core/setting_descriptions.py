@@ -2,9 +2,7 @@
 
 import ast
 import inspect
-import io
 import textwrap
-import tokenize
 from dataclasses import MISSING, fields
 from typing import Any, Literal, get_args, get_origin
 
@@ -64,14 +62,9 @@ def _read_meanings(config: type) -> dict[str, str]:
             source = textwrap.dedent(inspect.getsource(parent))
         except (OSError, TypeError):
             continue
-        comments = {
-            token.start[0]: token.string.lstrip("# ")
-            for token in tokenize.generate_tokens(io.StringIO(source).readline)
-            if token.type == tokenize.COMMENT
-        }
-        for node in ast.walk(ast.parse(source)):
-            if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
-                lines = range(node.lineno, (node.end_lineno or node.lineno) + 1)
-                found = [comments[line] for line in lines if line in comments]
-                meanings |= {node.target.id: " ".join(found)} if found else {}
+        for node in ast.parse(source).body[0].body:  # pyright: ignore[reportAttributeAccessIssue]
+            if isinstance(node, ast.AnnAssign):
+                lines = source.splitlines()[node.lineno - 1 : node.end_lineno]
+                found = [comment for line in lines if (comment := line.partition("  # ")[2])]
+                meanings |= {ast.unparse(node.target): " ".join(found)} if found else {}
     return meanings

@@ -143,43 +143,35 @@ def write_file(
         follow_links: Whether a symbolic link is followed, as for a path that the user chose, or replaced, as in folders
             that may come from somebody else.
     """
-    with translate_os_errors(path):
-        target = _resolve_target(path) if follow_links else _require_replaceable(path)
-        remove_stale_temporaries(target.parent)
-        part = target.with_name(_make_temporary_name())
-        try:
-            _write_temporary(part, chunks)
-            if keep is not None and target.exists():
-                disk.replace(target, keep)
-            disk.replace(part, target)
-        except BaseException:
-            with suppress(OSError):
-                disk.remove(part)
-            raise
-        disk.sync_folder(target.parent)
+    write_files({path: chunks}, keep, follow_links=follow_links)
 
 
-def write_files(contents: Mapping[Path, Iterable[Bytes]]) -> None:
+def write_files(
+    contents: Mapping[Path, Iterable[Bytes]], keep: Path | None = None, *, follow_links: bool = False
+) -> None:
     """Write several files of one folder: all of them are complete on the disk before the first one gets its name.
 
-    Then they are renamed in the given order. A failure before that changes none of them. Links are replaced.
+    Then they are renamed in the given order. A failure before that changes none of them. See `write_file`.
     """
-    parts: dict[Path, Path] = {}
+    parts: dict[Path, tuple[Path, Path]] = {}  # temporary file and target of each path
     try:
         for path, chunks in contents.items():
             with translate_os_errors(path):
-                _require_replaceable(path)
-                remove_stale_temporaries(path.parent)
-                parts[path] = path.with_name(_make_temporary_name())
-                _write_temporary(parts[path], chunks)
-        for path in contents:
+                target = _resolve_target(path) if follow_links else _require_replaceable(path)
+                remove_stale_temporaries(target.parent)
+                parts[path] = target.with_name(_make_temporary_name()), target
+                _write_temporary(parts[path][0], chunks)
+        for path, (part, target) in parts.items():
             with translate_os_errors(path):
-                disk.replace(parts[path], path)
-                disk.sync_folder(path.parent)
-    finally:
-        for part in parts.values():
+                if keep is not None and target.exists():
+                    disk.replace(target, keep)
+                disk.replace(part, target)
+                disk.sync_folder(target.parent)
+    except BaseException:
+        for part, _ in parts.values():
             with suppress(OSError):
                 disk.remove(part)
+        raise
 
 
 def create_anonymous_file(folder: Path) -> int:

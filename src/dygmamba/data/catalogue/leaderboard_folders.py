@@ -1,4 +1,4 @@
-"""Recognise folders of public leaderboards (TGB, TGB-Seq) by their files, without reading the events."""
+"""Recognise folders of public leaderboards (TGB, TGB-Seq), or in their layout, without reading the events."""
 
 import re
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 from dygmamba.core.errors import FileError
 
 LEADERBOARD_FORMATS = ("tgb", "tgb-seq")
-TGB_EDGE_LIST = re.compile(r"(tgb[ln]-[a-z]+)_edgelist(?:_v(\d+))?\.csv")
+TGB_EDGE_LIST = re.compile(r"(\w[\w-]*)_edgelist(?:_v(\d+))?\.csv")
 
 
 def detect_folder_format(path: Path) -> str | None:
@@ -33,6 +33,11 @@ def find_tgb_edge_list(path: Path) -> tuple[Path, str, str]:
         raise FileError(
             f"{path} has no event table of TGB; give a folder with NAME_edgelist.csv or NAME_edgelist_v2.csv",
             code="leaderboard-table-missing",
+        )
+    if len(names := {match[1] for match, _ in matches}) > 1:
+        raise FileError(
+            f"{path} has the event tables of {', '.join(sorted(names))}; give each a folder of its own",
+            code="several-leaderboard-tables",
         )
     match, file = max(matches, key=lambda candidate: int(candidate[0][2] or 1))  # the latest version
     return file, match[1], "" if match[2] is None else f"_v{match[2]}"

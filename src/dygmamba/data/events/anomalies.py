@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 
 from dygmamba.data.events.event_store import EventStore
 from dygmamba.data.events.ids import NodeIds
+from dygmamba.data.events.statistics import compute_run_lengths
 from dygmamba.data.events.times import EPOCH_RANGE, format_date, format_duration
 from dygmamba.data.storage.mapped_columns import iterate_chunks, iterate_slices, release_pages
 
@@ -37,22 +38,64 @@ class Anomaly:
     message: str
 
 
+@dataclass(slots=True)
+class _StreamCounts:
+    """What one pass over the events counts."""
+
+    sent: np.ndarray  # events by source
+    received: np.ndarray  # events by destination
+    self_loops: int = 0
+    tied: int = 0  # events that share their timestamp with another
+    longest_gap: float = 0.0
+    gap_start: float = 0.0
+
+
 def find_anomalies(dataset: "Dataset") -> list[Anomaly]:
-    """Return everything suspicious about a dataset, in a few passes over the columns and without sorting."""
-    store, dated = dataset.store, bool(dataset.origin.time_origin)
+    """Return everything suspicious about a dataset, in a pass over its columns and without sorting."""
+    store = dataset.store
     if not len(store):
         return []
-    time = store.time.numpy()
+    counts = _count_events(store)
     return [
-        *_check_times(time, dated),
-        *_check_events(store, time),
-        *_check_nodes(dataset),
+        *_check_times(store.time.numpy(), counts, bool(dataset.origin.time_origin)),
+        *_check_events(store, counts),
+        *_check_nodes(dataset, counts),
         *_check_ids(dataset.ids),
         *_check_features(dataset),
     ]
 
 
-def _check_times(time: np.ndarray, dated: bool) -> Iterator[Anomaly]:
+def _count_events(store: EventStore) -> _StreamCounts:
+    nodes = store.num_nodes
+    counts, last = _StreamCounts(np.zeros(nodes, np.int64), np.zeros(nodes, np.int64)), store.time.numpy()[:1]
+    for time, src, dst in _iterate_whole_instants(store):
+        counts.sent += np.bincount(src, minlength=nodes)
+        counts.received += np.bincount(dst, minlength=nodes)
+        counts.self_loops += int((src == dst).sum())
+        runs = compute_run_lengths(time)
+        counts.tied += int(runs[runs > 1].sum())
+        distinct = np.concatenate([last, time[np.cumsum(runs) - runs]])
+        gaps, last = np.diff(distinct), distinct[-1:]
+        if gaps.max() > counts.longest_gap:
+            counts.longest_gap, counts.gap_start = float(gaps.max()), float(distinct[gaps.argmax()])
+    return counts
+
+
+def _iterate_whole_instants(store: EventStore) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+    """Yield times, sources and destinations in parts that never separate events of the same time."""
+    columns, start = [column.numpy() for column in (store.time, store.src, store.dst)], 0
+    time = columns[0]
+    for rows in iterate_slices(len(time), 8):
+        stop = len(time) if rows.stop == len(time) else int(np.searchsorted(time, time[rows.stop]))
+        if stop > start:
+            time_part, src, dst = (column[start:stop] for column in columns)
+            yield time_part, src, dst
+            for part in (time_part, src, dst):
+                release_pages(part)
+            start = stop
+
+
+def _check_times(time: np.ndarray, counts: _StreamCounts, dated: bool) -> Iterator[Anomaly]:
     if len(time) > 1 and time[0] == time[-1]:
         yield Anomaly("same time", "all events have the same timestamp; check the time column")
         return
@@ -69,69 +112,32 @@ def _check_times(time: np.ndarray, dated: bool) -> Iterator[Anomaly]:
             "future",
             f"{late:,} events are in the future, the last at {format_date(time[-1])}; check the column and its unit",
         )
-    if len(time) >= MIN_EVENTS:
-        longest, gap = _find_longest_gap(time)
-        if gap > MAX_GAP_SHARE * (time[-1] - time[0]):
-            span = format_duration(gap) if dated else f"{gap:.6g}"
-            since = format_date(time[longest]) if dated else f"{time[longest]:.12g}"
-            yield Anomaly(
-                "silence", f"there is no event for {span} after {since}, more than a quarter of the duration"
-            )
+    if len(time) >= MIN_EVENTS and counts.longest_gap > MAX_GAP_SHARE * (time[-1] - time[0]):
+        span = format_duration(counts.longest_gap) if dated else f"{counts.longest_gap:.6g}"
+        since = format_date(counts.gap_start) if dated else f"{counts.gap_start:.12g}"
+        yield Anomaly(
+            "silence", f"there is no event for {span} after {since}, more than a quarter of the duration"
+        )
 
 
-def _find_longest_gap(time: np.ndarray) -> tuple[int, float]:
-    """Return the event before the longest gap, and the gap; rows are read one slice at a time."""
-    longest, gap = 0, -1.0
-    for rows in iterate_slices(len(time) - 1, 8):
-        gaps = np.diff(time[rows.start : rows.stop + 1])
-        if gaps.max() > gap:
-            longest, gap = rows.start + int(gaps.argmax()), float(gaps.max())
-        release_pages(time[rows])
-    return longest, gap
-
-
-def _check_events(store: EventStore, time: np.ndarray) -> Iterator[Anomaly]:
+def _check_events(store: EventStore, counts: _StreamCounts) -> Iterator[Anomaly]:
     events = len(store)
-    src, dst = store.src.numpy(), store.dst.numpy()
-    loops = 0
-    for rows in iterate_slices(events, 8):
-        loops += int((src[rows] == dst[rows]).sum())
-        release_pages(src[rows])
-        release_pages(dst[rows])
-    if loops > MAX_SELF_LOOP_SHARE * events:
-        yield Anomaly("self-loops", f"{_format_share(loops, events)} of events are self-loops")
-    if events < MIN_EVENTS or time[0] == time[-1]:
+    if counts.self_loops > MAX_SELF_LOOP_SHARE * events:
+        yield Anomaly("self-loops", f"{_format_share(counts.self_loops, events)} of events are self-loops")
+    if events < MIN_EVENTS or store.time[0] == store.time[-1]:
         return
-    tied = sum(_count_tied(time[rows]) for rows in _slice_whole_instants(time))
-    if tied > MAX_TIED_SHARE * events:
+    if counts.tied > MAX_TIED_SHARE * events:
         yield Anomaly(
             "ties",
-            f"{_format_share(tied, events)} of events share a timestamp; timestamps may be rounded",
+            f"{_format_share(counts.tied, events)} of events share a timestamp; timestamps may be rounded",
         )
-    if tied > MAX_DUPLICATE_SHARE * events:  # only events of the same time can be equal
-        again = sum(_count_repeated(time[rows], src[rows], dst[rows]) for rows in _slice_whole_instants(time))
+    if counts.tied > MAX_DUPLICATE_SHARE * events:  # only events of the same time can be equal
+        again = sum(_count_repeated(*part) for part in _iterate_whole_instants(store))
         if again > MAX_DUPLICATE_SHARE * events:
             yield Anomaly(
                 "duplicates",
                 f"{_format_share(again, events)} of events repeat another event with the same pair and timestamp",
             )
-
-
-def _slice_whole_instants(time: np.ndarray) -> Iterator[slice]:
-    """Yield slices that never separate events of the same time."""
-    start = 0
-    for rows in iterate_slices(len(time), 8):
-        stop = len(time) if rows.stop == len(time) else int(np.searchsorted(time, time[rows.stop]))
-        if stop > start:
-            yield slice(start, stop)
-            release_pages(time[start:stop])
-            start = stop
-
-
-def _count_tied(time: np.ndarray) -> int:
-    """Count events that share their timestamp with another."""
-    runs = np.diff(np.append(np.flatnonzero(np.concatenate([[True], time[1:] != time[:-1]])), len(time)))
-    return int(runs[runs > 1].sum())
 
 
 def _count_repeated(time: np.ndarray, src: np.ndarray, dst: np.ndarray) -> int:
@@ -140,30 +146,22 @@ def _count_repeated(time: np.ndarray, src: np.ndarray, dst: np.ndarray) -> int:
     return len(time) - len(np.unique(np.stack([instant, src, dst], axis=1), axis=0))
 
 
-def _check_nodes(dataset: "Dataset") -> Iterator[Anomaly]:
-    store, events = dataset.store, len(dataset.store)
-    src, dst = (_count_occurrences(column.numpy(), store.num_nodes) for column in (store.src, store.dst))
-    if events >= MIN_EVENTS:
-        busiest = int((src + dst).argmax())
-        count = max(int(src[busiest]), int(dst[busiest]))
-        if count > MAX_NODE_SHARE * events and min(np.count_nonzero(src), np.count_nonzero(dst)) > 1:
-            name = str(dataset.ids.to_user([busiest])[0])[:40]
-            yield Anomaly(
-                "one node",
-                f"{name!r} is in {_format_share(count, events)} of events; it may be a default value",
-            )
-    if not store.bipartite and events >= MIN_EVENTS and not (src.astype(bool) & dst.astype(bool)).any():
+def _check_nodes(dataset: "Dataset", counts: _StreamCounts) -> Iterator[Anomaly]:
+    src, dst, events = counts.sent, counts.received, len(dataset.store)
+    if events < MIN_EVENTS:
+        return
+    busiest = int((src + dst).argmax())
+    count = max(int(src[busiest]), int(dst[busiest]))
+    if count > MAX_NODE_SHARE * events and min(np.count_nonzero(src), np.count_nonzero(dst)) > 1:
+        name = str(dataset.ids.to_user([busiest])[0])[:40]
+        yield Anomaly(
+            "one node", f"{name!r} is in {_format_share(count, events)} of events; it may be a default value"
+        )
+    if not dataset.store.bipartite and not (src.astype(bool) & dst.astype(bool)).any():
         yield Anomaly(
             "two kinds",
             "no node is both a source and a destination; give `bipartite=True` if they are different things",
         )
-
-
-def _count_occurrences(column: np.ndarray, nodes: int) -> np.ndarray:
-    count = np.zeros(nodes, np.int64)
-    for piece in iterate_chunks(column):
-        count += np.bincount(piece, minlength=nodes)
-    return count
 
 
 def _check_ids(ids: NodeIds) -> Iterator[Anomaly]:

@@ -73,7 +73,7 @@ def compute_statistics(store: EventStore) -> Statistics:
     repeats, surprise = _compute_repeats_and_surprise(src * store.num_nodes + dst, time)
     degree = np.bincount(src, minlength=store.num_nodes)
     degree += np.bincount(dst[src != dst], minlength=store.num_nodes)
-    runs = _compute_run_lengths(time)
+    runs = compute_run_lengths(time)
     label = None if store.label is None else store.label.cpu().numpy()
     statistics = Statistics(
         nodes=store.num_nodes,
@@ -98,7 +98,7 @@ def compute_statistics(store: EventStore) -> Statistics:
     return statistics
 
 
-def _compute_run_lengths(ordered: np.ndarray) -> np.ndarray:
+def compute_run_lengths(ordered: np.ndarray) -> np.ndarray:
     """Return how often each distinct value of a sorted column occurs."""
     if not len(ordered):
         return np.zeros(0, np.int64)

@@ -13,10 +13,11 @@ import pyarrow.csv as arrow_csv
 from dygmamba.core.errors import FileError, first_line
 from dygmamba.data.events.ids import NodeIds
 from dygmamba.data.events.origin import Origin
+from dygmamba.data.readers.collect import EventColumns
 from dygmamba.data.readers.header import WHITESPACE, Header
 from dygmamba.data.readers.options import ColumnRoles, ReadOptions
 from dygmamba.data.readers.source import Source
-from dygmamba.data.readers.table import EventColumns, read_table
+from dygmamba.data.readers.table import read_table
 from dygmamba.data.readers.text import (
     MAX_LINE_BYTES,
     UNDECODABLE_MARK,

@@ -5,7 +5,6 @@ JODIE (Kumar et al., KDD 2019): users, items, and more columns than column names
 """
 
 from dataclasses import replace
-from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,19 +13,14 @@ import pyarrow as pa
 from pyarrow import csv
 
 from dygmamba.core.errors import FileError, first_line
-from dygmamba.core.files.untrusted import require_regular_file
+from dygmamba.data.events.ids import NodeIds
 from dygmamba.data.events.origin import Origin
+from dygmamba.data.readers.collect import EventColumns
 from dygmamba.data.readers.delimited import read_csv_rows
 from dygmamba.data.readers.header import read_header
-from dygmamba.data.readers.numpy_files import (
-    DAMAGED_FILE_ERRORS,
-    build_numbered_ids,
-    damaged_npy_error,
-    read_array_header,
-)
+from dygmamba.data.readers.numpy_files import build_numbered_ids, load_matrix
 from dygmamba.data.readers.options import COLUMN_OPTIONS, FIXED_OPTIONS, ColumnRoles, ReadOptions
-from dygmamba.data.readers.table import EventColumns, build_dataset, drop_zero_columns
-from dygmamba.data.storage.mapped_file import MappedFile
+from dygmamba.data.readers.table import build_dataset, drop_zero_columns
 
 if TYPE_CHECKING:
     from dygmamba.data.storage.dataset import Dataset
@@ -42,24 +36,30 @@ def is_jodie(names: tuple[str, ...]) -> bool:
 def read_jodie(path: Path, options: ReadOptions) -> "Dataset":
     """Read a JODIE file: users are sources, items destinations, columns after the label edge features."""
     options.reject("JODIE", *COLUMN_OPTIONS, "header")
+    return build_dataset(
+        path, *read_jodie_table(path, "jodie", options, "a JODIE file", "try `format='csv'`")
+    )
+
+
+def read_jodie_table(
+    path: Path, format: str, options: ReadOptions, what: str, advice: str
+) -> tuple[EventColumns, NodeIds, Origin]:
+    """Read a table with JODIE's columns; `what` it is and `advice` are for the error if it has too few."""
     header = read_header(path, options)
     if header.width < len(JODIE_COLUMNS):
         raise FileError(
-            f"{path} has {header.width} columns, a JODIE file at least {len(JODIE_COLUMNS)}; try `format='csv'`",
+            f"{path} has {header.width} columns, {what} at least {len(JODIE_COLUMNS)}; {advice}",
             code="too-few-columns",
         )
     features = tuple(f"feature_{k}" for k in range(header.width - len(JODIE_COLUMNS)))
-    user, item, time, label = JODIE_COLUMNS
-    roles = ColumnRoles(user, item, time, features, label)
+    roles = ColumnRoles(*JODIE_COLUMNS[:3], features, JODIE_COLUMNS[3])
     header = replace(header, names=JODIE_COLUMNS + features)
-    options = replace(options, bipartite=True)
-    columns, ids, origin = read_csv_rows(path, "jodie", header, roles, options)
+    columns, ids, origin = read_csv_rows(path, format, header, roles, replace(options, bipartite=True))
     columns = drop_zero_columns(columns)
-    return build_dataset(path, columns, ids, replace(origin, features=features[: columns.edge.shape[1]]))
+    return columns, ids, replace(origin, features=features[: columns.edge.shape[1]])
 
 
 DYGLIB_COLUMNS = ("u", "i", "ts", "label", "idx")
-COPY_ROWS = 1 << 16  # feature rows copied at a time
 
 
 def is_dyglib(names: tuple[str, ...]) -> bool:
@@ -127,39 +127,12 @@ def _as_positive_integers(path: Path, name: str, column: np.ndarray) -> np.ndarr
 
 def _read_features(path: Path, rows: np.ndarray) -> np.ndarray:
     """Read these rows of a feature file; without columns if it is missing or zero throughout."""
-    if not path.exists():
+    matrix = load_matrix(path)
+    if matrix is None or not matrix.any():
         return np.zeros((len(rows), 0), np.float32)
-    require_regular_file(path)
-    try:
-        with path.open("rb") as file:
-            header = read_array_header(file, path.stat().st_size)
-        if len(header.shape) != 2 or header.dtype.kind not in "fiu":
-            raise FileError(f"{path} is {header}; features are a matrix of numbers", code="wrong-array-type")
-        if not prod(header.shape):
-            return np.zeros((len(rows), 0), np.float32)
-        source = MappedFile.open(path)
-        array = np.load(path, mmap_mode="r", allow_pickle=False)
-        source.check_name()
-    except DAMAGED_FILE_ERRORS as error:
-        raise damaged_npy_error(path, error) from error
-    if not any(
-        _take_rows(array, slice(start, start + COPY_ROWS), source).any()
-        for start in range(0, len(array), COPY_ROWS)
-    ):
-        return np.zeros((len(rows), 0), np.float32)
-    if len(rows) and rows.max() >= len(array):
+    if len(rows) and rows.max() >= len(matrix):
         raise FileError(
-            f"{path} has {len(array)} rows, but the events need {rows.max() + 1}; fetch all files again",
+            f"{path} has {len(matrix)} rows, but the events need {rows.max() + 1}; fetch all files again",
             code="row-count-differs",
         )
-    chosen = np.empty((len(rows), array.shape[1]), np.float32)
-    for start in range(0, len(rows), COPY_ROWS):
-        chosen[start : start + COPY_ROWS] = _take_rows(array, rows[start : start + COPY_ROWS], source)
-    source.check()
-    return chosen
-
-
-def _take_rows(array: np.ndarray, rows: slice | np.ndarray, source: MappedFile) -> np.ndarray:
-    # reading a mapped file that was truncated meanwhile would kill the process
-    source.check()
-    return array[rows]
+    return matrix[rows]

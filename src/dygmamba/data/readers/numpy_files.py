@@ -16,11 +16,13 @@ import numpy as np
 import pyarrow as pa
 
 from dygmamba.core.errors import EventError, FileError, first_line
+from dygmamba.core.files.untrusted import require_regular_file
 from dygmamba.core.memory_budget import format_bytes, require_memory
 from dygmamba.data.events.ids import NodeIds
 from dygmamba.data.events.origin import Origin
+from dygmamba.data.readers.collect import EventColumns
 from dygmamba.data.readers.options import COLUMN_OPTIONS, FIXED_OPTIONS, ReadOptions
-from dygmamba.data.readers.table import EventColumns, build_dataset
+from dygmamba.data.readers.table import build_dataset
 
 if TYPE_CHECKING:
     from dygmamba.data.storage.dataset import Dataset
@@ -62,11 +64,25 @@ def describe_load_error(error: Exception) -> str:
     return "it holds Python objects" if "pickle" in str(error) else first_line(error)
 
 
-def damaged_npy_error(path: Path, error: Exception) -> FileError:
-    return FileError(
-        f"{path} is not a complete .npy file ({describe_load_error(error)}); copy it again",
-        code="file-damaged",
-    )
+def load_matrix(path: Path, kinds: str = "fiu", dtype: type = np.float32) -> np.ndarray | None:
+    """Read a matrix of numbers from an .npy file, its header checked first; None if there is no such file."""
+    if not path.exists():
+        return None
+    require_regular_file(path)
+    try:
+        with path.open("rb") as file:
+            header = read_array_header(file, path.stat().st_size)
+            if len(header.shape) != 2 or header.dtype.kind not in kinds:
+                raise FileError(
+                    f"{path} is {header}; it must be a matrix of numbers", code="wrong-array-type"
+                )
+            file.seek(0)
+            return np.load(file, allow_pickle=False).astype(dtype, copy=False)
+    except DAMAGED_FILE_ERRORS as error:
+        raise FileError(
+            f"{path} is not a complete .npy file ({describe_load_error(error)}); copy it again",
+            code="file-damaged",
+        ) from error
 
 
 MAX_SPARSE_NODES = 1_000_000  # any file may have this many nodes; beyond, MAX_NODES_PER_EVENT limits them
@@ -106,14 +122,14 @@ def read_npz(path: Path, options: ReadOptions) -> "Dataset":
     """
     options.reject("npz", *COLUMN_OPTIONS, *FIXED_OPTIONS)
     arrays = _read_arrays(path)
-    src, dst = (_as_column(arrays[name], np.int64) for name in ("src", "dst"))
+    src, dst = (np.ascontiguousarray(arrays[name], np.int64) for name in ("src", "dst"))
     edge, node, label = (arrays.get(name) for name in ("edge_feat", "node_feat", "label"))
     columns = EventColumns(
         src=src,
         dst=dst,
-        time=_as_column(arrays["t"], np.float64),
+        time=np.ascontiguousarray(arrays["t"], np.float64),
         edge=np.zeros((len(src), 0), np.float32) if edge is None else _as_matrix(edge),
-        label=None if label is None else _as_column(label, np.float32),
+        label=None if label is None else np.ascontiguousarray(label, np.float32),
         node=None if node is None else _as_matrix(node),
     )
     ids = _build_ids(path, arrays) if "ids" in arrays else build_numbered_ids(path, src, dst, columns.node)
@@ -180,7 +196,10 @@ def _read_arrays(path: Path) -> dict[str, np.ndarray]:
             headers = {name: _read_member_header(path, archive, info) for name, info in chosen.items()}
             _check_headers(path, headers)
             _check_unpacked_size(path, sum(info.file_size for info in chosen.values()))
-            return {name: _read_member(archive, info) for name, info in chosen.items()}
+            return {
+                name: np.lib.format.read_array(archive.open(info), allow_pickle=False)
+                for name, info in chosen.items()
+            }
     except DAMAGED_FILE_ERRORS as error:
         raise FileError(
             f"{path} is not a complete .npz file ({describe_load_error(error)}); copy it again",
@@ -225,16 +244,7 @@ def _read_member_header(path: Path, archive: zipfile.ZipFile, info: zipfile.ZipI
         return read_array_header(file, info.file_size)
 
 
-def _read_member(archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> np.ndarray:
-    with archive.open(info) as file:
-        return np.lib.format.read_array(file, allow_pickle=False)
-
-
-def _as_column(array: np.ndarray, dtype: type) -> np.ndarray:
-    return np.ascontiguousarray(array, dtype=dtype)
-
-
 def _as_matrix(array: np.ndarray) -> np.ndarray:
     """Convert to float32 with one row per item; a plain column is one feature."""
     with np.errstate(over="ignore"):  # overflow becomes infinite and is rejected later
-        return _as_column(array.reshape(len(array), prod(array.shape[1:])), np.float32)
+        return np.ascontiguousarray(array.reshape(len(array), prod(array.shape[1:])), np.float32)

@@ -7,6 +7,8 @@ layout by the number in the table, destinations after the sources. Columns are k
 the loaders of py-tgb 2.3 do it: weights of stablecoins and reviews to log2, of tokens to natural logarithms, with 1 in
 place of 0; word counts of comments to a share of 5,000; callsigns and types of flights to one number per letter.
 
+Any other NAME_edgelist.csv with NAME_val_ns.pkl and NAME_test_ns.pkl beside it is a folder of one's own in this format.
+
 TGB-Seq (Yi et al., ICLR 2025): NAME.csv of src, dst, time and split, with feature arrays next to it.
 """
 
@@ -24,26 +26,24 @@ import pyarrow.compute as pc
 import pyarrow.csv as arrow_csv
 
 from dygmamba.core.errors import FileError, first_line
-from dygmamba.core.files.untrusted import require_regular_file
 from dygmamba.data.catalogue.leaderboard_folders import (
     find_tgb_edge_list,
     find_tgb_seq_table,
 )
 from dygmamba.data.events.ids import NodeIds
 from dygmamba.data.events.origin import Origin
+from dygmamba.data.readers.collect import EventColumns
 from dygmamba.data.readers.delimited import read_csv_rows
 from dygmamba.data.readers.header import read_header
-from dygmamba.data.readers.jodie_dyglib import JODIE_COLUMNS
+from dygmamba.data.readers.jodie_dyglib import read_jodie_table
 from dygmamba.data.readers.numpy_files import (
-    DAMAGED_FILE_ERRORS,
     MAX_NODES_PER_EVENT,
     MAX_SPARSE_NODES,
     build_numbered_ids,
-    damaged_npy_error,
-    read_array_header,
+    load_matrix,
 )
 from dygmamba.data.readers.options import COLUMN_OPTIONS, TGB_FORMAT, ColumnRoles, ReadOptions
-from dygmamba.data.readers.table import EventColumns, build_dataset, drop_zero_columns
+from dygmamba.data.readers.table import build_dataset
 
 if TYPE_CHECKING:
     from dygmamba.data.storage.dataset import Dataset
@@ -53,6 +53,7 @@ MAX_WORDS = 5000
 LETTER_COUNT = 8
 AIRPORT_REGION_LETTERS = 7
 SPLIT_COLUMN = "split"
+OWN_COLUMNS = ("src", "dst", "time")
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,43 +172,30 @@ def read_tgb(path: Path, options: ReadOptions) -> "Dataset":
     table, name, version = find_tgb_edge_list(path)
     options = replace(options, any_id=True)
     if name in JODIE_LAYOUTS:
-        columns, ids, origin = _read_jodie_layout(table, options)
+        columns, ids, origin = read_jodie_table(
+            table, TGB_FORMAT, replace(options, header=True), "a TGB table with this layout", "copy it again"
+        )
+        columns, ids = _number_nodes(table, columns, ids)
     elif name in TABLE_LAYOUTS:
         columns, ids, origin = _read_known_layout(table, name, version, options)
     else:
-        raise FileError(
-            f"{table}: {name!r} is not a known TGB dataset; read it with `format='csv'`",
-            code="unknown-tgb-dataset",
-        )
+        columns, ids, origin = _read_own_layout(table, name, version, options)
     return replace(build_dataset(table, columns, ids, replace(origin, format=TGB_FORMAT)), name=name)
 
 
-def _read_jodie_layout(table: Path, options: ReadOptions) -> tuple[EventColumns, NodeIds, Origin]:
-    header = read_header(table, replace(options, header=True))
-    if header.width < len(JODIE_COLUMNS):
-        raise FileError(
-            f"{table} has {header.width} columns, a TGB table with this layout at least {len(JODIE_COLUMNS)}; "
-            "copy it again",
-            code="too-few-columns",
-        )
-    features = tuple(f"feature_{k}" for k in range(header.width - len(JODIE_COLUMNS)))
-    roles = ColumnRoles(*JODIE_COLUMNS[:3], features, JODIE_COLUMNS[3])
-    header = replace(header, names=JODIE_COLUMNS + features)
-    columns, ids, origin = read_csv_rows(table, TGB_FORMAT, header, roles, replace(options, bipartite=True))
-    columns, ids = _number_nodes(table, columns, ids)
-    columns = drop_zero_columns(columns)
-    return columns, ids, replace(origin, features=features[: columns.edge.shape[1]])
+def _take_numbers(table: Path, columns: EventColumns, ids: NodeIds, advice: str) -> EventColumns:
+    """Use the ids in the table, which must be integers, as node numbers; `advice` ends the error."""
+    if ids.kind != "int":
+        raise FileError(f"{table} has node names, but {advice}", code="bad-node-number")
+    number = ids.values.to_numpy()
+    return replace(columns, src=number[columns.src], dst=number[columns.dst])
 
 
 def _number_nodes(table: Path, columns: EventColumns, ids: NodeIds) -> tuple[EventColumns, NodeIds]:
     """Use the numbers in the table as node numbers, destinations after the highest source."""
-    if ids.kind != "int":
-        raise FileError(
-            f"{table} has node names, but TGB tables with this layout have node numbers; copy it again",
-            code="bad-node-number",
-        )
-    number = ids.values.to_numpy()
-    src, dst = number[columns.src], number[columns.dst]
+    advice = "TGB tables with this layout have node numbers; copy it again"
+    columns = _take_numbers(table, columns, ids, advice)
+    src, dst = columns.src, columns.dst
     sources, destinations = int(src.max()) + 1, int(dst.max()) + 1
     if min(src.min(), dst.min()) < 0 or sources + destinations > max(
         MAX_SPARSE_NODES, MAX_NODES_PER_EVENT * len(src)
@@ -217,7 +205,35 @@ def _number_nodes(table: Path, columns: EventColumns, ids: NodeIds) -> tuple[Eve
             code="node-numbers-too-sparse",
         )
     numbers = np.concatenate([np.arange(sources), np.arange(destinations)])
-    return replace(columns, src=src, dst=dst + sources), NodeIds(pa.array(numbers), sources)
+    return replace(columns, dst=dst + sources), NodeIds(pa.array(numbers), sources)
+
+
+def _read_own_layout(
+    table: Path, name: str, version: str, options: ReadOptions
+) -> tuple[EventColumns, NodeIds, Origin]:
+    """Read a table of one's own: src, dst, time and features; the negatives refer to the numbers in src and dst."""
+    files = [f"{name}_{period}_ns{version}.pkl" for period in ("val", "test")]
+    if missing := [file for file in files if not table.with_name(file).is_file()]:
+        raise FileError(
+            f"{table}: {name!r} is not a known TGB dataset, and a folder of your own needs its negatives in "
+            f"{' and '.join(missing)}; add them, or read the table with `format='csv'`",
+            code="unknown-tgb-dataset",
+        )
+    header = read_header(table, replace(options, header=True))
+    if missing := [column for column in OWN_COLUMNS if column not in header.names]:
+        raise FileError(
+            f"{table} has no column {' and no column '.join(map(repr, missing))}; in a TGB folder of your own the "
+            f"columns of the events are named {', '.join(OWN_COLUMNS)}",
+            code="wrong-columns",
+        )
+    roles = ColumnRoles(*OWN_COLUMNS, tuple(column for column in header.names if column not in OWN_COLUMNS))
+    options = replace(options, bipartite=False)
+    columns, ids, origin = read_csv_rows(table, TGB_FORMAT, header, roles, options)
+    advice = (
+        "its negatives are node numbers; give the nodes numbers from 0, in the table and in the negatives"
+    )
+    columns = _take_numbers(table, columns, ids, advice)
+    return columns, build_numbered_ids(table, columns.src, columns.dst), origin
 
 
 def _read_known_layout(
@@ -283,7 +299,7 @@ def read_tgb_seq(path: Path, options: ReadOptions) -> "Dataset":
     options.reject("TGB-Seq", *COLUMN_OPTIONS, "bipartite", "header")
     table = find_tgb_seq_table(path)
     columns, origin = read_split_table(table, options)
-    edge, node = (read_matrix(find_companion(table, f"{kind}_feat")) for kind in ("edge", "node"))
+    edge, node = (load_matrix(find_companion(table, f"{kind}_feat")) for kind in ("edge", "node"))
     ids = build_numbered_ids(table, columns.src, columns.dst, node)
     if edge is not None and len(edge) != len(columns.src):
         raise FileError(
@@ -308,13 +324,7 @@ def read_split_table(table: Path, options: ReadOptions) -> tuple[EventColumns, O
     columns, ids, origin = read_csv_rows(
         table, TGB_SEQ_FORMAT, header, roles, replace(options, bipartite=False), keep_rows=True
     )
-    if ids.kind != "int":
-        raise FileError(
-            f"{table} has node names, but TGB-Seq has node numbers; read it with `format='csv'`",
-            code="bad-node-number",
-        )
-    number = ids.values.to_numpy()
-    return replace(columns, src=number[columns.src], dst=number[columns.dst]), origin
+    return _take_numbers(table, columns, ids, "TGB-Seq has node numbers; read it with `format='csv'`"), origin
 
 
 def find_companion(table: Path, suffix: str) -> Path:
@@ -324,21 +334,3 @@ def find_companion(table: Path, suffix: str) -> Path:
         return table.with_name(f"{table.stem}_{suffix}.npy")
     version_last = table.with_name(f"{name}_{suffix}_v{version}.npy")
     return version_last if version_last.exists() else table.with_name(f"{table.stem}_{suffix}.npy")
-
-
-def read_matrix(path: Path, kinds: str = "fiu", dtype: type = np.float32) -> np.ndarray | None:
-    """Read a matrix of numbers, its header checked first; None if there is no such file."""
-    if not path.exists():
-        return None
-    require_regular_file(path)
-    try:
-        with path.open("rb") as file:
-            header = read_array_header(file, path.stat().st_size)
-            if len(header.shape) != 2 or header.dtype.kind not in kinds:
-                raise FileError(
-                    f"{path} is {header}; it must be a matrix of numbers", code="wrong-array-type"
-                )
-            file.seek(0)
-            return np.lib.format.read_array(file, allow_pickle=False).astype(dtype, copy=False)
-    except DAMAGED_FILE_ERRORS as error:
-        raise damaged_npy_error(path, error) from error

@@ -6,12 +6,14 @@ Numbers are written so that reading them back gives the same bits.
 # pyarrow.compute creates its functions at import, where pyright cannot see them
 # pyright: reportAttributeAccessIssue=false
 
+import io
 import json
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +25,6 @@ from pyarrow import parquet
 from dygmamba.core.errors import ConfigError
 from dygmamba.core.files.untrusted import FORMULA_PREFIXES
 from dygmamba.core.files.writing import write_file
-from dygmamba.data.storage.chunk_buffer import ChunkBuffer
 from dygmamba.data.storage.conversion import LABEL_COLUMN, feature_names, to_arrow, type_names
 from dygmamba.data.storage.dataset import Dataset
 from dygmamba.data.storage.locations import parse_table_format
@@ -108,8 +109,7 @@ def _format_number_cells(column: pa.Array) -> pa.Array:
     if pa.types.is_float32(column.type):
         # The short notation is for float32; readers parse float64 first and round twice, which can differ.
         back = text.cast(pa.float64()).cast(pa.float32(), safe=False)
-        text = pc.if_else(pc.equal(back, column), text, column.cast(pa.float64()).cast(pa.large_string()))
-        return text
+        return pc.if_else(pc.equal(back, column), text, column.cast(pa.float64()).cast(pa.large_string()))
     return pc.if_else(pc.match_substring_regex(text, WHOLE_NUMBER), _join_text(text, ".0"), text)
 
 
@@ -122,19 +122,38 @@ def _format_iso_date(value: datetime) -> str:
     return value.isoformat().replace("+00:00", "Z")
 
 
-def _make_parquet_chunks(table: pa.Table, raw: bool) -> Iterator[bytes]:
-    sink = ChunkBuffer()
-    with parquet.ParquetWriter(sink, table.schema) as writer:
-        for batch in table.to_batches(max_chunksize=ROWS_PER_BATCH << 4):
-            writer.write_batch(batch)
-            yield from sink.take()
-    yield from sink.take()
+class _ChunkBuffer(io.RawIOBase):
+    """A file object between writers of whole files and `write_file`, which takes chunks."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._chunks: list[bytes] = []
+        self._position = 0
+
+    def writable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._position
+
+    def write(self, chunk: "bytes | memoryview") -> int:  # pyright: ignore[reportIncompatibleMethodOverride]
+        self._chunks.append(bytes(chunk))
+        self._position += len(self._chunks[-1])
+        return len(self._chunks[-1])
+
+    def take(self) -> list[bytes]:
+        """Return the chunks written since the last call."""
+        chunks, self._chunks = self._chunks, []
+        return chunks
 
 
-def _make_arrow_chunks(table: pa.Table, raw: bool) -> Iterator[bytes]:
-    sink = ChunkBuffer()
-    with pa.ipc.new_file(sink, table.schema) as writer:
-        for batch in table.to_batches(max_chunksize=ROWS_PER_BATCH):
+def _make_batch_chunks(
+    open_writer: Callable[..., Any], rows: int, table: pa.Table, raw: bool
+) -> Iterator[bytes]:
+    """Yield the file of a writer that takes record batches, of `rows` each."""
+    sink = _ChunkBuffer()
+    with open_writer(sink, table.schema) as writer:
+        for batch in table.to_batches(max_chunksize=rows):
             writer.write_batch(batch)
             yield from sink.take()
     yield from sink.take()
@@ -147,8 +166,8 @@ def _is_text(kind: pa.DataType) -> bool:
 WRITERS: dict[str, TableWriter] = {
     "csv": _make_csv_chunks,
     "jsonl": _make_jsonl_chunks,
-    "parquet": _make_parquet_chunks,
-    "arrow": _make_arrow_chunks,
+    "parquet": partial(_make_batch_chunks, parquet.ParquetWriter, ROWS_PER_BATCH << 4),
+    "arrow": partial(_make_batch_chunks, pa.ipc.new_file, ROWS_PER_BATCH),
     "xlsx": make_workbook_chunks,
 }
 
@@ -182,10 +201,8 @@ def export_dataset(dataset: Dataset, path: Path, raw: bool = False) -> ExportRes
     kind = parse_export_format(path)
     if kind == "npz":
         write_file(path, _write_npz_chunks(_to_arrays(dataset)))
-        count = len(dataset.store.features.categories)
-        lost = (f"the {count} categorical columns were not exported",) if count else ()
-        return ExportResult(path, kind, (*lost, *_describe_lost_node_rows(dataset)), {})
-    write_table(path, to_arrow(dataset), raw)
+    else:
+        write_table(path, to_arrow(dataset), raw)
     options: dict[str, Any] = {}
     if kind in ("csv", "jsonl"):  # Parquet and Arrow files hold these options as metadata
         options = {"features": feature_names(dataset), "types": type_names(dataset)}
@@ -197,14 +214,17 @@ def export_dataset(dataset: Dataset, path: Path, raw: bool = False) -> ExportRes
 
 
 def _describe_losses(dataset: Dataset, kind: str, raw: bool) -> tuple[str, ...]:
-    """Return messages about what a table of events cannot hold."""
-    store, messages = dataset.store, []
-    if store.features.node.shape[1]:
+    """Return messages about what the format cannot hold."""
+    store, messages, is_npz = dataset.store, [], kind == "npz"
+    if is_npz and store.features.categories:
+        messages.append(f"the {len(store.features.categories)} categorical columns were not exported")
+    if not is_npz and store.features.node.shape[1]:
         messages.append(f"the {store.features.node.shape[1]} node features were not exported")
-    messages += _describe_lost_node_rows(dataset)
+    if (rows := store.features.node_rows) is not None:
+        messages.append(f"the table of node features ({', '.join(rows.column_names)}) was not exported")
     isolated = np.ones(store.num_nodes, bool)
     isolated[store.src.numpy()] = isolated[store.dst.numpy()] = False
-    if isolated.any():
+    if not is_npz and isolated.any():
         messages.append(f"{int(isolated.sum()):,} nodes without events were not exported")
     if kind == "csv" and not raw and dataset.ids.kind == "string":
         count = sum(name.startswith(FORMULA_PREFIXES) for name in dataset.ids.values.to_pylist())
@@ -214,15 +234,6 @@ def _describe_losses(dataset: Dataset, kind: str, raw: bool) -> tuple[str, ...]:
                 "(`raw=True` leaves them as they are)"
             )
     return tuple(messages)
-
-
-def _describe_lost_node_rows(dataset: Dataset) -> list[str]:
-    rows = dataset.store.features.node_rows
-    return (
-        []
-        if rows is None
-        else [f"the table of node features ({', '.join(rows.column_names)}) was not exported"]
-    )
 
 
 def _to_arrays(dataset: Dataset) -> dict[str, np.ndarray]:
@@ -245,7 +256,7 @@ def _to_arrays(dataset: Dataset) -> dict[str, np.ndarray]:
 
 def _write_npz_chunks(arrays: dict[str, np.ndarray]) -> Iterator[bytes]:
     """Yield what numpy.savez would write, chunk by chunk."""
-    sink = ChunkBuffer()
+    sink = _ChunkBuffer()
     with zipfile.ZipFile(sink, "w", allowZip64=True) as archive:
         for name, array in arrays.items():
             with archive.open(zipfile.ZipInfo(f"{name}.npy"), "w", force_zip64=True) as member:

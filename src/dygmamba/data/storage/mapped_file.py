@@ -32,22 +32,18 @@ class FileHandle:
 
 @dataclass(frozen=True, slots=True)
 class MappedFile:
-    """An open file and its identity, size and modification time when it was opened."""
+    """An open file, and its state when it was opened."""
 
     path: Path
     handle: FileHandle
-    device: int
-    inode: int
-    size: int
-    changed: int  # nanoseconds
+    opened: os.stat_result
     digest: str = ""  # of the whole content, if known and the columns are all of it
 
     @staticmethod
     def open(path: Path) -> "MappedFile":
         """Open a file and record its state; raise OSError if it cannot be opened."""
         handle = FileHandle(path)
-        state = os.fstat(handle.number)
-        return MappedFile(path, handle, state.st_dev, state.st_ino, state.st_size, state.st_mtime_ns)
+        return MappedFile(path, handle, os.fstat(handle.number))
 
     def __reduce__(self) -> tuple[type[None], tuple[()]]:
         """Pickle as None: a copy of the columns, also in another process, is not backed by the file."""
@@ -56,9 +52,9 @@ class MappedFile:
     def check(self) -> None:
         """Raise FileError if the file was modified since it was opened."""
         state = os.fstat(self.handle.number)
-        if (state.st_size, state.st_mtime_ns) == (self.size, self.changed):
+        if (state.st_size, state.st_mtime_ns) == (self.opened.st_size, self.opened.st_mtime_ns):
             return
-        what = "was truncated" if state.st_size < self.size else "was modified"
+        what = "was truncated" if state.st_size < self.opened.st_size else "was modified"
         raise FileError(
             f"{self.path} {what} while it was in use; import or fetch the dataset again and let no other program write "
             "to it",
@@ -67,8 +63,7 @@ class MappedFile:
 
     def check_name(self) -> None:
         """Raise FileError if the path now names another file, which may be the one that was mapped."""
-        state = os.stat(self.path)
-        if (state.st_dev, state.st_ino) != (self.device, self.inode):
+        if not os.path.samestat(os.stat(self.path), self.opened):
             raise FileError(
                 f"{self.path} was replaced while it was opened; run the command again", code="file-replaced"
             )

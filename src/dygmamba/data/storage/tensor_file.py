@@ -254,9 +254,4 @@ class TensorFileWriter:
 def compute_seal(handle: int) -> bytes:
     """Return the SHA-256 of an open sealed file without the digest itself, reading it in chunks."""
     os.lseek(handle, 0, os.SEEK_SET)
-    sha = hashlib.sha256()
-    start = os.read(handle, SEAL_SLICE.stop)
-    sha.update(start[: SEAL_SLICE.start])
-    while chunk := os.read(handle, READ_BYTES):
-        sha.update(chunk)
-    return sha.hexdigest().encode()
+    return _hash_chunks(map(memoryview, iter(lambda: os.read(handle, READ_BYTES), b"")))

@@ -1,0 +1,157 @@
+"""Collect the rows of a file: in memory while they are few, on disk beyond `ReadOptions.memory`.
+
+Rows on disk are sorted by time at the end. Node ids always stay in memory, each once.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from dygmamba.core.memory_budget import require_memory
+from dygmamba.data.events.categories import Category
+from dygmamba.data.events.ids import NodeIds, NodeNumbering
+from dygmamba.data.readers.options import ReadOptions
+
+if TYPE_CHECKING:  # torch is imported only after a file was read: errors in a file are reported at once
+    from dygmamba.data.storage.mapped_columns import ScratchColumn
+
+MEMORY_FRACTION = 8  # buffered rows take 1/8 of the memory at most: joining, sorting and writing copy them
+
+
+@dataclass(frozen=True, slots=True)
+class BatchColumns:
+    """The parsed columns of one batch."""
+
+    src: pa.DictionaryArray
+    dst: pa.DictionaryArray
+    time: np.ndarray
+    edge: np.ndarray
+    codes: np.ndarray
+    label: np.ndarray | None = None
+
+    @property
+    def nbytes(self) -> int:
+        return sum(getattr(self, name).nbytes for name in ("src", "dst", "time", "edge", "codes")) + (
+            0 if self.label is None else self.label.nbytes
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class EventColumns:
+    """The events of a file; a missing label or node feature table is None.
+
+    `out_of_order` counts the rows that were out of order before sorting; None: the rows are in file order, unsorted.
+    `row` is the row of each event in the file if they were sorted on the way and the caller keeps it; None: file order.
+    """
+
+    src: np.ndarray
+    dst: np.ndarray
+    time: np.ndarray
+    edge: np.ndarray
+    label: np.ndarray | None = None
+    node: np.ndarray | None = None
+    out_of_order: int | None = None
+    codes: np.ndarray | None = None
+    categories: tuple[Category, ...] = ()
+    row: np.ndarray | None = None
+
+    def sort_like(self, values: np.ndarray) -> np.ndarray:
+        """Return values of another file with one per row, in the order of these events."""
+        return values if self.row is None else values[self.row]
+
+
+class RowCollector:
+    """Collects all good rows of one file, in memory or, if they are too many, in columns on disk."""
+
+    def __init__(self, options: ReadOptions, keep_rows: bool = False) -> None:
+        self._options, self._keep_rows = options, keep_rows
+        self._numbering, self._batches, self._size = NodeNumbering(options.bipartite), [], 0
+        self._disk: dict[str, ScratchColumn] = {}
+        self._out_of_order, self._latest = 0, -np.inf
+
+    def __bool__(self) -> bool:
+        return bool(self._batches or self._disk)
+
+    def add(self, batch: BatchColumns) -> None:
+        self._batches.append(batch)
+        self._size += batch.nbytes
+        if self._size * MEMORY_FRACTION > self._options.memory:
+            self._spill()
+
+    def finish(self) -> tuple[EventColumns, NodeIds]:
+        """Return all columns with final node numbers, sorted by time if they went to disk."""
+        if not self._disk:
+            rows = self._join_batches()
+            node_of, ids = self._numbering.finish()
+            rows |= {name: node_of[name][rows[name]] for name in node_of}
+            return EventColumns(**rows), ids
+        if self._batches:
+            self._spill()
+        node_of, ids = self._numbering.finish()
+        rows = self._sort_on_disk(node_of)
+        if not self._out_of_order:
+            rows.pop("row", None)
+        return EventColumns(**rows, out_of_order=self._out_of_order), ids
+
+    def _join_batches(self) -> dict[str, Any]:
+        """Join the rows in memory; ids become provisional numbers in order of arrival."""
+        batches, self._batches, self._size = self._batches, [], 0
+        src, dst = self._numbering.add([batch.src for batch in batches], [batch.dst for batch in batches])
+        names = ("time", "edge", "codes") if batches[0].label is None else ("time", "edge", "codes", "label")
+        rest = {name: np.concatenate([getattr(batch, name) for batch in batches]) for name in names}
+        return {"src": src, "dst": dst} | rest
+
+    def _spill(self) -> None:
+        """Append the rows in memory to the columns on disk, sorted by time.
+
+        Sorted parts keep `_sort_on_disk` from jumping: the next rows by time lie together in each part.
+        """
+        from dygmamba.data.storage.mapped_columns import ScratchColumn
+
+        rows = self._join_batches()
+        time = rows["time"]
+        if self._keep_rows:
+            start = len(self._disk["time"]) if self._disk else 0
+            rows["row"] = np.arange(start, start + len(time))
+        latest = np.maximum.accumulate(np.maximum(time, self._latest))
+        out_of_order = int((time < latest).sum())
+        self._out_of_order, self._latest = self._out_of_order + out_of_order, latest[-1]
+        order = np.argsort(time, kind="stable") if out_of_order else slice(None)
+        for name, column in rows.items():
+            if name not in self._disk:
+                self._disk[name] = ScratchColumn(self._folder, column.dtype, column.shape[1:])
+            self._disk[name].append(column[order])
+
+    def _sort_on_disk(self, node_of: dict[str, np.ndarray]) -> dict[str, Any]:
+        """Map all columns in order of time, with final instead of provisional node numbers.
+
+        Takes 16 bytes of memory per event if the file was not in order. Otherwise only the columns of nodes are
+        written again.
+        """
+        from dygmamba.data.storage.mapped_columns import ScratchColumn, iterate_slices, release_pages
+
+        rows = {name: column.mapped().numpy() for name, column in self._disk.items()}
+        if self._out_of_order:
+            require_memory(16 * len(rows["time"]), f"sorting {len(rows['time']):,} events by time")
+        order = np.argsort(rows["time"], kind="stable") if self._out_of_order else None
+        for name, column in self._disk.items():
+            if order is None and name not in node_of:
+                continue
+            dtype = np.int64 if name in node_of else column.dtype
+            written = ScratchColumn(self._folder, dtype, column.width)
+            width = column.row_bytes + 16  # with the row's place in `order` and its final number
+            for part in iterate_slices(len(column), width, self._options.memory // MEMORY_FRACTION):
+                values = rows[name][part if order is None else order[part]]
+                written.append(node_of[name][values] if name in node_of else values)
+                release_pages(rows[name])
+            rows[name] = written.mapped().numpy()
+        return rows
+
+    @property
+    def _folder(self) -> Path:
+        from tempfile import gettempdir
+
+        return self._options.scratch or Path(gettempdir())

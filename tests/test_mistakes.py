@@ -270,7 +270,7 @@ def good(scene, tmp_path, monkeypatch):
         *("sharing.download_files", "sharing.upload_folder"),
     ):
         monkeypatch.setattr(f"dygmamba.api.{name}", reach)
-    monkeypatch.setattr("dygmamba.runs.contract.check_model", reach)
+    monkeypatch.setattr("dygmamba.api.models.check_contract", reach)
     monkeypatch.setattr("dygmamba.models.REGISTERED", {})  # of models that are registered here
     monkeypatch.setattr("dygmamba.api.training.enable_determinism", lambda: None)
     data, run = scene.data, scene.run

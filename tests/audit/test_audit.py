@@ -214,7 +214,7 @@ def test_invalid_arguments_are_reported_in_one_line(monkeypatch, capsys, folder,
 def test_a_stream_without_a_test_period_is_an_error(model):
     """One timestamp only, or one event; a dozen events are audited."""
     for rows in ([(0, 1, 0)], [(0, 1, 5), (1, 2, 5)]):
-        with raises("empty-test-split"):
+        with raises("empty-split"):
             dm.audit(dm.read(rows, name="tiny"), model)
     assert dm.audit(dm.read([(k % 3, (k + 1) % 3, k) for k in range(12)], name="tiny"), model).sound
 

@@ -154,7 +154,7 @@ def _read_ids(text: str, dataset: Dataset) -> "Path | dict[str, list[str]]":
         if all(dataset.ids.to_node(column, side)[0] < 0 for side in ("src", "dst")):
             raise FileError(
                 f"{ids[0]} is neither a file nor an id of '{dataset.name}'; check the name and the folder",
-                code="file-not-found",
+                code="file-missing",
             )
     return {"src": ids}
 

@@ -138,7 +138,7 @@ def audit_stream(
     """Audit a stream, and a model if one is given, with the negatives of DyGLib, whose bounds are known."""
     store, split = stream.store, replace(stream.split, protocol="benchmark")
     if not len(split.test):
-        raise EventError("the test period has no events; use a longer stream", code="empty-test-split")
+        raise EventError("the test period has no events; use a longer stream", code="empty-split")
     evaluation_sets = {}
     for key in _list_evaluations(stream, splits):
         with progress.stage(f"drawing {' '.join(key)}"):

@@ -115,7 +115,7 @@ def _select_window(stream: Stream) -> EventStore:
     """Return the middle of the test period: as many events before a timestamp as from it on."""
     store, test = stream.store, stream.split.test
     if not len(test):
-        raise EventError("the test period has no events; use a longer stream", code="empty-test-split")
+        raise EventError("the test period has no events; use a longer stream", code="empty-split")
     middle = int(torch.searchsorted(store.time, store.time[test[len(test) // 2]]))
     half = min(WINDOW, middle, len(store) - middle)
     return store[middle - half : middle + half]

@@ -630,6 +630,8 @@ CALLS = [
         for late in ("soon", "-1s", "1 parsec", math.nan)
     ),
     wrong("invalid-on-late", dm.live, RUN, "state", on_late="forget"),
+    wrong("invalid-max-ahead", dm.live, RUN, "state", max_ahead="soon"),
+    wrong("memory-needs-time-order", dm.train, DATA, "tgn", order="random", **TRAIN),
     *(
         wrong("wrong-argument-type", "rank", **{"sources": [1], name: ids})
         for ids in ([None], [math.nan], [1.5], [b"x"], [True], 1.5, object())

@@ -80,7 +80,7 @@ def test_tables_fit_a_terminal_of_80_columns(monkeypatch, capsys, folder):
     assert "\\n" not in out
     assert "…" not in out
     assert re.search(r"active +edge +best +likely *\n.*nodes +oracle +oracle +bound +bound *\n", out)
-    assert re.search(r"all +new .*\nrule +random +histor. +induct. ", out)
+    assert re.search(r"all +new .*\nbaseline +random +histor. +induct. ", out)
 
 
 def test_a_model_that_does_not_leak_passes(monkeypatch, capsys, folder, registered):

@@ -29,6 +29,7 @@ from dygmamba.data.storage.export import write_table
 from dygmamba.engine.run_directory import RunDirectory
 from dygmamba.explain.explanation import Explanation, Reason
 from dygmamba.report.explanation_page import (
+    AVERAGE_LOGIT,
     describe_base,
     describe_counterfactuals,
     describe_event,
@@ -254,7 +255,7 @@ def describe_explanation(explanation: Explanation, top: int) -> ExplanationText:
             (number.name, f"{number.value:.4g}", f"{number.contribution:+.3f}")
             for number in explanation.numbers.strongest[:top]
         ]
-        features.append(("base", "", f"{explanation.numbers.base:+.3f}"))
+        features.append((AVERAGE_LOGIT, "", f"{explanation.numbers.base:+.3f}"))
     events = [_format_reason(explanation, reason) for reason in explanation.reasons[:top]]
     for name, amount in (describe_rest(explanation, top), describe_base(explanation)):
         if name:

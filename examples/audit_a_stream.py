@@ -27,7 +27,7 @@ print(
 )
 for row in audit.rules:
     if (row.split, row.setting, row.negatives) == ("test", "transductive", "random"):
-        print(f"rule '{row.rule}': AP {row.ap:.3f}")
+        print(f"baseline '{row.rule}': AP {row.ap:.3f}")
 
 # The audit of the model: no score may depend on the future, on the batch, on the order of rows or on padding.
 for check in audit.checks:

@@ -14,9 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from dygmamba.config import build_config, find_preset, load_presets
-from dygmamba.data.events.categories import Category
-from dygmamba.data.events.event_store import EventStore, FeatureTable
-from dygmamba.data.events.node_rows import STATIC_TIME, NodeRows
+from dygmamba.data.events.event_store import EventStore
 from dygmamba.engine.evaluation import score_evaluation_set
 from dygmamba.engine.scoring import Ranker
 from dygmamba.engine.visibility import VisibilityRule
@@ -26,6 +24,7 @@ from dygmamba.models.lagging_heuristics import MEMORIES
 from dygmamba.ops.hash_map import HashMap
 from dygmamba.sampling.view import LabelledView, NeighborRequest, PairBatch
 from dygmamba.tasks.base import EvaluationSet
+from dygmamba.testing import EVENT_TYPES, sample_stream
 from streams import unsplit
 
 Case = tuple[str, dict[str, Any]]  # a model's name and settings
@@ -134,32 +133,9 @@ def schooled(scorer: Any, lessons: EventStore | None = None) -> None:
         scorer.learn(lesson)
 
 
-KINDS = ("", "call", "mail", "visit")  # the first is a missing value
-
-
-def sample_store(events=60, nodes=7, seed=0, edge_dim=2, node_dim=3) -> EventStore:
-    """A stream with features, ties and repeated pairs; the last node never occurs."""
-    rng = torch.Generator().manual_seed(seed)
-    src, dst = (torch.randint(nodes - 1, (events,), generator=rng) for _ in range(2))
-    time = 1.08e9 + torch.randint(0, 3, (events,), generator=rng).cumsum(0).double()
-    node, edge = torch.randn(nodes, node_dim, generator=rng), torch.randn(events, edge_dim, generator=rng)
-    codes = torch.randint(len(KINDS), (events, 1), generator=rng, dtype=torch.int32)
-    rows = sample_node_rows(nodes, time, rng)
-    features = FeatureTable(node, edge, codes, categories=(Category("kind", KINDS),), node_rows=rows)
-    return EventStore.from_columns(src, dst, time, num_nodes=nodes, features=features)
-
-
-def sample_node_rows(nodes: int, time: Tensor, rng: torch.Generator, count: int = 24) -> NodeRows:
-    """Node features that change at the times of events; some nodes have none."""
-    node, at = (
-        torch.randint(nodes, (count,), generator=rng),
-        torch.randint(len(time), (count,), generator=rng),
-    )
-    since = torch.where(torch.arange(count) < 4, STATIC_TIME, time[at])
-    value, known = torch.randn(count, 1, generator=rng), torch.rand(count, 1, generator=rng) < 0.8
-    codes = torch.randint(len(KINDS), (count, 1), generator=rng, dtype=torch.int32)
-    columns = (node, since, value * known, known, codes)
-    return NodeRows.from_unsorted(*columns, names=("level",), categories=(Category("city", KINDS),))
+def sample_store(events: int = 60, **sizes: int) -> EventStore:
+    """The stream of the contract, shorter by default."""
+    return sample_stream(events, **sizes)
 
 
 CELL = 7
@@ -181,7 +157,7 @@ def change_events(store: EventStore, begin: int, stop: int | None = None, seed: 
     edge = torch.where(
         here[:, None], 3 * torch.randn(store.features.edge.shape, generator=rng), store.features.edge
     )
-    kinds = torch.randint(len(KINDS), (len(store), 1), generator=rng, dtype=torch.int32)
+    kinds = torch.randint(len(EVENT_TYPES), (len(store), 1), generator=rng, dtype=torch.int32)
     codes = torch.where(here[:, None], kinds, store.features.codes)
     features = replace(store.features, edge=edge, codes=codes)
     return replace(

@@ -54,6 +54,12 @@ class CountsDegrees(Leaky):
         return met if len(dst) >= 100 else torch.ones_like(met)
 
 
+class AveragesTheBatch(Leaky):
+    def leak(self, view):
+        ((past,),) = view.neighbors
+        return past.length.float().mean()
+
+
 class ReadsTheLongestRow(Leaky):
     """The longest history beside it, if that is longer than in a toy."""
 
@@ -66,6 +72,21 @@ class ReadsThePadding(Leaky):
     def leak(self, view):
         ((past,),) = view.neighbors
         return torch.tensor(float(past.node.shape[1]))
+
+
+class ReadsPaddingEntries(Leaky):
+    """Reads entries of a history that do not exist."""
+
+    def leak(self, view):
+        ((past,),) = view.neighbors
+        return past.node.float().mean(1)[view.pairs.src_row]
+
+
+class ReadsLaterFeatures(Leaky):
+    """Reads the features of all events, later ones too."""
+
+    def leak(self, view):
+        return view.features.edge.mean()
 
 
 class ReadsItsOwnTime(Leaky):
@@ -111,8 +132,11 @@ LEAKS = {
     "reads-the-label": ReadsTheLabel,
     "reads-the-group": ReadsTheGroup,
     "counts-degrees": CountsDegrees,
+    "averages-the-batch": AveragesTheBatch,
     "reads-the-longest-row": ReadsTheLongestRow,
     "reads-the-padding": ReadsThePadding,
+    "reads-padding-entries": ReadsPaddingEntries,
+    "reads-later-features": ReadsLaterFeatures,
     "reads-its-own-time": ReadsItsOwnTime,
     "knows-its-place": KnowsItsPlace,
     "remembers-queries": RemembersQueries,
@@ -126,5 +150,22 @@ class Gated(Leaky):
         return view.pairs.src % 2
 
 
-for name, build in (LEAKS | {"no-leak": Gated}).items():
+class HasADeadWeight(Gated):
+    """Has a weight that nothing uses."""
+
+    def __init__(self, config, facts):
+        super().__init__(config, facts)
+        self.unused = nn.Parameter(torch.ones(3))
+
+
+class DividesByZero(Gated):
+    """Divides by the length of a history, which may be empty."""
+
+    def leak(self, view):
+        ((past,),) = view.neighbors
+        return 1 / past.length[view.pairs.src_row]
+
+
+WITHOUT_LEAKS = {"no-leak": Gated, "has-a-dead-weight": HasADeadWeight, "divides-by-zero": DividesByZero}
+for name, build in (LEAKS | WITHOUT_LEAKS).items():
     dm.register(name, NoSettings, build)

@@ -82,7 +82,7 @@ unknown-negatives           train generated --negatives ,
 setting-of-wrong-type       train generated --train-negatives inductive
 setting-of-wrong-type       train generated --visible tomorrow
 unknown-preset              train generated --preset large
-unreadable-preset           train generated --preset nowhere.toml
+file-missing                train generated --preset nowhere.toml
 malformed-preset            train generated --preset bad.toml
 malformed-preset            train generated --preset empty.toml
 preset-of-other-model       train generated --model trees --preset small
@@ -119,7 +119,7 @@ unknown-model               evaluate generated --model nothing
 unknown-negatives           evaluate generated --negatives nobody
 unknown-split               evaluate generated --split train
 unknown-setting             evaluate generated --setting new
-unknown-visible             evaluate generated --visible tomorrow
+setting-of-wrong-type       evaluate generated --visible tomorrow
 unknown-metric              evaluate generated --metrics map
 unknown-metric              evaluate generated --metrics hits@0
 candidates-without-ranking  evaluate generated --candidates 5
@@ -164,15 +164,15 @@ unknown-dataset             models --data nothing-here
 malformed-command-line      demo --epochs 0
 malformed-command-line      fit generated
 invalid-dataset-name        data import pairs.csv --out a/b
-file-not-found              data import nowhere.csv
-not-a-file                  data import folder
+file-missing                data import nowhere.csv
+is-a-folder                 data import folder
 unknown-format              data import pairs.csv --format word
 unknown-time-unit           data import pairs.csv --time-unit weeks
 unknown-dataset             data describe nothing-here
 unknown-dataset             data fetch nothing-here
 malformed-command-line      data generate
 invalid-dataset-name        data generate --out a/b
-unknown-law                 data generate --out new --law linear
+setting-of-wrong-type       data generate --out new --law linear
 setting-out-of-bounds       data generate --out new --nodes 1
 unknown-setting             data generate --out new --set lenght=3
 malformed-command-line      data nonsense
@@ -425,7 +425,7 @@ FILES = [
 
 # code, table of pairs, table of new events, further options of `predict`, what the sentence names
 QUERIES = [
-    ("file-not-found", "src,dst\nann,bob\n", "", "--events missing.csv", "missing.csv"),
+    ("file-missing", "src,dst\nann,bob\n", "", "--events missing.csv", "missing.csv"),
     ("empty-file", "", "", "", "p.csv"),
     ("no-rows", "src,dst\n", "", "", "p.csv"),
     ("column-not-recognized", "a,b\nann,bob\n", "", "", "a, b"),
@@ -549,7 +549,7 @@ OTHER_KINDS = {
     "not-a-run": FileError,
     "unknown-candidate": NotFoundError,
     "unknown-model": NotFoundError,
-    "unreadable-preset": FileError,
+    "file-missing": FileError,
 }
 TRAIN = {"device": "cpu", "out": "runs"}
 RANKING = TRAIN | {"loss": "ranking"}
@@ -568,7 +568,7 @@ CALLS = [
     wrong("k-not-positive", "classify", k=0),
     wrong("model-without-encoder", "embed", [3]),
     wrong("unknown-negatives", "evaluate", "hard"),
-    wrong("unknown-visible", "evaluate", visible="all"),
+    wrong("setting-of-wrong-type", "evaluate", visible="all"),
     wrong("unknown-candidate", "rank", 1, candidates=["nobody"]),
     wrong("not-a-node-run", "classify", [1]),
     wrong("option-of-node-task", dm.train, DATA, backbone=PATH),
@@ -599,10 +599,10 @@ CALLS = [
     wrong("hours-out-of-range", dm.tune, DATA, "trees", hours=-1.0),
     wrong("no-study-to-resume", dm.tune, DATA, "trees", trials=1, resume=True),
     wrong("invalid-preset-path", dm.tune, DATA, "trees", trials=1, out="preset.txt"),
-    wrong("model-not-trainable", dm.tune, DATA, "edgebank", trials=1),
+    wrong("model-needs-no-training", dm.tune, DATA, "edgebank", trials=1),
     wrong("unknown-setting", dm.tune, DATA, "trees", trials=1, lenght=3),
     wrong("setting-out-of-bounds", dm.tune, DATA, "trees", trials=1, leaves=0),
-    wrong("unreadable-preset", dm.tune, DATA, "trees", trials=1, preset="nowhere.toml"),
+    wrong("file-missing", dm.tune, DATA, "trees", trials=1, preset="nowhere.toml"),
     *(
         wrong("invalid-split", parse_split, MAIL, split)
         for split in ("", "0.7", "0.7,0.2,0.2", "0.5,x,0.1", "1,0,0", "0.2,0.2,0.2,0.4", "2024-05-05,soon")
@@ -630,6 +630,8 @@ CALLS = [
         for late in ("soon", "-1s", "1 parsec", math.nan)
     ),
     wrong("invalid-on-late", dm.live, RUN, "state", on_late="forget"),
+    wrong("invalid-max-ahead", dm.live, RUN, "state", max_ahead="soon"),
+    wrong("memory-needs-time-order", dm.train, DATA, "tgn", order="random", **TRAIN),
     *(
         wrong("wrong-argument-type", "rank", **{"sources": [1], name: ids})
         for ids in ([None], [math.nan], [1.5], [b"x"], [True], 1.5, object())

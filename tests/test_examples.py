@@ -143,7 +143,7 @@ def test_the_audit_prints_baselines_rules_and_checks(script_outputs):
     """Three kinds of negatives, the rules, and checks that all pass."""
     output = script_outputs["audit_a_stream"]
     assert len(re.findall(r"^edgebank, \w+ +negatives: AP", output, re.MULTILINE)) == 3
-    assert output.count("rule '") >= 3
+    assert output.count("baseline '") >= 3
     assert output.count(": passed") >= 4
     assert "failed" not in output
 

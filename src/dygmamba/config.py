@@ -8,7 +8,8 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any, TypeVar
 
-from dygmamba.core.errors import ConfigError, FileError, first_line
+from dygmamba.core.errors import ConfigError, FileError, first_line, make_unreadable_error
+from dygmamba.core.files.untrusted import require_regular_file
 from dygmamba.core.settings import check_value, get_setting_hints
 
 T = TypeVar("T")
@@ -91,15 +92,13 @@ def is_preset_file(name: str) -> bool:
 
 def read_preset_file(path: Path) -> PresetFile:
     """Read a preset that a search wrote: [preset] names the model, [settings] are its settings."""
+    require_regular_file(path)
     try:
         sections = tomllib.loads(path.read_bytes().decode("utf-8"))
         about, settings = sections["preset"], sections["settings"]
         return PresetFile(str(about["model"]), dict(settings), dict(about))
     except OSError as error:
-        raise FileError(
-            f"preset {path} cannot be read ({error.strerror}); give a file that `tune` wrote",
-            code="unreadable-preset",
-        ) from error
+        raise make_unreadable_error(path, error) from error
     except (ValueError, RecursionError) as error:  # not TOML, or not UTF-8
         raise FileError(
             f"preset {path} is not valid TOML ({first_line(error)}); correct it", code="malformed-preset"

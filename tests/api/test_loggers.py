@@ -92,7 +92,7 @@ def test_a_missing_package_is_a_sentence_before_the_training(monkeypatch, capsys
     monkeypatch.setattr("dygmamba.api.validation.find_spec", lambda name: None)
     for log, package in (("tensorboard", "tensorboard"), ("mlflow", "mlflow-skinny")):
         code, err = fail(monkeypatch, capsys, "train", "generated", "--log", log, "--out", tmp_path / "r")
-        assert (code, f"pip install {package}" in err) == ("logger-missing", True), err
+        assert (code, f"pip install {package}" in err) == ("package-missing", True), err
     assert not (tmp_path / "r").exists()
 
 

@@ -72,5 +72,5 @@ def test_files_that_bring_none_are_named(write, name, models, wanted, code):
     with warnings.catch_warnings(), raises(code):
         warnings.simplefilter("ignore")
         import_model(path + wanted)
-    with raises("file-not-found"):
+    with raises("file-missing"):
         import_model("nothing.py")

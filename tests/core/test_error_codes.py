@@ -47,6 +47,18 @@ def test_every_error_that_is_raised_has_a_code():
     assert not missing
 
 
+def test_a_message_has_one_code():
+    """For all messages of some length that are raised in several places, whatever their values: one code."""
+    found: dict[str, dict[str, str]] = {}
+    for path, node in NODES:
+        code = [word.value for word in getattr(node, "keywords", ()) if word.arg == "code"]
+        if isinstance(node, ast.Call) and code and isinstance(code[0], ast.Constant) and node.args:
+            parts = getattr(node.args[0], "values", [node.args[0]])
+            text = "…".join(part.value for part in parts if isinstance(part, ast.Constant))
+            found.setdefault(text, {})[code[0].value] = f"{path.name}:{node.lineno}"
+    assert [places for text, places in found.items() if len(text) > 40 and len(places) > 1] == []
+
+
 def test_codes_are_lower_case_words_joined_by_hyphens():
     for path, text in SOURCES.items():
         for code in re.findall(r"\bcode=\"([^\"]*)\"", text):

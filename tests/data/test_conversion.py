@@ -202,7 +202,7 @@ def test_the_export_command_prints_how_to_import_the_file(monkeypatch, capsys, t
         code, _, err = call(monkeypatch, capsys, *words, "--out", "again")
         assert (code, dm.load("again").digest) == (0, before), err
     for place, expected in (
-        (tmp_path, "not-a-file"),
+        (tmp_path, "is-a-folder"),
         (tmp_path / "x.ods", "unknown-file-suffix"),
         (tmp_path / "x.xlsx", "unknown-file-suffix"),
     ):

@@ -163,9 +163,9 @@ def test_a_damaged_file_is_refused(tmp_path):
     path.write_bytes(os.urandom(500))
     with raises("file-damaged", FileError):
         load_dataset(path)
-    for missing in (tmp_path / "none.safetensors", tmp_path):
-        with raises("file-missing", FileError):
-            load_dataset(missing)
+    for path, code in ((tmp_path / "none.safetensors", "file-missing"), (tmp_path, "is-a-folder")):
+        with raises(code, FileError):
+            load_dataset(path)
 
 
 @pytest.mark.parametrize("mask", [1, 128, 129])
@@ -277,7 +277,7 @@ def test_an_unknown_name_is_an_error_with_folders_and_hints(tmp_path, monkeypatc
         assert words in str(caught.value)
     table = tmp_path / "log.csv"
     table.write_text("a,b,c\n1,2,3\n")
-    with raises("unknown-columns", FileError) as caught:
+    with raises("column-not-recognized", FileError) as caught:
         open_dataset(str(table))
     assert f"dygmamba.read('{table}')" in str(caught.value)
     with raises("file-missing", FileError):

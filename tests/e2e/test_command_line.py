@@ -30,7 +30,7 @@ def test_a_command_is_listed_with_the_first_line_of_its_docstring(entry):
         (["train", "nothing-here"], "unknown-dataset"),
         (["train", "generated", "--epochs", "0"], "malformed-command-line"),
         (["models", "nothing"], "unknown-model"),
-        (["data", "import", "nothing.csv"], "file-not-found"),
+        (["data", "import", "nothing.csv"], "file-missing"),
     ],
 )
 def test_an_error_has_its_code_in_json(monkeypatch, capsys, tmp_path, words, code):

@@ -102,7 +102,7 @@ def test_names_are_those_of_the_implementations():
         (choices.NEGATIVES, SAMPLERS),
         (choices.SPLITS, SPLITS),
         (choices.SETTINGS, SETTINGS),
-        (choices.LAWS, LAWS),
+        (get_args(choices.LawName), LAWS),
         (choices.FORMATS, FORMATS),
         (choices.TIME_UNITS, TIME_UNITS),
         (get_args(choices.LossName), LOSSES),

@@ -1,4 +1,4 @@
-"""What every trainable model must keep, over the registry and every named variant of DyG-Mamba, asked view by view.
+"""The contract over the registry and every named variant of DyG-Mamba, and what else trainable models keep.
 
 The same through evaluation, prediction and training is `test_contract_walk.py` and `test_contract_memory.py`.
 """
@@ -10,15 +10,26 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from contract_cases import BLENDED, COLUMNED, DRAWN, TRAINABLE, TYPED, sample_store
+from contract_cases import (
+    BLENDED,
+    COLUMNED,
+    DRAWN,
+    TINY,
+    TRAINABLE,
+    TYPED,
+    UNTRAINED,
+    label_of,
+    sample_store,
+)
 from contract_cases import build as fresh
-from dygmamba.config import load_ablations
+from dygmamba.config import build_config, load_ablations
 from dygmamba.data.events.event_store import EventStore
-from dygmamba.models.base import RoundLearner
+from dygmamba.models import find_model
+from dygmamba.models.base import DatasetFacts
 from dygmamba.sampling.draws import Draws
 from dygmamba.sampling.index import NeighborIndex, gather_view
 from dygmamba.sampling.view import PairBatch
-from padding_cases import widen_hops
+from dygmamba.testing import CHECKS, build_case, list_checks, sample_stream
 from strategies import event_streams
 
 VARIANTS = [*((name, {}) for name in TRAINABLE), BLENDED, TYPED, COLUMNED, *DRAWN]
@@ -63,39 +74,26 @@ def score(model, store, pairs):
         return model(gather_view(NeighborIndex.build(store), store.features, pairs, model.requests, DRAWS))
 
 
-def test_scores_are_finite_and_one_per_pair(variant):
-    """Every pair gets one finite logit, whatever its past: none, ties, self-loops, an unknown node."""
-    store = sample_store()
-    scores = score(build(variant, store), store, queries(store))
-    assert scores.shape == (12,)
-    assert bool(torch.isfinite(scores).all())
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.name)
+def test_every_variant_keeps_the_contract(variant, check):
+    """Scores that must be equal are so to 1e-6."""
+    result = check.run([build_check_case(variant)])
+    assert result.passed, result.detail
+    assert (result.value or 0) <= 1e-6
 
 
-def test_later_events_change_no_score(variant):
-    """Causal: events at or after the query time, appended, do not exist for the score."""
-    store = sample_store()
-    model = build(variant, store)
-    cut = 30
-    pairs = PairBatch.from_pairs(
-        *(queries(store).src, queries(store).dst), store.time[cut].expand(12).contiguous()
-    )
-    past = store[: int(torch.searchsorted(store.time, store.time[cut]))]
-    torch.testing.assert_close(score(model, store, pairs), score(model, past, pairs), rtol=0, atol=1e-6)
+@pytest.mark.parametrize("case", UNTRAINED, ids=label_of)
+@pytest.mark.parametrize("check", list_checks(trainable=False), ids=lambda check: check.name)
+def test_every_heuristic_keeps_the_contract(case, check):
+    result = check.run([build_check_case(case)])
+    assert result.passed, result.detail
 
 
-def test_a_score_does_not_depend_on_the_batch(variant):
-    """Alone, reordered, or among other rows: the same score to 1e-6."""
-    store = sample_store()
-    model, pairs = build(variant, store), queries(store)
-    together = score(model, store, pairs)
-    order = torch.randperm(12, generator=torch.Generator().manual_seed(2))
-    turned = PairBatch.from_pairs(pairs.src[order], pairs.dst[order], pairs.time[order])
-    torch.testing.assert_close(score(model, store, turned), together[order], rtol=0, atol=1e-6)
-    for row in range(3):
-        alone = PairBatch.from_pairs(
-            pairs.src[row : row + 1], pairs.dst[row : row + 1], pairs.time[row : row + 1]
-        )
-        torch.testing.assert_close(score(model, store, alone), together[row : row + 1], rtol=0, atol=1e-6)
+def build_check_case(variant):
+    (name, more), store = variant, sample_stream()
+    spec = find_model(name)
+    config = build_config(spec.config, TINY.get(name, {}) | more)
+    return build_case(spec, config, store, DatasetFacts.of(store))
 
 
 def test_shared_rows_give_the_score_of_separate_rows(variant):
@@ -113,16 +111,6 @@ def test_shared_rows_give_the_score_of_separate_rows(variant):
         dst_row=torch.arange(1, 5),
     )
     torch.testing.assert_close(score(model, store, shared), score(model, store, separate), rtol=0, atol=1e-6)
-
-
-def test_padding_is_invisible(variant):
-    """Wider padding, whatever it holds, changes no score."""
-    store = sample_store()
-    model, pairs = build(variant, store), queries(store)
-    view = gather_view(NeighborIndex.build(store), store.features, pairs, model.requests, DRAWS)
-    padded = replace(view, neighbors=tuple(widen_hops(hops) for hops in view.neighbors))
-    with torch.no_grad():
-        torch.testing.assert_close(model(padded), model(view), rtol=0, atol=1e-6)
 
 
 def test_an_elastic_model_may_be_asked_for_less(variant):
@@ -168,42 +156,6 @@ def test_a_gpu_scores_as_a_cpu_does(variant):
         draws = Draws.from_seed(5, device="cuda")
         scores = there(gather_view(index, on.features, asked, there.requests, draws)).cpu()
     torch.testing.assert_close(scores, here, rtol=1e-4, atol=1e-4)
-
-
-def test_gradient_reaches_every_parameter(variant):
-    """No dead weight: each trainable parameter gets a gradient that is not all zero."""
-    store = sample_store()
-    model = build(variant, store).train()
-    if isinstance(model, RoundLearner):
-        pytest.skip("learns in rounds, not along a gradient")
-    view = gather_view(NeighborIndex.build(store), store.features, queries(store, 40), model.requests, DRAWS)
-    weight = torch.linspace(0.5, 1.5, 40)
-    (model(view) * weight).sum().backward()
-    dead = [
-        name
-        for name, p in model.named_parameters()
-        if p.requires_grad and not (p.grad is not None and p.grad.any())
-    ]
-    assert dead == []
-
-
-def reseeded(variant, store):
-    """The same model with other weights and an empty memory."""
-    model = fresh(variant, store)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.add_(1)
-    return model
-
-
-def test_state_dict_round_trips(variant):
-    """A second model with the first one's state dict gives the same scores."""
-    store = sample_store()
-    first = build(variant, store)
-    second = reseeded(variant, store)
-    second.load_state_dict(first.state_dict())
-    pairs = queries(store)
-    assert torch.equal(score(first, store, pairs), score(second, store, pairs))
 
 
 @settings(max_examples=25)

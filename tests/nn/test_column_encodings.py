@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from contract_cases import TINY, sample_node_rows, sample_store
+from contract_cases import TINY, sample_store
 from dygmamba.config import build_config
 from dygmamba.core.errors import ConfigError
 from dygmamba.data.events.columns import MAX_CODE_COLUMNS
@@ -22,6 +22,7 @@ from dygmamba.sampling.columns import QueryColumns, find_query_columns
 from dygmamba.sampling.index import NeighborIndex, gather_view
 from dygmamba.sampling.node_features import NodeFeatureRequest
 from dygmamba.sampling.view import PairBatch
+from dygmamba.testing import sample_node_rows
 from raising import raises
 
 NAME = "dyg-mamba-counts"
@@ -233,7 +234,7 @@ def test_a_missing_column_of_a_query_is_an_error():
 def test_nodes_without_rows_have_finite_scores():
     """A stream whose table has rows of one node only, and none of them before the first event."""
     store = sample_store()
-    rows = sample_node_rows(1, store.time, torch.Generator().manual_seed(0))
+    rows = sample_node_rows(2, store.time, torch.Generator().manual_seed(0))
     model = build(with_rows(store, rows))
     assert bool(
         torch.isfinite(score(model, with_rows(store, rows), every_pair(store, float(store.time[0])))).all()

@@ -8,7 +8,7 @@ import torch
 import dygmamba as dm
 from dygmamba.data.events.node_rows import NodeRows
 from dygmamba.data.storage.dataset import save_dataset
-from dygmamba.runs.contract import sample_stream
+from dygmamba.testing import sample_stream
 from purchases import generate_residents
 from raising import raises
 

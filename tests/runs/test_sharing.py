@@ -327,7 +327,7 @@ def test_the_commands(place, monkeypatch, capsys, tmp_path):
     assert json.loads(out)["digest"] == place.data.digest
     monkeypatch.setattr("dygmamba.api.sharing.find_spec", lambda name: None)
     for words in (("push", str(place.run.path), "ann/model"), ("pull", "ann/model")):
-        assert fail(monkeypatch, capsys, *words)[0] == "hub-client-missing"
+        assert fail(monkeypatch, capsys, *words)[0] == "package-missing"
     for name in ("", "\n", "x\0y", "\ud800", "hf://", "hf://a/b/c"):
         code, _, err = invoke(monkeypatch, capsys, "push", str(place.run.path), name)
         assert (code, err.count("\n")) == (2, 1), err

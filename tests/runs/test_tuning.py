@@ -213,7 +213,7 @@ def test_a_study_rejects_other_requests_and_other_processes(data, whole, tmp_pat
         dm.tune(data, "trees", trials=1, studies=studies, **SMALL)
     lock.release()
     monkeypatch.setitem(sys.modules, "optuna", None)
-    with raises("missing-package") as caught:
+    with raises("package-missing") as caught:
         dm.tune(data, "trees", trials=1, studies=tmp_path, **SMALL)
     assert "pip install 'dyg-mamba[tune]'" in str(caught.value)
 

@@ -122,7 +122,7 @@ def test_rank_explain_and_the_other_protocols_agree_with_score(client):
         ("/v1/rank", {"json": {"sources": ["null"]}}, 422, "bad-value"),
         ("/v1/score", {"json": {"pairs": [{"src": "a", "dst": "b"}], "pears": 1}}, 422, "invalid-request"),
         ("/v1/score", {"json": {"pairs": [{"src": "a", "dst": "b", "time": "noon"}]}}, 422, "bad-value"),
-        ("/v1/score", {"json": {"pairs": [{"src": "a", "dst": "b"}], "min_sequence": 9}}, 503, "sequence-not-visible"),
+        ("/v1/score", {"json": {"pairs": [{"src": "a", "dst": "b"}], "min_sequence": 9}}, 503, "sequence-not-reached"),
         ("/v1/score", {"content": "{", "headers": JSON}, 400, "malformed-json"),
         ("/v1/score", {"content": "{}", "headers": {"content-type": "text/plain"}}, 415, "unsupported-media-type"),
         ("/v1/score", {"content": b"x" * 3000}, 413, "body-too-large"),

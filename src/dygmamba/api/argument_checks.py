@@ -45,15 +45,15 @@ def require_file(path: Path | None, option: str) -> None:
         return
     if path.is_dir():
         hint = f"give `{option}` a file in it" if option else "give a file in it"
-        raise FileError(f"{path} is a folder; {hint}", code="not-a-file")
+        raise FileError(f"{path} is a folder; {hint}", code="is-a-folder")
     if not path.exists():
-        raise FileError(f"{path} does not exist; check the name and the folder", code="file-not-found")
+        raise FileError(f"{path} does not exist; check the name and the folder", code="file-missing")
 
 
 def require_writable(path: Path, option: str) -> None:
     """Raise FileError if a file cannot be written, before the work and not after it."""
     if path.is_dir():
-        raise FileError(f"{path} is a folder; give `{option}` a file name in it", code="not-a-file")
+        raise FileError(f"{path} is a folder; give `{option}` a file name in it", code="is-a-folder")
     if not path.parent.is_dir():
         raise FileError(
             f"the folder {path.parent} does not exist; create it, or give `{option}` another",

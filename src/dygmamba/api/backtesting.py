@@ -44,7 +44,7 @@ def backtest(
     """Evaluate a model period after period, frozen, warm-started and refitted, to know when to retrain.
 
     At each origin (the beginning of a period) the model may learn from the events before it; the events until the next
-    origin are evaluated with AP, AUC, log loss and MRR, and the simple rules beside it. The results are in the folder
+    origin are evaluated with AP, AUC, log loss and MRR, and the baselines beside it. The results are in the folder
     `out`: a page, a table, and backtest.json. The same call continues a backtest that was stopped there.
 
     Args:

@@ -7,7 +7,6 @@ from typing import Any
 
 from dygmamba.api.argument_checks import check_choice, require_file, require_writable
 from dygmamba.config import validate_settings
-from dygmamba.core.choices import LAWS
 from dygmamba.core.errors import ConfigError
 from dygmamba.core.settings import get_setting_hints
 from dygmamba.data.catalogue.known_datasets import find_entry
@@ -57,8 +56,6 @@ def check_fetch(name: str) -> None:
 def check_generate(name: str, settings: dict[str, Any]) -> None:
     """Check the arguments of a generated dataset."""
     validate_settings(GeneratorConfig.__name__, get_setting_hints(GeneratorConfig), settings)
-    if settings.get("law", "never") not in LAWS:
-        raise ConfigError(f"`law` takes {', '.join(LAWS)}; got {settings['law']!r}", code="unknown-law")
     check_dataset_name(name)
 
 

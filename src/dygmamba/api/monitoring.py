@@ -40,7 +40,7 @@ def evaluate_events(
         run: The run directory.
         events: File or table of events after those of the run's dataset.
         period: "hour", "day", "week", "month", "all" or "auto".
-        fail_below: Lower limits "ap=80", "auc=80" or "lead=0" (points of AP above the best simple rule), in per cent
+        fail_below: Lower limits "ap=80", "auc=80" or "lead=0" (points of AP above the best baseline), in per cent
             and for all new events.
         fail_above: Upper limits of "log_loss", and in per cent of "ece" and "unknown_share".
         device: "auto", "cpu" or "cuda".

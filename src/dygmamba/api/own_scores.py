@@ -77,7 +77,7 @@ def evaluate_scores(
     protocol: str = AUTO_PROTOCOL,
     data_dir: Path | str | None = None,
 ) -> pa.Table:
-    """Evaluate your scores of the queries of `list_queries`: a row for them, and one for each simple rule.
+    """Evaluate your scores of the queries of `list_queries`: a row for them, and one for each baseline.
 
     Args:
         scores: One number per query, in their order, or a table with a column `score`; higher means likelier.

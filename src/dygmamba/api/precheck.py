@@ -42,7 +42,7 @@ from dygmamba.api.validation import (
 )
 from dygmamba.config import check_device
 from dygmamba.core.costs import choose_threshold, parse_costs
-from dygmamba.core.errors import ConfigError
+from dygmamba.core.errors import ConfigError, make_package_error
 from dygmamba.core.setting_descriptions import describe_allowed as describe_allowed
 from dygmamba.core.setting_descriptions import describe_settings
 from dygmamba.data.events.split_spec import AUTO_PROTOCOL, check_protocol
@@ -378,10 +378,7 @@ def check_serve(
         raise ConfigError(f"a live run needs `device='cpu'`; got '{device}'", code="live-needs-cpu")
     for package in ("fastapi", "uvicorn", "prometheus_client"):
         if find_spec(package) is None:
-            raise ConfigError(
-                f"the server needs {package}; install it with: pip install 'dyg-mamba[serve]'",
-                code="serve-not-installed",
-            )
+            raise make_package_error("the server", package, "'dyg-mamba[serve]'")
     return settings
 
 

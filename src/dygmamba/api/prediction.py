@@ -29,6 +29,7 @@ from dygmamba.data.storage.export import write_table
 from dygmamba.engine.run_directory import RunDirectory
 from dygmamba.explain.explanation import Explanation, Reason
 from dygmamba.report.explanation_page import (
+    AVERAGE_LOGIT,
     describe_base,
     describe_counterfactuals,
     describe_event,
@@ -154,7 +155,7 @@ def _read_ids(text: str, dataset: Dataset) -> "Path | dict[str, list[str]]":
         if all(dataset.ids.to_node(column, side)[0] < 0 for side in ("src", "dst")):
             raise FileError(
                 f"{ids[0]} is neither a file nor an id of '{dataset.name}'; check the name and the folder",
-                code="file-not-found",
+                code="file-missing",
             )
     return {"src": ids}
 
@@ -254,7 +255,7 @@ def describe_explanation(explanation: Explanation, top: int) -> ExplanationText:
             (number.name, f"{number.value:.4g}", f"{number.contribution:+.3f}")
             for number in explanation.numbers.strongest[:top]
         ]
-        features.append(("base", "", f"{explanation.numbers.base:+.3f}"))
+        features.append((AVERAGE_LOGIT, "", f"{explanation.numbers.base:+.3f}"))
     events = [_format_reason(explanation, reason) for reason in explanation.reasons[:top]]
     for name, amount in (describe_rest(explanation, top), describe_base(explanation)):
         if name:

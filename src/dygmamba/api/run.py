@@ -259,7 +259,7 @@ class Run:
 
         With `events`, a file or table of events after those of the run's dataset, the rows are the test period
         ("test"), all new events ("new") and each period of them, with AP, AUC, log loss, ECE, the AP of the best
-        simple rule, the events per day and the share of events with an unknown id. Only `period` applies then.
+        baseline, the events per day and the share of events with an unknown id. Only `period` applies then.
 
         Args:
             negatives: Which negatives: random, historical, inductive.

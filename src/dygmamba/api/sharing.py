@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dygmamba.api.argument_types import check_arguments, get_run_path
-from dygmamba.core.errors import ConfigError, DownloadError, DygWarning, first_line
+from dygmamba.core.errors import ConfigError, DownloadError, DygWarning, first_line, make_package_error
 
 if TYPE_CHECKING:
     from dygmamba.api.run import Run
@@ -53,10 +53,8 @@ def check_target(target: Path | str) -> None:
 def require_hub_client() -> None:
     """Raise ConfigError if the client of the Hub is not installed."""
     if find_spec("huggingface_hub") is None:
-        raise ConfigError(
-            "a Hub repository needs the package huggingface_hub; pip install huggingface_hub, or write ./name for "
-            "a folder",
-            code="hub-client-missing",
+        raise make_package_error(
+            "a Hub repository (a folder is written ./name)", "huggingface_hub", "huggingface_hub"
         )
 
 

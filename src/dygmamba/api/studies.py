@@ -232,7 +232,7 @@ def audit(
     overrides: Mapping[str, Any] | None = None,
     **settings: Any,
 ) -> Audit:
-    """Compare a dataset's test period with oracles and simple rules, and check what a model's score depends on.
+    """Compare a dataset's test period with oracles and baselines, and check what a model's score depends on.
 
     `data` is a dataset, its name, anything that `read` takes, or a run directory, which brings its own dataset.
     `protocol` decides which nodes are new, as in `evaluate`. The result has `ceilings`, `checks`, `sound`, `to_dict()`

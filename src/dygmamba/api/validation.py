@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from dygmamba.config import get_training_hints, is_preset_file, read_preset_file
-from dygmamba.core.errors import ConfigError
+from dygmamba.core.choices import Visibility
+from dygmamba.core.errors import ConfigError, make_package_error
+from dygmamba.core.settings import check_value
 from dygmamba.data.events.split_spec import AUTO_PROTOCOL
 from dygmamba.engine.run_directory import RunDirectory
 from dygmamba.tasks.metric_names import (
@@ -85,11 +87,7 @@ def parse_loggers(log: Names | None) -> tuple[str, ...]:
     names = tuple(dict.fromkeys(parse_names("log", log, LOGGER_PACKAGES)))
     for name in names:
         if find_spec(name) is None:
-            raise ConfigError(
-                f"`log='{name}'` needs the package {name}, which is not installed; "
-                f"pip install {LOGGER_PACKAGES[name]}",
-                code="logger-missing",
-            )
+            raise make_package_error(f"`log='{name}'`", name, LOGGER_PACKAGES[name])
     return names
 
 
@@ -101,8 +99,8 @@ def check_run_protocol(protocol: str) -> None:
 
 def check_visible(visible: str | None) -> None:
     """Raise ConfigError unless `visible` is None, "strict" or "batch"."""
-    if visible not in (None, "strict", "batch"):
-        raise ConfigError(f"`visible` takes strict or batch, got '{visible}'", code="unknown-visible")
+    if visible is not None:
+        check_value("visible", visible, Visibility)
 
 
 def parse_metrics(

@@ -12,7 +12,6 @@ from typing import Any
 import torch
 
 from dygmamba.auditing.model_checks import (
-    AuditCheck,
     AuditedModel,
     check_ceiling,
     check_invariances,
@@ -41,6 +40,7 @@ from dygmamba.report.published import METRICS, list_published_values
 from dygmamba.tasks.base import EvaluationSet
 from dygmamba.tasks.link import SETTINGS, SPLITS, build_link_set, has_events
 from dygmamba.tasks.metric_names import SETTING_LABELS
+from dygmamba.testing import CheckResult
 
 EvaluationKey = tuple[str, str, str]  # split, setting, negatives
 BIAS_RULE = "destination-recency"  # the rule whose scores show the effect of the batch size
@@ -81,7 +81,7 @@ class Audit:
     bias: tuple[BatchSizeBias, ...]
     rules: tuple[RuleResult, ...]
     model: str | None
-    checks: tuple[AuditCheck, ...]
+    checks: tuple[CheckResult, ...]
 
     @property
     def sound(self) -> bool:
@@ -138,7 +138,7 @@ def audit_stream(
     """Audit a stream, and a model if one is given, with the negatives of DyGLib, whose bounds are known."""
     store, split = stream.store, replace(stream.split, protocol="benchmark")
     if not len(split.test):
-        raise EventError("the test period has no events; use a longer stream", code="empty-test-split")
+        raise EventError("the test period has no events; use a longer stream", code="empty-split")
     evaluation_sets = {}
     for key in _list_evaluations(stream, splits):
         with progress.stage(f"drawing {' '.join(key)}"):
@@ -159,7 +159,7 @@ def audit_stream(
             {name: scores[name] for name in (BIAS_RULE,) if name in scores}
             | {"chance": _random_scores(evaluation_set)},
         )
-    checks: list[AuditCheck] = []
+    checks: list[CheckResult] = []
     if model is not None:
         visible = describe_period(store, split, "test").visible
         with progress.stage(f"checking {model.name}"):

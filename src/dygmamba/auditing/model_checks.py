@@ -1,4 +1,4 @@
-"""Checks of a model's scores in an audit: what they must not depend on, and the oracles that AP must not exceed."""
+"""A model or run under audit: the streams it is checked on, what its memory sees, and whether its AP is possible."""
 
 from collections.abc import Callable, Iterable
 from copy import deepcopy
@@ -19,34 +19,22 @@ from dygmamba.engine.stream import Stream
 from dygmamba.engine.visibility import VisibilityRule
 from dygmamba.models import find_model
 from dygmamba.models.base import DatasetFacts, Scorer
-from dygmamba.runs.contract import CheckCase, build_case, run_check, sample_queries, sample_stream
 from dygmamba.runs.link_training import separate_settings
 from dygmamba.runs.opening import OpenRun
 from dygmamba.tasks.base import EvaluationSet
 from dygmamba.tasks.metrics import link_metrics
+from dygmamba.testing import (
+    CheckCase,
+    CheckResult,
+    build_case,
+    list_audit_checks,
+    sample_queries,
+    sample_stream,
+)
 
-# name of a check in the audit -> name of the check in runs.contract
-INVARIANCES = {
-    "future": "causal",
-    "batch": "batch",
-    "order": "order",
-    "padding": "padding",
-    "label": "label",
-    "repeat": "repeat",
-}
 WINDOW = 500  # events before and after the query time
 ROUNDING = 1e-9  # of an AP that equals its limit
 EVALUATION = ("split", "setting", "negatives")  # what identifies an evaluation set in a result row
-
-
-@dataclass(frozen=True, slots=True)
-class AuditCheck:
-    """Result of one check; `value` is the size of the violation (0 or close to 0 if there is none)."""
-
-    name: str
-    passed: bool
-    value: float | None
-    detail: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,25 +115,18 @@ def _select_window(stream: Stream) -> EventStore:
     """Return the middle of the test period: as many events before a timestamp as from it on."""
     store, test = stream.store, stream.split.test
     if not len(test):
-        raise EventError("the test period has no events; use a longer stream", code="empty-test-split")
+        raise EventError("the test period has no events; use a longer stream", code="empty-split")
     middle = int(torch.searchsorted(store.time, store.time[test[len(test) // 2]]))
     half = min(WINDOW, middle, len(store) - middle)
     return store[middle - half : middle + half]
 
 
-def check_invariances(model: AuditedModel) -> list[AuditCheck]:
+def check_invariances(model: AuditedModel) -> list[CheckResult]:
     """Check that scores do not change with the future, the batch, the row order, padding, labels or earlier queries."""
-    checks = []
-    for name, contract in INVARIANCES.items():
-        results = [run_check(contract, case) for case in model.cases]
-        problems = [result.problem for result in results if result.problem is not None]
-        differences = [result.difference for result in results if result.difference is not None]
-        detail = "; ".join(dict.fromkeys(problems))
-        checks.append(AuditCheck(name, not problems, max(differences, default=None), detail))
-    return checks
+    return [check.run(model.cases, name) for name, check in list_audit_checks().items()]
 
 
-def check_same_time_visibility(model: AuditedModel, visible: float) -> AuditCheck:
+def check_same_time_visibility(model: AuditedModel, visible: float) -> CheckResult:
     """Check that the memory has not seen events with the timestamp of the query.
 
     `visible` is the share of test events for which an earlier batch contains such events.
@@ -154,7 +135,7 @@ def check_same_time_visibility(model: AuditedModel, visible: float) -> AuditChec
     detail = (
         f"for {100 * share:.1f} % of the queries its memory has seen events with the timestamp of the query"
     )
-    return AuditCheck("own time", share == 0, share, detail if share else "")
+    return CheckResult("own time", share == 0, share, detail if share else "")
 
 
 def check_ceiling(
@@ -162,7 +143,7 @@ def check_ceiling(
     events_by_time: EventsByTime,
     evaluation_sets: Iterable[EvaluationSet],
     ceilings: list[Ceiling],
-) -> list[AuditCheck]:
+) -> list[CheckResult]:
     """Check that no AP exceeds the ceiling of its evaluation set; no check if the model has no metrics.
 
     The best oracle knows the events of the query time, which a leak-free model has to predict. It is a reference and no
@@ -193,4 +174,4 @@ def check_ceiling(
                 f"{row['split']}, {row['setting']}, {row['negatives']} negatives: AP {100 * row['ap']:.2f} is above "
                 f"{100 * limit:.2f}, what knowledge of the events of the query time and luck give"
             )
-    return [] if largest_excess is None else [AuditCheck("ceiling", not detail, largest_excess, detail)]
+    return [] if largest_excess is None else [CheckResult("ceiling", not detail, largest_excess, detail)]

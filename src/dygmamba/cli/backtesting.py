@@ -81,7 +81,7 @@ def backtest(
 
 
 def _make_table(result: "Backtest") -> "Table":
-    """Make a table of AP by period, the best simple rule last."""
+    """Make a table of AP by period, the best baseline last."""
     rule = result.best_rule
     names = [*result.variants, *([] if rule is None else [rule])]
     title = f"{escape_text(result.model)} on {escape_text(result.data)}: AP of each period"

@@ -109,7 +109,7 @@ def evaluate(
     fail_below: Annotated[
         list[str] | None,
         typer.Option(
-            help="Exit with code 1 below METRIC=PERCENT on --events: ap, auc, lead (points above the best rule)."
+            help="Exit with code 1 below METRIC=PERCENT on --events: ap, auc, lead (points above the best baseline)."
         ),
     ] = None,
     fail_above: Annotated[
@@ -307,7 +307,7 @@ def _make_ceiling_table(found: "Audit") -> "Table":
 
 
 def _make_rule_table(found: "Audit") -> "Table":
-    """Make a table with a line per rule and a column per setting and negative sampler."""
+    """Make a table with a line per baseline and a column per setting and negative sampler."""
     found_ap = {(one.rule, one.setting, one.negatives): one.ap for one in found.rules}
     evaluations = dict.fromkeys((one.setting, one.negatives) for one in found.rules)
     heads = [
@@ -317,8 +317,8 @@ def _make_rule_table(found: "Audit") -> "Table":
         )
         for setting, name in evaluations
     ]
-    title = "AP of simple rules on the test period, all nodes and new nodes"
-    table = plain_table("rule", title=title, figures=tuple(heads))
+    title = "AP of baselines on the test period, all nodes and new nodes"
+    table = plain_table("baseline", title=title, figures=tuple(heads))
     for rule in dict.fromkeys(one.rule for one in found.rules):
         values = [found_ap.get((rule, *evaluation)) for evaluation in evaluations]
         table.add_row(rule, *("-" if value is None else _format_percent(value) for value in values))

@@ -21,7 +21,7 @@ def make_monitoring_tables(found: "Monitoring") -> "list[Table]":
         "a day" if found.is_dated else "a unit",
         "unknown",
         "AP",
-        "rule",
+        "baseline",
         "AUC",
         "log loss",
         "ECE",
@@ -53,7 +53,7 @@ def make_monitoring_tables(found: "Monitoring") -> "list[Table]":
 def describe_monitoring(found: "Monitoring") -> list[str]:
     """Return sentences on the new events as a whole."""
     total, test = found.total, next((row for row in found.rows if row["period"] == "test"), None)
-    lines = [f"best simple rule on the new events: {total['rule']}, AP {_format_percent(total['rule_ap'])}"]
+    lines = [f"best baseline on the new events: {total['rule']}, AP {_format_percent(total['rule_ap'])}"]
     if found.is_dated:
         lines.append(f"new events from {format_date(total['start'])} to {format_date(total['end'])}")
     if test is not None:

@@ -11,13 +11,13 @@ Visibility = Literal["strict", "batch"]  # which earlier events a memory may kno
 LossName = Literal["pairwise", "ranking"]
 TargetKind = Literal["binary", "classes", "regression"]  # of node labels
 TrainNegativesName = Literal["random", "historical", "mixed", "mixed-odds", "popular-odds"]
+LawName = Literal["exponential", "power", "stretched", "never"]  # of forgetting, in generated streams
 BestMetric = Literal["ap", "mrr"]  # of the validation, which chooses the best epoch
 
 PUBLISHED_NEGATIVES = ("random", "historical", "inductive")  # of the published protocol and its studies
 NEGATIVES = PUBLISHED_NEGATIVES  # all samplers; options accept and tables show them
 SPLITS = ("val", "test")
 SETTINGS = ("transductive", "inductive")
-LAWS = ("exponential", "power", "stretched", "never")  # of forgetting, in generated streams
 FORMATS = (
     *("auto", "csv", "jsonl", "parquet", "arrow", "sqlite", "duckdb"),
     *("jodie", "dyglib", "npz", "tgb", "tgb-seq"),

@@ -71,5 +71,13 @@ def make_unreadable_error(path: object, error: OSError) -> FileError:
     )
 
 
+def make_package_error(user: str, package: str, install: str) -> ConfigError:
+    """Return the error for a part that needs a package that is not installed; pip installs `install`."""
+    return ConfigError(
+        f"{user} needs the package {package}, which is not installed; pip install {install}",
+        code="package-missing",
+    )
+
+
 class DygWarning(UserWarning):
     """Something the user should know although the work goes on; the command line prints it on stderr."""

@@ -45,6 +45,16 @@ def never_stop() -> bool:
     return False
 
 
+def check_order(scorer: Scorer, config: FitConfig) -> None:
+    """Raise ConfigError if the training order is random and the model has a memory."""
+    if config.order == "random" and scorer.stateful:
+        raise ConfigError(
+            "`order='random'` needs a model without memory, which sees every earlier event in any order; use "
+            "`order='time'`",
+            code="memory-needs-time-order",
+        )
+
+
 class Trainer:
     """A training run: task, model, stream, position and run directory."""
 
@@ -54,12 +64,7 @@ class Trainer:
         assert isinstance(scorer, Scorer)
         self.task, self.scorer, self.stream = task, scorer, stream
         self.config, self.run, self.seed, self.processes = config, run, seed, stream.processes
-        if config.order == "random" and scorer.stateful:
-            raise ConfigError(
-                "`order='random'` needs a model without memory, which sees every earlier event in any order; use "
-                "`order='time'`",
-                code="memory-needs-time-order",
-            )
+        check_order(scorer, config)
         self.executor = choose_executor(task, scorer, stream, config, self.epoch)
         self.state = TrainingState()
         self.checkpoints = CheckpointManager(run, scorer, self.executor.optimizer)

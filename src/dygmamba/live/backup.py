@@ -20,7 +20,7 @@ from filelock import BaseFileLock
 
 from dygmamba.core.errors import ConfigError, DygError, FileError, WriteError, first_line
 from dygmamba.core.files.locking import acquire_lock
-from dygmamba.core.files.untrusted import describe_file
+from dygmamba.core.files.untrusted import describe_file, require_regular_file
 from dygmamba.core.files.writing import (
     create_temporary_file,
     create_temporary_folder,
@@ -100,7 +100,7 @@ def check_folder(folder: Path) -> FolderCheck:
 def write_backup(folder: Path, target: Path) -> Backup:
     """Write a backup of a state folder, which may be in use; an existing file is replaced when the new one is whole."""
     if target.is_dir():
-        raise FileError(f"{target} is a folder; give the name of a file", code="not-a-regular-file")
+        raise FileError(f"{target} is a folder; give the name of a file", code="is-a-folder")
     part, handle = create_temporary_file(target)
     try:
         with (
@@ -159,8 +159,7 @@ def restore_backup(backup: Path, folder: Path) -> int:
     """Write a backup into a new or empty folder, after checking all of it; return its last sequence number."""
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise FileError(f"{folder} is not empty; give a new folder", code="folder-not-empty")
-    if not backup.is_file():
-        raise FileError(f"{backup} is not a file; give the file of a backup", code="file-missing")
+    require_regular_file(backup)
     make_folder(folder.absolute().parent)
     try:
         with zipfile.ZipFile(backup) as archive, create_temporary_folder(folder.absolute().parent) as scratch:

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-from dygmamba.core.errors import ConfigError, DownloadError, first_line
+from dygmamba.core.errors import DownloadError, first_line, make_package_error
 from dygmamba.live.event_sources import BATCH_EVENTS, POLL_SECONDS, Event, SourceBatch
 
 CONNECT_SECONDS = 10.0
@@ -106,8 +106,5 @@ def _import_client() -> Any:
     try:
         import confluent_kafka  # pyright: ignore[reportMissingImports]
     except ImportError as error:
-        raise ConfigError(
-            "reading from Kafka needs confluent-kafka; install it with: pip install 'dyg-mamba[kafka]'",
-            code="kafka-not-installed",
-        ) from error
+        raise make_package_error("Kafka", "confluent-kafka", "'dyg-mamba[kafka]'") from error
     return confluent_kafka

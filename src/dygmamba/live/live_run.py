@@ -28,12 +28,13 @@ from dygmamba.live.live_view import LiveView
 from dygmamba.live.log_writer import LogWriter, Request, Retry, encode_offset
 from dygmamba.live.serving_state import Applier, ServedRun, count_trained_events, describe_run
 from dygmamba.live.snapshots import STATE_FOLDER, list_snapshots, load_newest, write_snapshot
-from dygmamba.live.state import SHARED_EVENTS, LiveState
+from dygmamba.live.state import SHARED_EVENTS, LiveState, require_live_support
 from dygmamba.live.verdicts import (
     Acknowledgement,
     FutureLimit,
     Lateness,
     TimeRules,
+    check_on_late,
     parse_lateness,
     parse_lead,
 )
@@ -69,9 +70,10 @@ class LiveRun:
         self.path, self._fill, self._data_dir, self._clock = path, fill, data_dir, clock
         given = {
             "late": None if late is None else parse_lateness(late),
-            "on_late": on_late,
+            "on_late": None if on_late is None else check_on_late(on_late),
             "max_ahead": None if max_ahead is None else parse_lead(max_ahead),
         }
+        require_live_support(predictor)
         self._lock = lock_folder(path)
         self._snapshot_lock, self._snapshots = threading.Lock(), None
         self._is_closed = False

@@ -49,7 +49,7 @@ class Snapshot:
             path = self.path / name
             found = describe_file(path) if "sha256" in entry else {"bytes": path.stat().st_size}
             if found != entry:
-                raise FileError(f"{path} is damaged; delete {self.path}", code="snapshot-damaged")
+                raise FileError(f"{path} is damaged; delete {self.path}", code="damaged-state")
         # the file of arrays has its checksums in the description of the state, which was compared just now
         if not all("sha256" in entry for entry in files.values()):
             check_arrays(self.path / STATE_FOLDER)

@@ -66,11 +66,7 @@ class Lateness:
     is_dated: bool = False  # times are seconds since 1970
 
     def __post_init__(self) -> None:
-        if self.on_late not in ON_LATE:
-            raise ConfigError(
-                f"`on_late` takes {' or '.join(map(repr, ON_LATE))}; got {self.on_late!r}",
-                code="invalid-on-late",
-            )
+        check_on_late(self.on_late)
 
     def is_late(self, time: float, watermark: float) -> bool:
         return time < watermark - self.seconds
@@ -163,6 +159,15 @@ class TimeRules:
         """Return whether an event that was not accepted is set aside."""
         # one that is ahead always is: its time may come
         return verdict.status == "ahead" or self.lateness.on_late == "set-aside"
+
+
+def check_on_late(given: str) -> str:
+    """Return what happens to late events; raise ConfigError for a name that is unknown."""
+    if given not in ON_LATE:
+        raise ConfigError(
+            f"`on_late` takes {' or '.join(map(repr, ON_LATE))}; got {given!r}", code="invalid-on-late"
+        )
+    return given
 
 
 def parse_lateness(given: str | float) -> float:

@@ -325,7 +325,7 @@ def read_run_record(directory: RunDirectory) -> ResultRecord:
     if not rows:
         raise FileError(
             f"{directory.path} has no results yet; finish it with `dygmamba.resume({str(directory.path)!r})`",
-            code="run-not-finished",
+            code="unfinished-run",
         )
     about, epochs = config["run"], directory.metrics()
     plotted = f"val_{_get_plotted_metric(directory)}"

@@ -13,6 +13,9 @@ from dygmamba.report.charts import render_contribution_svg
 from dygmamba.report.document import Cell, ContributionChart, Document, ReportTable, Section
 from dygmamba.report.html import render_document
 
+# of boosted trees, without knowing any feature; the base is the logit without past events
+AVERAGE_LOGIT = "average logit"
+
 
 def describe_query(explanation: Explanation) -> str:
     """Return the pair or node, the time, the score and the model."""
@@ -122,9 +125,9 @@ def build_feature_chart(numbers: Numbers, top: int = 10) -> ContributionChart:
     """Plot the Shapley values of the strongest input features of boosted trees."""
     rows = [(feature.name, feature.contribution) for feature in numbers.strongest[:top]]
     others = sum(feature.contribution for feature in numbers.strongest[top:])
-    note = "Each bar is the exact Shapley value of one feature. Together with the base they sum to the logit."
+    note = "Each bar is the exact Shapley value of one feature. Together with the average logit they sum to the logit."
     return ContributionChart(
-        "Features of the trees", (*rows, ("all other features", others)), ("base", numbers.base), note
+        "Features of the trees", (*rows, ("all other features", others)), (AVERAGE_LOGIT, numbers.base), note
     )
 
 

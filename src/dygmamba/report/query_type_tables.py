@@ -24,7 +24,7 @@ def build_query_type_section(results: list[dict[str, Any]], own: str) -> Section
     mine = next((row["by_type"] for row in rows if row["model"] == own), None)
     if mine is None:
         return None
-    columns = ("query type", "events", "AP", "AP of the best rule", "MRR", "ranked events")
+    columns = ("query type", "events", "AP", "AP of the best baseline", "MRR", "ranked events")
     rules = {row["model"]: row["by_type"] for row in rows if row["model"] != own}
     lines = []
     for name, label in QUERY_TYPE_LABELS.items():

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from dygmamba.core.errors import ConfigError, first_line
+from dygmamba.core.errors import ConfigError, first_line, make_package_error
 from dygmamba.models.trees import BoostedTrees
 from dygmamba.runs.export_metadata import (
     LOGIT_OUTPUT,
@@ -122,10 +122,7 @@ def require_onnx() -> None:
         for name in ONNX_PACKAGES:
             import_module(name)
     except ImportError as error:
-        raise ConfigError(
-            f"ONNX needs the packages {', '.join(ONNX_PACKAGES)}; install them with: pip install 'dyg-mamba[onnx]'",
-            code="package-missing",
-        ) from error
+        raise make_package_error("ONNX", " or ".join(ONNX_PACKAGES), "'dyg-mamba[onnx]'") from error
 
 
 def export_onnx_network(scorer: nn.Module, view: PairView, about: dict[str, Any]) -> ExportedScorer:

@@ -15,7 +15,7 @@ from dygmamba.data.storage.dataset import Dataset
 from dygmamba.data.storage.leaderboard import get_default_split
 from dygmamba.engine.distributed import current_group
 from dygmamba.engine.executor import check_distributable
-from dygmamba.engine.fit import Trainer
+from dygmamba.engine.fit import Trainer, check_order
 from dygmamba.engine.fit_config import LinkFitConfig
 from dygmamba.engine.run_directory import RunDirectory
 from dygmamba.engine.stream import Stream
@@ -98,6 +98,7 @@ def start_link_run(
     _check_loss(model, scorer, fit_config)
     fit_config = resolve_ranking(fit_config, loop, model_config, len(stream.split.train))
     check_distributable(scorer, stream.processes, fit_config.batch)
+    check_order(scorer, fit_config)
     _require_memory(scorer, fit_config, len(stream.split.train))
     reasons = explain_choices(dataset, stream, scorer, fit_config, model_config, layers)
     reasons |= _explain_ranking(fit_config, loop, len(stream.split.train))

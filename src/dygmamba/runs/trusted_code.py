@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from dygmamba.core.errors import ConfigError, DygWarning, NotFoundError, first_line
+from dygmamba.core.files.untrusted import require_regular_file
 from dygmamba.engine.run_directory import RunDirectory
 from dygmamba.models import COMPOSED, REGISTERED, find_model, is_known_model
 from dygmamba.models.spec import import_source
@@ -59,10 +60,10 @@ def import_model_file(path: Path) -> list[str]:
     is opened as any run of another package: by importing it first, or with the user's consent (`import_run_code`).
 
     Raises:
-        ConfigError: There is no such file, its name is taken or cannot be one of a module, or it raises an error.
+        FileError: There is no such file.
+        ConfigError: Its name is taken or cannot be one of a module, or it raises an error.
     """
-    if not path.is_file():
-        raise ConfigError(f"{path} does not exist; check the name and the folder", code="file-not-found")
+    require_regular_file(path)
     file = path.resolve()
     if str(file.parent) not in sys.path:
         sys.path.append(str(file.parent))

@@ -119,7 +119,7 @@ def run_search(
     if not spec.trainable:
         raise ConfigError(
             f"model '{request.model}' needs no training, so there is nothing to tune; choose another model",
-            code="model-not-trainable",
+            code="model-needs-no-training",
         )
     space = request.space
     # Invalid settings must not leave a study behind: a repeated call with corrected ones would be a different study.

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from dygmamba.config import load_presets
-from dygmamba.core.errors import ConfigError, FileError, first_line
+from dygmamba.core.errors import ConfigError, FileError, first_line, make_package_error
 from dygmamba.core.settings import check_value, get_setting_hints
 from dygmamba.engine.fit_config import LinkFitConfig
 from dygmamba.models import find_model
@@ -246,10 +246,7 @@ def _import_optuna() -> Any:
     try:
         import optuna
     except ImportError as error:
-        raise ConfigError(
-            "tuning needs the package optuna; install it with: pip install 'dyg-mamba[tune]'",
-            code="missing-package",
-        ) from error
+        raise make_package_error("tuning", "optuna", "'dyg-mamba[tune]'") from error
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     return optuna
 

@@ -20,7 +20,6 @@ DISK_RETRY_SECONDS = 30
 MAX_ERRORS = 20  # of the rows of one request
 
 STATUS_OF_CODE = {
-    "sequence-not-visible": 503,
     "sequence-not-reached": 503,
     "timeout": 503,
     "append-unconfirmed": 504,

@@ -307,7 +307,7 @@ class LiveService:
             if time.monotonic() > deadline or sequence > live.sequence:
                 raise Problem(
                     503,
-                    "sequence-not-visible",
+                    "sequence-not-reached",
                     f"events up to sequence {sequence} are not visible yet, the last one is {applied}; try again",
                     retry_after=RETRY_SECONDS,
                 )

@@ -4,7 +4,8 @@ import ipaddress
 from dataclasses import dataclass
 from pathlib import Path
 
-from dygmamba.core.errors import ConfigError, NotFoundError
+from dygmamba.core.errors import ConfigError
+from dygmamba.core.files.untrusted import require_regular_file
 
 MIN_TOKEN = 16  # characters; a shorter token can be guessed
 
@@ -49,8 +50,8 @@ class ServerSettings:
         if (self.tls_cert is None) != (self.tls_key is None):
             raise ConfigError("TLS needs both a certificate and a key; give both", code="tls-half-given")
         for path in (self.tls_cert, self.tls_key):
-            if path is not None and not path.is_file():
-                raise NotFoundError(f"{path} does not exist; give a PEM file", code="tls-file-missing")
+            if path is not None:
+                require_regular_file(path)
 
     @property
     def url(self) -> str:

@@ -86,7 +86,7 @@ class SampledCandidates:
         pool = torch.unique(store.dst) if first is None else torch.from_numpy(first.node)
         if count is not None and count < 1:
             raise ConfigError(
-                f"`candidates` must be at least 1 or 'all'; got {count}", code="candidates-not-positive"
+                f"`candidates` must be at least 1 or 'all'; got {count}", code="unknown-candidates"
             )
         if len(pool) < 2:
             raise EventError(

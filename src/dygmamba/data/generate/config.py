@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass
 from typing import Annotated
 
-from dygmamba.core.choices import LAWS
+from dygmamba.core.choices import LawName
 from dygmamba.core.errors import ConfigError
 from dygmamba.core.settings import Bounds, Settings
 
@@ -19,7 +19,7 @@ class GeneratorConfig(Settings):
     nodes: Annotated[int, Bounds(2, 2**31 - 1)] = 240
     events: Annotated[int, Bounds(1, 2**31 - 1)] = 12_000
     communities: Annotated[int, Bounds(1, 2**30)] = 6
-    law: str = "exponential"
+    law: LawName = "exponential"
     half_life: Annotated[float, Bounds(1e-9, 1e15)] = 7_200.0
     novelty: Annotated[float, Bounds(1e-9, 1e9)] = 0.5
     noise: Annotated[float, Bounds(0, 1)] = 0.02
@@ -42,10 +42,6 @@ class GeneratorConfig(Settings):
 
     def __post_init__(self) -> None:
         Settings.__post_init__(self)
-        if self.law not in LAWS:
-            raise ConfigError(
-                f"law is {self.law!r}; choose one of {', '.join(LAWS)}", code="unknown-forgetting-law"
-            )
         if self.nodes < 2 * self.communities:
             raise ConfigError(
                 f"{self.nodes} nodes cannot fill {self.communities} communities; give at least two to each",

@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from dygmamba.core.errors import ConfigError, FileError, NotFoundError, first_line
+from dygmamba.core.errors import FileError, NotFoundError, first_line, make_package_error
 from dygmamba.data.readers.columnar import BATCH_ROWS
 from dygmamba.data.readers.options import ColumnRoles, ReadOptions
 from dygmamba.data.readers.source import Source
@@ -91,10 +91,7 @@ def open_duckdb(path: Path, options: ReadOptions) -> Iterator[Source]:
     try:
         import duckdb  # pyright: ignore[reportMissingImports]
     except ImportError as error:
-        raise ConfigError(
-            f"{path} is a DuckDB file, which needs the package duckdb; install it with: pip install 'duckdb>=2'",
-            code="duckdb-not-installed",
-        ) from error
+        raise make_package_error(str(path), "duckdb", "'duckdb>=2'") from error
     with (
         _translate_errors(path, "duckdb", duckdb.Error),
         duckdb.connect(str(path), read_only=True, config=DUCKDB_CONFIG) as connection,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from dygmamba.core.errors import ConfigError
+from dygmamba.core.errors import make_package_error
 from dygmamba.data.readers.options import METADATA_KEY, TIME_UNITS, TableMetadata
 from dygmamba.data.readers.times import ticks_to_seconds
 
@@ -92,10 +92,7 @@ def require_package(package: str, name: str) -> None:
     from importlib.util import find_spec
 
     if find_spec(package) is None:
-        raise ConfigError(
-            f"this needs the package {name}, which is not installed; pip install {name}",
-            code="package-missing",
-        )
+        raise make_package_error("this", name, name)
 
 
 def make_time_column(dataset: "Dataset") -> pa.Array:

@@ -183,7 +183,7 @@ def load_dataset(path: Path) -> Dataset:
     if not path.is_file():
         raise FileError(
             f"{path} is {'a folder' if path.is_dir() else 'missing'}; give a {DATASET_SUFFIX} file",
-            code="file-missing",
+            code="is-a-folder" if path.is_dir() else "file-missing",
         )
     try:
         source = MappedFile.open(path)

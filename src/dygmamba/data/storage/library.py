@@ -269,7 +269,7 @@ def _open_file(path: Path) -> Dataset:
         raise FileError(
             f"{str(error).split(';')[0]}; import the file once with the names of its columns, then use the dataset: "
             f"`dygmamba.read('{path}')`",
-            code="unknown-columns",
+            code=error.code,
         ) from error
     origin = dataset.origin
     if not origin.header:

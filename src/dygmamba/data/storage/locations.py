@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
-from dygmamba.core.errors import ConfigError, FileError, NotFoundError
+from dygmamba.core.errors import ConfigError, FileError, NotFoundError, make_package_error
 from dygmamba.core.files.untrusted import MAX_NAME_BYTES
 from dygmamba.data.catalogue.known_datasets import load_catalogue
 
@@ -53,10 +53,7 @@ def parse_table_format(path: Path, *others: str) -> tuple[str, bool]:
             code="unknown-file-suffix",
         )
     if kind == "xlsx" and find_spec("openpyxl") is None:
-        raise ConfigError(
-            f"{path} needs openpyxl; install it with: pip install 'dyg-mamba[xlsx]', or write .csv",
-            code="package-missing",
-        )
+        raise make_package_error(str(path), "openpyxl", "'dyg-mamba[xlsx]'")
     return kind, is_compressed
 
 
@@ -135,7 +132,7 @@ def require_dataset(name_or_path: str, data_dir: Path | None = None) -> None:
     if path.name != name_or_path or path.suffix in {DATASET_SUFFIX, ".npz", *TABLE_SUFFIXES}:
         raise FileError(
             f"{path} is {'a folder' if path.is_dir() else 'missing'}; give a file, or the name of a dataset",
-            code="file-missing",
+            code="is-a-folder" if path.is_dir() else "file-missing",
         )
     raise make_unknown_dataset_error(name_or_path, folders)
 

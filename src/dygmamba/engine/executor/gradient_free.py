@@ -99,7 +99,7 @@ class NoOpExecutor:
         raise ConfigError(
             "this model has no trainable weights, so there is nothing to train; choose another model, or evaluate "
             "this one",
-            code="not-trainable",
+            code="model-without-weights",
         )
 
 

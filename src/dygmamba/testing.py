@@ -1,9 +1,10 @@
-"""The contract of a model: checks that every model must pass, on a small stream.
+"""The contract of a model: checks of what its scores must not depend on.
 
-The stream has events at the same time, self-loops, features and a node without events.
+`dygmamba.check_model` runs them on a user's model, `dygmamba audit` on a dataset, and the tests on every registered
+model. A new check is a function and a row of `CHECKS`.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -30,12 +31,13 @@ from dygmamba.sampling.view import LabelledPairs, LabelledView, NeighborSequence
 from dygmamba.tasks.base import EvaluationSet
 from dygmamba.tasks.metrics import PUBLISHED_BATCH
 
-EVENTS, NODES = 240, 7
+EVENTS, NODES = 240, 7  # of `sample_stream`
 FEW = 8  # events, and about as many negatives, that are scored one by one
 NOISE, ROUNDS = 0.02, 4  # deviation that is added to weights; rounds that a round learner is trained for
 ROWS = 20  # of node features
 EVENT_TYPES = ("", "call", "mail", "visit")  # the first is a missing value
 TOLERANCE = 1e-5  # relative difference of scores that must be equal up to rounding
+FIRST_IN_AUDIT = ("future", "batch", "order", "padding")
 
 
 class ContractError(DygError):
@@ -48,8 +50,18 @@ class ContractError(DygError):
         self.table = table
 
 
-class CheckResult(NamedTuple):
-    """The result of one check."""
+@dataclass(frozen=True, slots=True)
+class CheckResult:
+    """Result of one check; `value` is the size of the violation (0 or close to 0 if there is none)."""
+
+    name: str
+    passed: bool
+    value: float | None
+    detail: str = ""
+
+
+class Finding(NamedTuple):
+    """What a check finds on one stream."""
 
     problem: str | None  # None if the check passed
     difference: float | None = None  # of scores that must be equal, relative to the largest
@@ -122,17 +134,65 @@ def build_case(spec: ModelSpec, config: Any, store: EventStore, facts: DatasetFa
         with torch.random.fork_rng(devices=[]), torch.no_grad():
             torch.manual_seed(0)
             scorer = spec.build(config, facts)
-            for weight in scorer.parameters() if isinstance(scorer, nn.Module) else ():
+            if not isinstance(scorer, nn.Module):
+                return scorer
+            for weight in scorer.parameters():
                 weight.add_(torch.randn_like(weight), alpha=NOISE)
-            if isinstance(scorer, RoundLearner) and isinstance(scorer, Scorer):
-                pairs = queries.pairs.with_columns(_get_first_columns(store, queries.pairs))
-                seen = _build_stream(store).view(pairs, scorer.requests, Draws.from_seed(5))
-                table = scorer.study([LabelledView(seen, pairs)])
-                for _ in range(ROUNDS):
-                    scorer.learn(table)
-        return scorer.eval() if isinstance(scorer, nn.Module) else scorer
+            for part in scorer.modules():
+                if isinstance(part, RoundLearner) and isinstance(part, Scorer):
+                    pairs = queries.pairs.with_columns(_get_first_columns(store, queries.pairs))
+                    seen = _build_stream(store).view(pairs, part.requests, Draws.from_seed(5))
+                    table = part.study([LabelledView(seen, pairs)])
+                    for _ in range(ROUNDS):
+                        part.learn(table)
+        return scorer.eval()
 
     return CheckCase(build, store, queries)
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """A check of the contract.
+
+    Attributes:
+        name: Name in the table of `check_model`.
+        find: Checks a case.
+        audit_name: Name in an audit; None if audits leave it out.
+        needs_weights: Whether it is only for models that are trained.
+    """
+
+    name: str
+    find: Callable[[CheckCase], Finding]
+    audit_name: str | None = None
+    needs_weights: bool = False
+
+    def run(self, cases: Iterable[CheckCase], name: str | None = None) -> CheckResult:
+        """Check every case; any exception of the model, which may be foreign code, is a failure."""
+        findings = [self._run(case) for case in cases]
+        problems = [finding.problem for finding in findings if finding.problem is not None]
+        differences = [finding.difference for finding in findings if finding.difference is not None]
+        detail = "; ".join(dict.fromkeys(problems))
+        return CheckResult(name or self.name, not problems, max(differences, default=None), detail)
+
+    def _run(self, case: CheckCase) -> Finding:
+        try:
+            with torch.random.fork_rng(devices=[]):
+                torch.manual_seed(1)
+                return self.find(case)
+        except Exception as error:
+            message = str(error).splitlines()[0] if str(error) else "no message"
+            return Finding(f"{type(error).__name__}: {message}")
+
+
+def list_checks(trainable: bool) -> list[Check]:
+    """Return the checks of a model that is trained, or of one that needs no training."""
+    return [check for check in CHECKS if trainable or not check.needs_weights]
+
+
+def list_audit_checks() -> dict[str, Check]:
+    """Return the checks of an audit by their names there."""
+    checks = {check.audit_name: check for check in CHECKS if check.audit_name is not None}
+    return {name: checks[name] for name in sorted(checks, key=lambda name: name not in FIRST_IN_AUDIT)}
 
 
 def check_model(name: str, settings: dict[str, Any]) -> pa.Table:
@@ -146,14 +206,10 @@ def check_model(name: str, settings: dict[str, Any]) -> pa.Table:
     """
     spec, store = find_model(name), sample_stream()
     case = build_case(spec, build_config(spec.config, settings), store, DatasetFacts.of(store))
-    checks = [key for key in CHECKS if spec.trainable or key not in WEIGHT_CHECKS]
-    results = {key: run_check(key, case) for key in checks}
-    rows = [
-        {"check": key, "holds": result.problem is None, "detail": result.problem or ""}
-        for key, result in results.items()
-    ]
+    results = [check.run([case]) for check in list_checks(spec.trainable)]
+    rows = [{"check": one.name, "holds": one.passed, "detail": one.detail} for one in results]
     table = pa.Table.from_pylist(rows)
-    failed = [f"{row['check']} ({row['detail']})" for row in rows if not row["holds"]]
+    failed = [f"{one.name} ({one.detail})" for one in results if not one.passed]
     if failed:
         raise ContractError(
             f"model '{name}' fails {len(failed)} of {len(rows)} checks: {'; '.join(failed)}", table
@@ -161,39 +217,26 @@ def check_model(name: str, settings: dict[str, Any]) -> pa.Table:
     return table
 
 
-def run_check(check: str, case: CheckCase) -> CheckResult:
-    """Run a check; any exception of the model, which may be foreign code, is a failure."""
-    try:
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(1)
-            return CHECKS[check](case)
-    except Exception as error:
-        message = str(error).splitlines()[0] if str(error) else "no message"
-        return CheckResult(f"{type(error).__name__}: {message}")
-
-
-def sample_stream() -> EventStore:
-    """Create a stream with repeated pairs, equal times and self-loops; the last node has no event."""
-    rng = torch.Generator().manual_seed(0)
-    src, dst = (torch.randint(NODES - 1, (EVENTS,), generator=rng) for _ in range(2))
+def sample_stream(events: int = EVENTS, nodes: int = NODES, seed: int = 0, edge_dim: int = 2) -> EventStore:
+    """Create a stream with features, repeated pairs, equal times and self-loops; the last node has no event."""
+    rng = torch.Generator().manual_seed(seed)
+    src, dst = (torch.randint(nodes - 1, (events,), generator=rng) for _ in range(2))
     # near 2004: large enough that float32 times would lose seconds
-    time = 1.08e9 + torch.randint(0, 3, (EVENTS,), generator=rng).cumsum(0).double()
+    time = 1.08e9 + torch.randint(0, 3, (events,), generator=rng).cumsum(0).double()
     features = FeatureTable(
-        torch.randn(NODES, 3, generator=rng),
-        torch.randn(EVENTS, 2, generator=rng),
-        torch.randint(len(EVENT_TYPES), (EVENTS, 1), generator=rng, dtype=torch.int32),
+        torch.randn(nodes, 3, generator=rng),
+        torch.randn(events, edge_dim, generator=rng),
+        torch.randint(len(EVENT_TYPES), (events, 1), generator=rng, dtype=torch.int32),
         categories=(Category("type", EVENT_TYPES),),
-        node_rows=_sample_node_rows(time, rng),
+        node_rows=sample_node_rows(nodes, time, rng),
     )
-    return EventStore.from_columns(src, dst, time, num_nodes=NODES, features=features)
+    return EventStore.from_columns(src, dst, time, num_nodes=nodes, features=features)
 
 
-def _sample_node_rows(time: Tensor, rng: torch.Generator) -> NodeRows:
+def sample_node_rows(nodes: int, time: Tensor, rng: torch.Generator) -> NodeRows:
     """Create node features that change at times of events; every other node has no row."""
-    node, at = (
-        2 * torch.randint(NODES // 2, (ROWS,), generator=rng),
-        torch.randint(EVENTS, (ROWS,), generator=rng),
-    )
+    node = 2 * torch.randint(nodes // 2, (ROWS,), generator=rng)
+    at = torch.randint(len(time), (ROWS,), generator=rng)
     since = torch.where(torch.arange(ROWS) < 2, STATIC_TIME, time[at])
     value, known = torch.randn(ROWS, 1, generator=rng), torch.rand(ROWS, 1, generator=rng) < 0.8
     codes = torch.randint(len(EVENT_TYPES), (ROWS, 1), generator=rng, dtype=torch.int32)
@@ -222,30 +265,28 @@ def _build_stream(store: EventStore) -> Stream:
     return Stream(store, split, torch.device("cpu"))
 
 
-def _compare_scores(actual: Tensor, expected: Tensor, change: str) -> CheckResult:
+def _compare_scores(actual: Tensor, expected: Tensor, change: str) -> Finding:
     difference = float((actual - expected).abs().max() / expected.abs().max().clamp(min=1))
     problem = f"{change} changes a score by {difference:.2g}" if not difference <= TOLERANCE else None
-    return CheckResult(problem, difference)
+    return Finding(problem, difference)
 
 
-def _check_finite(case: CheckCase) -> CheckResult:
+def _check_finite(case: CheckCase) -> Finding:
     pairs, last = case.select(case.few), torch.tensor([case.store.num_nodes - 1])
     without_history = PairBatch.from_pairs(last, last, case.store.time[:1])
     # the ranker raises for scores that are not finite
     scores = torch.cat([case.prepare()(pairs), case.prepare()(without_history)])
     count = len(pairs) + 1
-    return CheckResult(
-        None if scores.shape == (count,) else f"{tuple(scores.shape)} scores for {count} pairs"
-    )
+    return Finding(None if scores.shape == (count,) else f"{tuple(scores.shape)} scores for {count} pairs")
 
 
-def _check_label(case: CheckCase) -> CheckResult:
+def _check_label(case: CheckCase) -> Finding:
     pairs = case.select(case.few)
     flipped = pairs.with_labels(1 - pairs.label, pairs.group.flip(0))
     return _compare_scores(case.evaluate(flipped), case.evaluate(pairs), "its label")
 
 
-def _check_causal(case: CheckCase) -> CheckResult:
+def _check_causal(case: CheckCase) -> Finding:
     """Compare with a stream that ends before the query; in the other one, later columns are far off.
 
     The pairs are events of the query time and later. Node features of the query time and later are far off in a third
@@ -305,7 +346,7 @@ def _perturb_later_features(features: FeatureTable, known: int) -> FeatureTable:
     return replace(features, edge=torch.where(is_later, 1e3, features.edge), codes=codes)
 
 
-def _check_batch(case: CheckCase) -> CheckResult:
+def _check_batch(case: CheckCase) -> Finding:
     """Compare passes as large as any with a few of their pairs alone, and with halves of them.
 
     All pairs have one time, which is one pass of a memory too, or times from the first to the last, with histories of
@@ -326,13 +367,13 @@ def _check_batch(case: CheckCase) -> CheckResult:
     return result
 
 
-def _check_order(case: CheckCase) -> CheckResult:
+def _check_order(case: CheckCase) -> Finding:
     pairs = case.select(case.few, case.pairs.time.max())
     order = torch.randperm(len(pairs))
     return _compare_scores(case.prepare()(pairs.select(order)), case.prepare()(pairs)[order], "another order")
 
 
-def _check_repeat(case: CheckCase) -> CheckResult:
+def _check_repeat(case: CheckCase) -> Finding:
     """Score queries, others, and the same again; nobody asked for their time before."""
     score, last = case.prepare(), case.store.time.max()
     pairs = case.select(case.few, last + 0.5)
@@ -341,15 +382,15 @@ def _check_repeat(case: CheckCase) -> CheckResult:
     return _compare_scores(score(pairs), first, "an earlier query")
 
 
-def _check_padding(case: CheckCase) -> CheckResult:
+def _check_padding(case: CheckCase) -> Finding:
     scorer = case.build()
     view = case.view(scorer, case.select(case.few))
-    wide = replace(view, neighbors=tuple(_widen(hops) for hops in view.neighbors))
+    wide = replace(view, neighbors=tuple(_widen_hops(hops) for hops in view.neighbors))
     with torch.no_grad():
         return _compare_scores(scorer(wide), scorer(view), "more padding")
 
 
-def _widen(hops: tuple[NeighborSequence, ...]) -> tuple[NeighborSequence, ...]:
+def _widen_hops(hops: tuple[NeighborSequence, ...]) -> tuple[NeighborSequence, ...]:
     """Add three padding entries with real nodes and a late time; their own next hops are empty."""
 
     def pad(seq: NeighborSequence) -> NeighborSequence:
@@ -369,11 +410,11 @@ def _widen(hops: tuple[NeighborSequence, ...]) -> tuple[NeighborSequence, ...]:
     return tuple(wide)
 
 
-def _check_gradient(case: CheckCase) -> CheckResult:
+def _check_gradient(case: CheckCase) -> Finding:
     scorer = case.build()
     assert isinstance(scorer, nn.Module)
     if isinstance(scorer, RoundLearner):
-        return CheckResult(None)  # trained without gradients
+        return Finding(None)  # trained without gradients
     scorer.train()
     view = case.view(scorer, case.select(case.few))
     (scorer(view) * torch.linspace(0.5, 1.5, len(view.pairs))).sum().backward()
@@ -382,10 +423,10 @@ def _check_gradient(case: CheckCase) -> CheckResult:
         for key, weight in scorer.named_parameters()
         if weight.requires_grad and (weight.grad is None or not bool(weight.grad.any()))
     ]
-    return CheckResult(f"no gradient reaches {', '.join(dead)}" if dead else None)
+    return Finding(f"no gradient reaches {', '.join(dead)}" if dead else None)
 
 
-def _check_round_trip(case: CheckCase) -> CheckResult:
+def _check_round_trip(case: CheckCase) -> Finding:
     first, second, pairs = case.build(), case.build(), case.select(case.few)
     assert isinstance(first, nn.Module)
     assert isinstance(second, nn.Module)
@@ -396,15 +437,14 @@ def _check_round_trip(case: CheckCase) -> CheckResult:
     return _compare_scores(case.prepare(second)(pairs), case.prepare(first)(pairs), "saving and loading")
 
 
-CHECKS: dict[str, Callable[[CheckCase], CheckResult]] = {
-    "finite": _check_finite,
-    "label": _check_label,
-    "causal": _check_causal,
-    "batch": _check_batch,
-    "order": _check_order,
-    "repeat": _check_repeat,
-    "padding": _check_padding,
-    "gradient": _check_gradient,
-    "state dict": _check_round_trip,
-}
-WEIGHT_CHECKS = ("gradient", "state dict")  # only for models with weights
+CHECKS = (
+    Check("finite", _check_finite),
+    Check("label", _check_label, "label"),
+    Check("causal", _check_causal, "future"),
+    Check("batch", _check_batch, "batch"),
+    Check("order", _check_order, "order"),
+    Check("repeat", _check_repeat, "repeat"),
+    Check("padding", _check_padding, "padding"),
+    Check("gradient", _check_gradient, needs_weights=True),
+    Check("state dict", _check_round_trip, needs_weights=True),
+)

@@ -31,7 +31,7 @@ from dygmamba.runs.evaluation import (
     describe_queries,
 )
 from dygmamba.runs.node_training import build_node_row
-from dygmamba.runs.test_predictions import ScoreCallback
+from dygmamba.runs.stored_predictions import ScoreCallback
 from dygmamba.sampling.negatives import PUBLISHED_SEEDS
 from dygmamba.tasks.base import EvaluationSet
 from dygmamba.tasks.calibration import fit_calibration

@@ -24,7 +24,7 @@ from dygmamba.runs.evaluation import HeuristicEvaluator
 from dygmamba.runs.final_evaluation import score_heuristics
 from dygmamba.runs.opening import OpenRun
 from dygmamba.runs.predictor import Predictor
-from dygmamba.runs.test_predictions import load_predictions, recompute_predictions
+from dygmamba.runs.stored_predictions import load_predictions, recompute_predictions
 from dygmamba.tasks.base import EvaluationSet
 from dygmamba.tasks.calibration import compute_reliability
 from dygmamba.tasks.link import build_link_set

@@ -31,8 +31,9 @@ from dygmamba.engine.checkpoint import read_newest
 from dygmamba.engine.run_directory import RunDirectory
 from dygmamba.report.run_report import render_report
 from dygmamba.runs.link_training import start_link_run
-from dygmamba.runs.selection import Difference, compare_blend, compare_scores, describe_choice, load_selection
+from dygmamba.runs.selection import compare_blend, compare_scores, describe_choice, load_selection
 from dygmamba.tasks.link import build_link_set
+from dygmamba.tasks.statistics import Difference
 from letters import COLUMNS, make_letters
 from observers import StepCounter
 from raising import raises
@@ -298,7 +299,7 @@ def test_a_blend_is_chosen_if_it_is_better_by_more_than_chance(validation):
     assert not compare_blend([first, noise], evaluation_set).is_significant
     assert compare_scores(first, noise, evaluation_set).is_significant
     difference = compare_scores(first, second, evaluation_set)
-    assert difference.mean == pytest.approx(-compare_scores(second, first, evaluation_set).mean)
+    assert difference.value == pytest.approx(-compare_scores(second, first, evaluation_set).value)
     assert "within chance" in describe_choice(["a", "b"], [0.8, 0.7], [None, Difference(0.01, 0.02)], 0)
     assert "1.00 ± 0.40 above b" in describe_choice(
         ["a", "b"], [0.8, 0.7], [None, Difference(0.01, 0.002)], 0

@@ -404,7 +404,7 @@ class Selector:
             difference, refusal = None, str(error)
         if difference is None or not difference.is_significant:
             if difference is not None:
-                refusal = f"its difference to the best run alone, {difference}, is within chance"
+                refusal = f"its difference to the best run alone, {difference.format()}, is within chance"
             return self._refuse_blend(refusal)
         weights, metrics = find_best_weights(scores, evaluation_set)
         if sum(weight > 0 for weight in weights) == 1:

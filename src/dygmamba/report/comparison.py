@@ -43,9 +43,9 @@ from dygmamba.tasks.metric_names import (
     get_metric_title,
     get_metric_unit,
 )
+from dygmamba.tasks.statistics import SIGNIFICANT_ERRORS
 
 SIGNIFICANT = 0.05  # p-value below which a difference is coloured
-SIGNIFICANT_ERRORS = 2  # standard errors beyond which a difference to a published value is coloured
 PUBLISHED_RUNS = 5  # behind a published mean and standard deviation
 PUBLISHED_COLUMNS = ("published AP", "vs. published", "published: leaks", LeakLabel.RETRAINED.value)
 

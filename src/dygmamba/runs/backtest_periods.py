@@ -9,12 +9,12 @@ Legend: p pairs, g ranked events.
 """
 
 from dataclasses import dataclass, replace
-from math import ceil, sqrt
+from math import ceil
 from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float, Float64, Int64
+from jaxtyping import Bool, Float, Int64
 from torch import Tensor
 
 from dygmamba.core.errors import ConfigError, EventError
@@ -26,18 +26,18 @@ from dygmamba.engine.evaluation import rank_evaluation_set, score_evaluation_set
 from dygmamba.engine.stream import Stream
 from dygmamba.engine.visibility import VisibilityRule
 from dygmamba.models.base import Scorer
-from dygmamba.runs.final_evaluation import compute_by_block, tells_pairs_apart
+from dygmamba.runs.final_evaluation import tells_pairs_apart
 from dygmamba.tasks.base import EvaluationSet
 from dygmamba.tasks.calibration import LinkCalibration
 from dygmamba.tasks.candidates import CandidateSet, SampledCandidates
 from dygmamba.tasks.link import build_link_set
 from dygmamba.tasks.metric_names import DEFAULT_CANDIDATES
 from dygmamba.tasks.metrics import average_precision, link_metrics, rank_errors, rank_metrics, roc_auc
+from dygmamba.tasks.statistics import compute_by_block, log_loss_by_event, standard_error
 
 VALIDATION_SHARE = 0.15  # of the known events, the last ones
 MAX_PERIODS = 1_000
 MAX_RANKED_EVENTS = 500  # of a period, evenly spread
-LEAST_PROBABILITY = 1e-12  # so that a log loss is finite
 
 Row = dict[str, Any]
 
@@ -225,15 +225,5 @@ def _compute_log_loss(
     if calibration is None:
         return {"log_loss": None, "log_loss_se": None}
     probability = calibration.probability(score, evaluation_set)
-    is_event = evaluation_set.pairs.label > 0
-    given: Float64[Tensor, "p"] = torch.where(is_event, probability, 1 - probability)
-    loss = -given.clamp(min=LEAST_PROBABILITY).log()
-    by_event = torch.zeros(len(evaluation_set.events), dtype=torch.float64)
-    by_event.index_add_(0, evaluation_set.event_index, loss)
-    values = (by_event / 2).tolist()  # an event and its negative
+    values = log_loss_by_event(probability, evaluation_set).tolist()
     return {"log_loss": float(np.mean(values)), "log_loss_se": standard_error(values)}
-
-
-def standard_error(values: list[float]) -> float | None:
-    """Return the standard error of the mean; None for fewer than two values."""
-    return float(np.std(values, ddof=1)) / sqrt(len(values)) if len(values) > 1 else None

@@ -5,9 +5,8 @@ precision of both is computed in each block, and a mean difference beyond two st
 Blocks are consecutive so that an unusual week affects few of them.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from math import sqrt
 from typing import Any
 
 import numpy as np
@@ -40,6 +39,7 @@ from dygmamba.tasks.metric_names import DEFAULT_CANDIDATES
 from dygmamba.tasks.metrics import average_precision, get_error_name
 from dygmamba.tasks.node import NodeTask
 from dygmamba.tasks.query_types import merge_by_type
+from dygmamba.tasks.statistics import SIGNIFICANT_ERRORS, Difference, compute_by_block, standard_error
 
 HEURISTICS = (
     "edgebank",
@@ -51,9 +51,6 @@ HEURISTICS = (
     "pair-recency",
     "recency-regression",
 )
-MAX_BLOCKS, MIN_BLOCK_EVENTS = 30, 20
-SIGNIFICANT_ERRORS = 2.0  # standard errors
-
 RANK_METRICS = ("mrr", "hits@10")
 MIN_RANKED_EVENTS = 1_000  # per setting
 RANKING_SECONDS = 2.0  # per setting, more for models that rank fewer than MIN_RANKED_EVENTS in this time
@@ -195,42 +192,24 @@ def compare_with_heuristic(
     Returns:
         The figures, `stands` ("above", "level", "below" or "unknown") and a `sentence` for people.
     """
-    events, blocks = len(evaluation_set.events), count_blocks(evaluation_set)
-    about = {"rule": rule, "metric": "ap", "difference": gap, "blocks": blocks, **evaluation_set.about}
-    if blocks < 2:
+    events = len(evaluation_set.events)
+    values = [np.array(compute_by_block(average_precision, score, evaluation_set)) for score in (own, other)]
+    about = {
+        "rule": rule,
+        "metric": "ap",
+        "difference": gap,
+        "blocks": len(values[0]),
+        **evaluation_set.about,
+    }
+    if len(values[0]) < 2:
         sentence = f"the test has {events} events, too few to say whether this is above the rule `{rule}`"
         return {**about, "spread": None, "stands": "unknown", "sentence": sentence}
-    gaps = [
-        a - b
-        for a, b in zip(*(compute_block_ap(score, evaluation_set) for score in (own, other)), strict=True)
-    ]
-    spread = float(np.std(gaps, ddof=1)) / sqrt(blocks)
-    mean, threshold = float(np.mean(gaps)), SIGNIFICANT_ERRORS * spread
-    stands = "above" if mean > threshold else "below" if mean < -threshold else "level"
+    gaps = values[0] - values[1]
+    spread, mean = standard_error(gaps), float(np.mean(gaps))
+    assert spread is not None
+    stands = Difference(mean, spread).stands
     sentence = _describe_verdict(stands, gap, spread, rule)
     return {**about, "spread": spread, "stands": stands, "sentence": sentence}
-
-
-def count_blocks(evaluation_set: EvaluationSet) -> int:
-    """Return into how many blocks of consecutive events an evaluation set is cut, to see how much a metric varies."""
-    return min(MAX_BLOCKS, len(evaluation_set.events) // MIN_BLOCK_EVENTS)
-
-
-def compute_block_ap(score: Tensor, evaluation_set: EvaluationSet) -> list[float]:
-    """Return the average precision of each block."""
-    return compute_by_block(average_precision, score, evaluation_set)
-
-
-def compute_by_block(
-    metric: Callable[[Tensor, Tensor], float], score: Tensor, evaluation_set: EvaluationSet
-) -> list[float]:
-    """Return a metric of scores and labels in each block."""
-    blocks = count_blocks(evaluation_set)
-    label, block = (
-        evaluation_set.pairs.label,
-        evaluation_set.event_index * blocks // len(evaluation_set.events),
-    )
-    return [metric(score[block == k], label[block == k]) for k in range(blocks)]
 
 
 def _describe_verdict(stands: str, gap: float, spread: float, rule: str) -> str:

@@ -8,7 +8,6 @@ every run that was tried, so that any of them can be given to continue an interr
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
-from math import sqrt
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +21,9 @@ from dygmamba.core.files.untrusted import locate_inside
 from dygmamba.core.files.writing import write_text
 from dygmamba.engine.run_directory import RunDirectory
 from dygmamba.runs.blending import BLEND, enumerate_shares
-from dygmamba.runs.final_evaluation import SIGNIFICANT_ERRORS, compute_block_ap
 from dygmamba.tasks.base import EvaluationSet
+from dygmamba.tasks.metrics import average_precision
+from dygmamba.tasks.statistics import Difference, compute_by_block, standard_error
 
 SELECTION_FILE = "selection.json"
 MIN_BLEND_BLOCKS = 6  # half of the blocks choose the weights of a blend, the other half judge it
@@ -157,33 +157,18 @@ def _read_record(path: Path) -> SelectionRecord | None:
         ) from error
 
 
-@dataclass(frozen=True, slots=True)
-class Difference:
-    """Difference of the AP of two scores over the blocks of an evaluation set: its mean and standard error."""
-
-    mean: float
-    error: float
-
-    @property
-    def is_significant(self) -> bool:
-        """Whether the first score is better by more than two standard errors."""
-        return self.mean > SIGNIFICANT_ERRORS * self.error
-
-    def __str__(self) -> str:
-        return f"{100 * self.mean:.2f} ± {100 * SIGNIFICANT_ERRORS * self.error:.2f}"
-
-
 def compute_spread(score: Float64[Tensor, "p"], evaluation_set: EvaluationSet) -> float | None:
     """Return the standard error of the AP over the blocks; None if there are too few events."""
-    values = compute_block_ap(score, evaluation_set)
-    return float(np.std(values, ddof=1)) / sqrt(len(values)) if len(values) > 1 else None
+    return standard_error(compute_by_block(average_precision, score, evaluation_set))
 
 
 def compare_scores(
     first: Float64[Tensor, "p"], second: Float64[Tensor, "p"], evaluation_set: EvaluationSet
 ) -> Difference | None:
     """Compare two scores of the same pairs; None if there are too few events."""
-    values = [np.array(compute_block_ap(score, evaluation_set)) for score in (first, second)]
+    values = [
+        np.array(compute_by_block(average_precision, score, evaluation_set)) for score in (first, second)
+    ]
     return _summarize(values[0] - values[1]) if len(values[0]) > 1 else None
 
 
@@ -201,8 +186,10 @@ def compare_blend(scores: Sequence[Float64[Tensor, "p"]], evaluation_set: Evalua
     stacked = torch.stack(list(scores))
     table = np.array(
         [
-            compute_block_ap(
-                (torch.tensor(weights, dtype=torch.float64)[:, None] * stacked).sum(0), evaluation_set
+            compute_by_block(
+                average_precision,
+                (torch.tensor(weights, dtype=torch.float64)[:, None] * stacked).sum(0),
+                evaluation_set,
             )
             for weights in shares
         ]
@@ -219,7 +206,7 @@ def compare_blend(scores: Sequence[Float64[Tensor, "p"]], evaluation_set: Evalua
 
 
 def _summarize(gaps: np.ndarray) -> Difference:
-    return Difference(float(gaps.mean()), float(gaps.std(ddof=1)) / sqrt(len(gaps)))
+    return Difference(float(gaps.mean()), standard_error(gaps))
 
 
 def describe_choice(
@@ -238,14 +225,14 @@ def describe_choice(
                 f"{100 * (aps[best] - aps[place]):.2f} above {names[place]}, with too few events for an error"
             )
         elif difference.is_significant:
-            parts.append(f"{difference} above {names[place]}")
+            parts.append(f"{difference.format()} above {names[place]}")
         else:
-            parts.append(f"its difference to {names[place]}, {difference}, is within chance")
+            parts.append(f"its difference to {names[place]}, {difference.format()}, is within chance")
     return f"{text}: {'; '.join(parts)}"
 
 
 def describe_blend_choice(formula: str, ap: float, difference: Difference) -> str:
     return (
-        f"the {BLEND} {formula} has the best validation AP, {100 * ap:.2f}: {difference} above the best run alone, on "
-        "events that chose neither"
+        f"the {BLEND} {formula} has the best validation AP, {100 * ap:.2f}: {difference.format()} above the best run "
+        "alone, on events that chose neither"
     )

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn.functional import binary_cross_entropy
 
 from dygmamba.core.errors import ConfigError
 from dygmamba.core.progress import SILENT, Progress
@@ -29,12 +28,12 @@ from dygmamba.tasks.base import EvaluationSet
 from dygmamba.tasks.calibration import compute_reliability
 from dygmamba.tasks.link import build_link_set
 from dygmamba.tasks.metrics import average_precision, roc_auc
+from dygmamba.tasks.statistics import LEAST_PROBABILITY
 
 DAY = 86_400
 MONDAY = 4 * DAY  # 1970-01-05 was a Monday
 AUTO_ORDER, MAX_PERIODS = ("week", "day", "hour", "month"), 60
 MAX_PARTS, MIN_PART_EVENTS = 10, 20  # of a stream whose times are plain numbers
-PROBABILITY_FLOOR = 1e-7  # the log loss of a score of exactly 0 or 1 stays finite
 
 Row = dict[str, Any]
 
@@ -145,11 +144,11 @@ def _make_judge(
 
 def compute_figures(score: Tensor, label: Tensor) -> dict[str, float]:
     """Return AP and AUC over all pairs at once, the log loss and the calibration error of scores."""
-    clipped = score.double().clamp(PROBABILITY_FLOOR, 1 - PROBABILITY_FLOOR)
+    given = torch.where(label > 0, score.double(), 1 - score.double())
     return {
         "ap": average_precision(score, label),
         "auc": roc_auc(score, label),
-        "log_loss": float(binary_cross_entropy(clipped, label.double())),
+        "log_loss": float(-given.clamp(min=LEAST_PROBABILITY).log().mean()),
         "ece": compute_reliability(score, label).ece,
     }
 

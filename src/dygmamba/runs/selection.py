@@ -22,7 +22,7 @@ from dygmamba.core.files.writing import write_text
 from dygmamba.engine.run_directory import RunDirectory
 from dygmamba.runs.blending import BLEND, enumerate_shares
 from dygmamba.tasks.base import EvaluationSet
-from dygmamba.tasks.metrics import average_precision
+from dygmamba.tasks.metrics import average_precision, link_metrics
 from dygmamba.tasks.statistics import Difference, compute_by_block, standard_error
 
 SELECTION_FILE = "selection.json"
@@ -166,10 +166,11 @@ def compare_scores(
     first: Float64[Tensor, "p"], second: Float64[Tensor, "p"], evaluation_set: EvaluationSet
 ) -> Difference | None:
     """Compare two scores of the same pairs; None if there are too few events."""
-    values = [
-        np.array(compute_by_block(average_precision, score, evaluation_set)) for score in (first, second)
-    ]
-    return _summarize(values[0] - values[1]) if len(values[0]) > 1 else None
+    pairs = evaluation_set.pairs
+    aps = [link_metrics(score, pairs.label, pairs.group).ap for score in (first, second)]
+    own, other = (compute_by_block(average_precision, score, evaluation_set) for score in (first, second))
+    error = standard_error(np.subtract(own, other))
+    return None if error is None else Difference(aps[0] - aps[1], error)
 
 
 def compare_blend(scores: Sequence[Float64[Tensor, "p"]], evaluation_set: EvaluationSet) -> Difference | None:

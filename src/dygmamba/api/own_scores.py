@@ -19,8 +19,8 @@ from dygmamba.data.storage.conversion import make_time_column
 from dygmamba.data.storage.dataset import Dataset
 from dygmamba.data.storage.leaderboard import get_default_split
 from dygmamba.data.storage.library import open_dataset
-from dygmamba.runs.evaluation import HeuristicEvaluator, compute_link_metrics
-from dygmamba.runs.final_evaluation import score_heuristics
+from dygmamba.runs.baselines import Baselines
+from dygmamba.runs.evaluation import PAIR_METRICS, Queries, Scored
 from dygmamba.tasks.base import EvaluationSet
 from dygmamba.tasks.link import build_link_set
 
@@ -94,21 +94,21 @@ def evaluate_scores(
     >>> table["model"][0].as_py(), table["ap"][0].as_py()
     ('own scores', 1.0)
     """
-    dataset, evaluator, queries = _build_queries(data, split, setting, negatives, protocol, data_dir)
-    own = _parse_scores(scores, len(queries.pairs))
-    rules = score_heuristics(evaluator, queries)
-    shared = {"dataset": dataset.name, **queries.about, **evaluator.rule.about}
+    dataset, baselines, pairs = _build_queries(data, split, setting, negatives, protocol, data_dir)
+    queries = Queries(pairs)
+    own = Scored(queries, _parse_scores(scores, len(pairs.pairs)), stream=baselines.stream)
+    shared = {"dataset": dataset.name, **pairs.about, **baselines.visibility.about}
     shared |= get_default_split(dataset, protocol).stamp
     rows = [
-        {**shared, "model": model, **compute_link_metrics(evaluator.stream, queries, score)}
-        for model, score in {OWN_NAME: own, **rules}.items()
+        {**shared, "model": model, **scored.row(PAIR_METRICS)}
+        for model, scored in {OWN_NAME: own, **baselines.score(queries)}.items()
     ]
     return rows_to_table([rows[0], *sorted(rows[1:], key=lambda row: row["ap"], reverse=True)])
 
 
 def _build_queries(
     data: Any, split: str, setting: str, negatives: str, protocol: str, data_dir: Path | str | None
-) -> tuple[Dataset, HeuristicEvaluator, EvaluationSet]:
+) -> tuple[Dataset, Baselines, EvaluationSet]:
     for name, value, known in (
         ("split", split, SPLITS),
         ("setting", setting, SETTINGS),
@@ -118,9 +118,9 @@ def _build_queries(
     given = resolve_data(data)
     folder = None if data_dir is None else Path(data_dir)
     dataset = open_dataset(given, folder) if isinstance(given, str) else given
-    evaluator = HeuristicEvaluator.from_dataset(dataset, split=get_default_split(dataset, protocol))
-    stream = evaluator.stream
-    return dataset, evaluator, build_link_set(stream.store, stream.split, split, setting, negatives)
+    baselines = Baselines.from_dataset(dataset, split_rule=get_default_split(dataset, protocol))
+    stream = baselines.stream
+    return dataset, baselines, build_link_set(stream.store, stream.split, split, setting, negatives)
 
 
 def _parse_scores(scores: Any, count: int) -> Tensor:

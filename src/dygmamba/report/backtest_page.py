@@ -4,8 +4,9 @@ from dygmamba._version import __version__
 from dygmamba.data.events.times import format_duration
 from dygmamba.report.document import Cell, Document, LineChart, Point, ReportTable, Section
 from dygmamba.runs.backtest import BacktestRequest
-from dygmamba.runs.backtest_periods import VALIDATION_SHARE, Row
+from dygmamba.runs.backtest_periods import VALIDATION_SHARE
 from dygmamba.runs.backtest_results import FROZEN, METRICS, REFIT, WARM, Backtest
+from dygmamba.runs.evaluation import Row
 from dygmamba.tasks.metric_names import DEFAULT_CANDIDATES
 from dygmamba.tasks.statistics import SIGNIFICANT_ERRORS
 

@@ -11,7 +11,8 @@ import numpy as np
 import pyarrow as pa
 
 from dygmamba.data.events.times import format_date, format_duration
-from dygmamba.runs.backtest_periods import Row
+from dygmamba.runs.evaluation import Row
+from dygmamba.tasks.metrics import get_error_name
 from dygmamba.tasks.statistics import Difference, average_differences, standard_error
 
 FROZEN, WARM, REFIT = "frozen", "warm", "refit"
@@ -19,6 +20,7 @@ VARIANTS = (FROZEN, WARM, REFIT)
 PAGE_NAME, TABLE_FILE = "backtest", "periods.csv"
 SECONDS_PER_DAY = 86_400
 METRICS = {"ap": "AP", "auc": "AUC", "log_loss": "log loss", "mrr": "MRR"}
+FIGURES = [name for metric in METRICS for name in (metric, get_error_name(metric))]
 KEY_COLUMNS = {
     "period": pa.int64(), "begin": pa.float64(), "end": pa.float64(), "date": pa.string(), "events": pa.int64(),
     "model": pa.string(), "is_rule": pa.bool_(), "trained_at": pa.float64(), "trained_events": pa.int64(),
@@ -77,8 +79,7 @@ class Backtest:
     @property
     def table(self) -> pa.Table:
         """The rows as a table, with a date where times are dates."""
-        figures = [name for metric in METRICS for name in (metric, f"{metric}_se")]
-        kinds = KEY_COLUMNS | dict.fromkeys(figures, pa.float64())
+        kinds = KEY_COLUMNS | dict.fromkeys(FIGURES, pa.float64())
         dated = [
             row | {"date": self.format_time(row["begin"]) if self.is_dated else None} for row in self.rows
         ]
@@ -171,9 +172,8 @@ class Backtest:
 
 def check_rows(rows: list[Row], variants: list[str]) -> None:
     """Raise KeyError, TypeError, ValueError or AttributeError unless these are the rows of the first periods."""
-    figures = [name for metric in METRICS for name in (metric, f"{metric}_se")]
     for row in rows:
-        itemgetter("period", "begin", "end", "events", "model", "is_rule", "blocks", *figures)(row)
+        itemgetter("period", "begin", "end", "events", "model", "is_rule", "blocks", *FIGURES)(row)
     result = Backtest("", "", Path(), tuple(variants), rows)
     done = result.table["period"].unique().to_pylist()
     if done != list(range(len(done))) or any(

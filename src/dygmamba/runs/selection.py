@@ -13,17 +13,14 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Float64
-from torch import Tensor
 
 from dygmamba.core.errors import FileError
 from dygmamba.core.files.untrusted import locate_inside
 from dygmamba.core.files.writing import write_text
 from dygmamba.engine.run_directory import RunDirectory
 from dygmamba.runs.blending import BLEND, enumerate_shares
-from dygmamba.tasks.base import EvaluationSet
-from dygmamba.tasks.metrics import average_precision, link_metrics
-from dygmamba.tasks.statistics import Difference, compute_by_block, standard_error
+from dygmamba.runs.evaluation import Scored
+from dygmamba.tasks.statistics import Difference, standard_error
 
 SELECTION_FILE = "selection.json"
 MIN_BLEND_BLOCKS = 6  # half of the blocks choose the weights of a blend, the other half judge it
@@ -157,24 +154,8 @@ def _read_record(path: Path) -> SelectionRecord | None:
         ) from error
 
 
-def compute_spread(score: Float64[Tensor, "p"], evaluation_set: EvaluationSet) -> float | None:
-    """Return the standard error of the AP over the blocks; None if there are too few events."""
-    return standard_error(compute_by_block(average_precision, score, evaluation_set))
-
-
-def compare_scores(
-    first: Float64[Tensor, "p"], second: Float64[Tensor, "p"], evaluation_set: EvaluationSet
-) -> Difference | None:
-    """Compare two scores of the same pairs; None if there are too few events."""
-    pairs = evaluation_set.pairs
-    aps = [link_metrics(score, pairs.label, pairs.group).ap for score in (first, second)]
-    own, other = (compute_by_block(average_precision, score, evaluation_set) for score in (first, second))
-    error = standard_error(np.subtract(own, other))
-    return None if error is None else Difference(aps[0] - aps[1], error)
-
-
-def compare_blend(scores: Sequence[Float64[Tensor, "p"]], evaluation_set: EvaluationSet) -> Difference | None:
-    """Compare the best blend of several scores with the best of them, on blocks that chose neither.
+def compare_blend(candidates: Sequence[Scored]) -> Difference | None:
+    """Compare the best blend of several scores of the same pairs with the best of them, on blocks that chose neither.
 
     Every second block chooses the weights and the best score for the others, and the other way round. Comparing on the
     blocks that chose the weights would favour the blend, because each score alone is one of the blends; comparing with
@@ -183,18 +164,11 @@ def compare_blend(scores: Sequence[Float64[Tensor, "p"]], evaluation_set: Evalua
     Returns:
         The difference; None if there are too few events.
     """
-    shares = enumerate_shares(len(scores))
-    stacked = torch.stack(list(scores))
-    table = np.array(
-        [
-            compute_by_block(
-                average_precision,
-                (torch.tensor(weights, dtype=torch.float64)[:, None] * stacked).sum(0),
-                evaluation_set,
-            )
-            for weights in shares
-        ]
-    )  # [weights, blocks]
+    shares = enumerate_shares(len(candidates))
+    stacked = torch.stack([one.score for one in candidates])
+    blends = ((torch.tensor(weights, dtype=torch.float64)[:, None] * stacked).sum(0) for weights in shares)
+    # a row per weights, a column per block
+    table = np.array([replace(candidates[0], score=blend).block_ap for blend in blends])
     if table.shape[1] < MIN_BLEND_BLOCKS:
         return None
     alone = np.array([max(weights) == 1 for weights in shares])
@@ -203,15 +177,11 @@ def compare_blend(scores: Sequence[Float64[Tensor, "p"]], evaluation_set: Evalua
         others = table[:, fold != part].mean(axis=1)
         best = int(np.where(alone, others, -np.inf).argmax())
         gaps[fold == part] = (table[int(others.argmax())] - table[best])[fold == part]
-    return _summarize(gaps)
-
-
-def _summarize(gaps: np.ndarray) -> Difference:
     return Difference(float(gaps.mean()), standard_error(gaps))
 
 
 def describe_choice(
-    names: Sequence[str], aps: Sequence[float], differences: Sequence[Difference | None], best: int
+    names: Sequence[str], aps: Sequence[float], differences: Sequence[Difference], best: int
 ) -> str:
     """Say why the best of several runs was chosen; `differences` are those of the best to each of the others."""
     text = f"{names[best]} has the best validation AP, {100 * aps[best]:.2f}"
@@ -221,10 +191,8 @@ def describe_choice(
     parts = []
     for place in others:
         difference = differences[place]
-        if difference is None:
-            parts.append(
-                f"{100 * (aps[best] - aps[place]):.2f} above {names[place]}, with too few events for an error"
-            )
+        if difference.error is None:
+            parts.append(f"{difference.format()} above {names[place]}, with too few events for an error")
         elif difference.is_significant:
             parts.append(f"{difference.format()} above {names[place]}")
         else:

@@ -133,3 +133,30 @@ def test_a_row_of_ranks_is_one_run_whatever_negatives_it_was_evaluated_against()
     assert both.title == one.title
     assert [list(column.cells) for column in both.columns] == [list(column.cells) for column in one.columns]
     assert "50.0 ± 2.0" in both.columns[2].cells
+
+
+@pytest.mark.parametrize(
+    ("options", "label"),
+    [
+        ((), ""),
+        (("--protocol", "benchmark"), "; protocol benchmark"),
+        (("--seed", "0"), "; drawn with seed 0"),
+        (("--set", "window=0.5"), "; window=0.5"),
+        (
+            ("--negatives", "historical", "--split", "val", "--activity"),
+            "; with the activity rate of the source",
+        ),
+    ],
+    ids=str,
+)
+def test_every_table_says_what_was_changed(options, label, tmp_path, monkeypatch, capsys):
+    """For all options of `evaluate` that change the usual evaluation: a label in every table, none without them."""
+    data = generate_stream()
+    dm.save(data, data_dir=tmp_path)
+    words = ("evaluate", data.name, "--model", "edgebank", "--data-dir", str(tmp_path))
+    ranks = () if "--activity" in options else ("--metrics", "ap,mrr")
+    code, out, err = invoke(monkeypatch, capsys, *words, *options, *ranks, "--json")
+    assert code == 0, err
+    titles = [str(table.title) for table in make_result_tables(json.loads(out)["results"])]
+    assert len(titles) == (4 if ranks else 2)
+    assert all(f"events are visible{label})" in title for title in titles)

@@ -244,17 +244,23 @@ def evaluate_untrained(
         for seed in draws:
             with progress.stage(" ".join(choice)) as stage:
                 options: dict[str, Any] = {"folder": stored_negatives, "activity": activity}
-                rows.append(
-                    baselines.evaluate(model, settings, choice, seed, **options, advance=stage.advance)
-                )
+                row = baselines.evaluate(model, settings, choice, seed, **options, advance=stage.advance)
+                rows.append(row | _describe_draw(seed))
     if ranking is not None:
         ranking = ranking.with_board(dataset)
         for choice in {choice[1:]: choice for choice in choices}.values():
             for seed in draws if ranking.is_sampled else (None,):
                 with progress.stage(" ".join(("ranks", *choice[1:]))) as stage:
                     drawn = replace(ranking, seed=seed)
-                    rows.append(baselines.rank(model, settings, choice, drawn, stage.advance))
-    return _require_rows([row | split_rule.stamp for row in rows])
+                    row = baselines.rank(model, settings, choice, drawn, stage.advance)
+                    rows.append(row | _describe_draw(seed))
+    given = split_rule.stamp | ({"settings": settings} if settings else {})
+    return _require_rows([row | given for row in rows])
+
+
+def _describe_draw(seed: int | None) -> Row:
+    """Return the field of a row whose negatives or candidates are not the published draw."""
+    return {} if seed is None else {"drawn_with_seed": seed}
 
 
 def require_untrained(model: str, data: str) -> None:

@@ -42,6 +42,7 @@ from dygmamba.tasks.metric_names import (
     get_metric_scale,
     get_metric_title,
     get_metric_unit,
+    list_changes,
 )
 from dygmamba.tasks.statistics import SIGNIFICANT_ERRORS
 
@@ -62,10 +63,16 @@ def describe_conditions(records: Iterable[ResultRecord], command: str = "") -> s
         "visibility": _format_values(row["visible"] for row in rows if "visible" in row),
         "batch size": _format_values(row["batch"] for row in rows if "batch" in row),
         "": _format_values(record.device for record in records if record.device),
+        "evaluation:": "; ".join(list_changes(_select_unlabelled_rows(records))),
         f"{name_label(records)}:": describe_trainings(records),
     }
     text = "; ".join(f"{name} {value}".strip() for name, value in parts.items() if value)
     return f"{text}; {command}" if command else text
+
+
+def _select_unlabelled_rows(records: Iterable[ResultRecord]) -> Iterable[dict[str, Any]]:
+    """Return the rows of records whose changed settings do not name the split or the protocol already."""
+    return (row for record in records if "protocol" not in record.changed for row in record.rows)
 
 
 def build_link_tables(

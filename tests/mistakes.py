@@ -558,6 +558,7 @@ CALLS = [
     wrong("size-not-positive", dm.batches, DATA, 0),
     wrong("unknown-negatives", dm.batches, DATA, split="test", negatives="hard"),
     wrong("option-of-evaluation", dm.batches, DATA, negatives="historical"),
+    wrong("unknown-protocol", dm.batches, DATA, protocol="none"),
     wrong("invalid-dataset-name", dm.generate, name="../x", events=10),
     wrong("unknown-setting", dm.generate, node=3),
     wrong("model-name-taken", dm.register, "tgn", NoSettings, print),

@@ -5,6 +5,7 @@ import torch
 from torch.nn.functional import binary_cross_entropy_with_logits
 
 import dygmamba as dm
+from dygmamba.data.events.splits import chronological_split
 from dygmamba.models.base import DatasetFacts
 
 DATA = dm.generate(nodes=40, events=600, communities=4)
@@ -71,3 +72,20 @@ def test_batches_have_the_queries_of_an_evaluation():
     ]
     assert torch.equal(found[0].src[:20], found[1].src[:20])
     assert not torch.equal(found[0].dst[20:], found[1].dst[20:])
+
+
+@pytest.mark.parametrize(
+    ("protocol", "setting"),
+    [("time", "transductive"), ("benchmark", "transductive"), ("benchmark", "inductive")],
+)
+def test_batches_have_the_queries_of_a_protocol(protocol, setting):
+    """The pairs are those of `list_queries`, and only the benchmark protocol holds nodes out of training."""
+    options = {"split": "test", "setting": setting, "protocol": protocol}
+    listed = dm.list_queries(DATA, **options).to_pydict()
+    steps = list(dm.batches(DATA, 1000, device="cpu", **options))
+    assert [len(step.label) for step in steps] == [len(listed["src"])]
+    for side in ("src", "dst"):
+        nodes = getattr(steps[0].view.pairs, side)
+        assert DATA.ids.to_user(nodes.numpy()).to_pylist() == listed[side]
+    events = {len(step.events) for step in dm.batches(DATA, 1000, device="cpu", protocol=protocol)}
+    assert (max(events) == len(chronological_split(DATA.store).train)) == (protocol == "benchmark")

@@ -59,3 +59,31 @@ def test_scores_come_as_lists_arrays_tensors_and_tables(data):
             dm.evaluate_scores(wrong, data, split="val")
     with raises("unknown-column"):
         dm.evaluate_scores(queries, data)
+
+
+@pytest.mark.parametrize("candidates", [7, "all"])
+def test_scores_of_candidates_give_the_ranks_of_the_rule(data, candidates):
+    """EdgeBank's scores of pairs and candidates have its MRR and Hits@10; without candidates there are no ranks."""
+    queries = dm.list_queries(data, candidates=candidates)
+    first: dict[tuple[int, int], object] = {}
+    for event in data.to_arrow().to_pylist():
+        first.setdefault((event["src"], event["dst"]), event["time"])
+    scores = [
+        float(first.get((row["src"], row["dst"]), row["time"]) < row["time"]) for row in queries.to_pylist()
+    ]
+    is_candidate = np.array(queries["candidate"])
+    plain = dm.list_queries(data)
+    assert queries.filter(~is_candidate).drop_columns("candidate") == plain
+    own, *rules = dm.evaluate_scores(scores, data, candidates=candidates).to_pylist()
+    edgebank = next(row for row in rules if row["model"] == "edgebank")
+    ranks = dm.evaluate(
+        data, "edgebank", metrics="mrr,hits@10", candidates=candidates, setting="transductive"
+    ).to_pylist()[0]
+    for name in ("mrr", "hits@10", "mrr_se", "hits@10_se", "candidates", "by_type"):
+        assert own[name] == edgebank[name]
+    assert (own["mrr"], own["hits@10"], own["ranked"]) == (ranks["mrr"], ranks["hits@10"], ranks["n"])
+    assert "mrr" not in dm.evaluate_scores(scores[: plain.num_rows], data).column_names
+    with raises("scores-do-not-fit"):
+        dm.evaluate_scores(scores[: plain.num_rows], data, candidates=candidates)
+    with raises("unknown-candidates"):
+        dm.list_queries(data, candidates="some")

@@ -30,9 +30,11 @@ from dygmamba.data.storage.dataset import save_dataset
 from dygmamba.engine.checkpoint import read_newest
 from dygmamba.engine.run_directory import RunDirectory
 from dygmamba.report.run_report import render_report
+from dygmamba.runs.evaluation import Queries, Scored
 from dygmamba.runs.link_training import start_link_run
-from dygmamba.runs.selection import Difference, compare_blend, compare_scores, describe_choice, load_selection
+from dygmamba.runs.selection import compare_blend, describe_choice, load_selection
 from dygmamba.tasks.link import build_link_set
+from dygmamba.tasks.statistics import Difference
 from letters import COLUMNS, make_letters
 from observers import StepCounter
 from raising import raises
@@ -292,13 +294,15 @@ def validation():
 def test_a_blend_is_chosen_if_it_is_better_by_more_than_chance(validation):
     """Independent errors average out; with itself, or with noise, a score gains nothing."""
     evaluation_set, first, second = validation
-    assert compare_blend([first, second], evaluation_set).is_significant
-    assert compare_blend([first, first], evaluation_set) == Difference(0.0, 0.0)
-    noise = torch.from_numpy(np.random.default_rng(5).normal(0, 1, len(first)))
-    assert not compare_blend([first, noise], evaluation_set).is_significant
-    assert compare_scores(first, noise, evaluation_set).is_significant
-    difference = compare_scores(first, second, evaluation_set)
-    assert difference.mean == pytest.approx(-compare_scores(second, first, evaluation_set).mean)
+    first, second, noise = (
+        Scored(Queries(evaluation_set), score)
+        for score in (first, second, torch.from_numpy(np.random.default_rng(5).normal(0, 1, len(first))))
+    )
+    assert compare_blend([first, second]).is_significant
+    assert compare_blend([first, first]) == Difference(0.0, 0.0)
+    assert not compare_blend([first, noise]).is_significant
+    assert first.difference(noise).is_significant
+    assert first.difference(second).value == pytest.approx(-second.difference(first).value)
     assert "within chance" in describe_choice(["a", "b"], [0.8, 0.7], [None, Difference(0.01, 0.02)], 0)
     assert "1.00 ± 0.40 above b" in describe_choice(
         ["a", "b"], [0.8, 0.7], [None, Difference(0.01, 0.002)], 0

@@ -12,7 +12,7 @@ from dygmamba.models.base import DatasetFacts
 from dygmamba.models.configs import EdgeBankConfig
 from dygmamba.models.heuristics import EdgeBank
 from dygmamba.models.lagging_heuristics import LaggingEdgeBank
-from dygmamba.runs.evaluation import HeuristicEvaluator
+from dygmamba.runs.baselines import Baselines
 from dygmamba.sampling.index import NeighborIndex, gather_view
 from dygmamba.sampling.view import PairBatch, PairView
 from strategies import event_streams
@@ -103,7 +103,7 @@ def test_reset_forgets():
 
 
 def evaluated(name, folder, strategy, seed=None, visible="batch"):
-    heuristics = HeuristicEvaluator.from_dataset(open_dataset(name, folder), VisibilityRule(visible))
+    heuristics = Baselines.from_dataset(open_dataset(name, folder), VisibilityRule(visible))
     return heuristics.evaluate("edgebank", {}, (strategy, "test", "transductive"), seed)
 
 

@@ -23,7 +23,7 @@ from dygmamba.models.heuristics import (
     SourceRecency,
 )
 from dygmamba.models.lagging_heuristics import LaggingPopularity, LaggingRecency
-from dygmamba.runs.evaluation import HeuristicEvaluator
+from dygmamba.runs.baselines import Baselines
 from dygmamba.sampling.index import NeighborIndex, gather_view
 from dygmamba.sampling.view import LabelledView, PairBatch, PairView
 from strategies import event_streams
@@ -150,7 +150,7 @@ def test_every_heuristic_of_the_registry_is_exact_under_strict_visibility():
 
 def test_exact_rules_on_uci(real_data):
     """Without training, the pair's and then the destination's last activity in any role ranks UCI at 96.63 AP."""
-    evaluator = HeuristicEvaluator.from_dataset(open_dataset("uci", real_data))
+    evaluator = Baselines.from_dataset(open_dataset("uci", real_data))
     key = ("random", "test", "transductive")
     found = {
         model: round(100 * evaluator.evaluate(model, {}, key)["ap"], 2)

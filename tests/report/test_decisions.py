@@ -11,7 +11,7 @@ from dygmamba.core.costs import parse_costs
 from dygmamba.report.charts import draw_chart
 from dygmamba.report.decisions import build_decisions_section, evaluate_threshold
 from dygmamba.runs.queries import Predictions
-from dygmamba.runs.test_predictions import StoredPredictions
+from dygmamba.runs.stored_predictions import StoredPredictions
 
 SCORE = np.array([0.95, 0.8, 0.6, 0.2, 0.7, 0.4, 0.3, 0.1])
 IS_REAL = np.array([1, 1, 1, 1, 0, 0, 0, 0], dtype=bool)

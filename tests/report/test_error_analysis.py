@@ -33,7 +33,7 @@ from dygmamba.report.error_analysis import (
 from dygmamba.report.run_report import build_data_sections, write_report
 from dygmamba.report.run_sections import REPORT_TASKS
 from dygmamba.runs.opening import open_run
-from dygmamba.runs.test_predictions import (
+from dygmamba.runs.stored_predictions import (
     StoredPredictions,
     load_predictions,
     recompute_predictions,
@@ -233,7 +233,7 @@ def test_predictions_are_stored_until_the_weights_change(data, predictions, tmp_
 
 def test_predictions_of_a_long_test_are_stored_evenly(data, monkeypatch):
     """At most MAX_EVENTS events are stored, from the first to the last, each with its random pair."""
-    monkeypatch.setattr("dygmamba.runs.test_predictions.MAX_EVENTS", 20)
+    monkeypatch.setattr("dygmamba.runs.stored_predictions.MAX_EVENTS", 20)
     evaluation_set = build_link_set(data.store, chronological_split(data.store), "test")
     found = StoredPredictions.from_scores(evaluation_set, torch.zeros(len(evaluation_set.event_index)))
     assert (found.events, len(found.label), found.total) == (20, 40, len(evaluation_set.events))

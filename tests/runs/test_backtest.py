@@ -11,7 +11,7 @@ import dygmamba as dm
 from commands import invoke
 from dygmamba.core.errors import FileError, Interrupted
 from dygmamba.engine.fit import Trainer
-from dygmamba.runs import backtest, backtest_periods
+from dygmamba.runs import backtest, backtest_periods, baselines
 from dygmamba.runs.backtest_periods import Period, TrainingSpan, list_periods, slice_dataset
 from raising import raises
 
@@ -23,7 +23,7 @@ def quick():
     """Rank few events of a period, and evaluate few rules."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(backtest_periods, "MAX_RANKED_EVENTS", 5)
-        patch.setattr(backtest, "HEURISTICS", ("pair-recency", "source-recency"))
+        patch.setattr(baselines, "BASELINES", ("pair-recency", "source-recency"))
         yield
 
 
@@ -125,7 +125,7 @@ def test_a_stopped_backtest_continues_with_the_same_figures(data, start, whole, 
     assert {row["period"] for row in done["rows"]} == {0}
     assert set(done["runs"]) == {"frozen 0", "warm 1"}
     with monkeypatch.context() as patch:
-        patch.setattr(backtest, "evaluate_period", stop_at("evaluate", 3, backtest.evaluate_period))
+        patch.setattr(backtest, "evaluate_queries", stop_at("evaluate", 3, backtest.evaluate_queries))
         with pytest.raises(KeyboardInterrupt):
             run()
     assert figures(run()) == figures(whole)

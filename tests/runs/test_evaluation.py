@@ -8,7 +8,7 @@ import torch
 import dygmamba as dm
 from dygmamba.data.events.splits import chronological_split
 from dygmamba.engine.stream import Stream
-from dygmamba.runs.evaluation import ActivityFactor, build_score_factor
+from dygmamba.runs.evaluation import ActivityFactor
 from dygmamba.tasks.link import build_link_set
 
 SETTINGS = {"epochs": 2, "trees": 8, "rounds": 4, "least": 5, "scales": 3, "neighbors": 4}
@@ -94,8 +94,7 @@ def test_the_test_period_chooses_nothing(data):
             split,
             torch.device("cpu"),
         )
-        factored = build_score_factor(True, stream)
-        assert isinstance(factored, ActivityFactor)
+        factored = ActivityFactor.from_stream(stream)
         evaluation_set = build_link_set(stream.store, split, "val", strategy="historical")
         factored(
             evaluation_set,

@@ -10,14 +10,16 @@ from commands import invoke
 from dygmamba.cli.tables import make_result_tables, make_score_table
 from dygmamba.engine.run_directory import RunDirectory
 from dygmamba.report.comparison import compare_runs
-from dygmamba.runs.final_evaluation import HEURISTICS, compare_with_heuristic
+from dygmamba.runs.baselines import BASELINES
+from dygmamba.runs.evaluation import Queries, Scored
+from dygmamba.runs.final_evaluation import compare_with_baseline
 from dygmamba.sampling.view import PairBatch
 from dygmamba.tasks.base import EvaluationSet
 from dygmamba.tasks.metric_names import QUERY_TYPE_LABELS
 from trained import generate_stream
 
 # with random negatives, which keep the source, its recency tells no pair apart
-TELLING = [rule for rule in HEURISTICS if rule != "source-recency"]
+TELLING = [rule for rule in BASELINES if rule != "source-recency"]
 
 
 def test_heuristics_are_evaluated_on_the_same_sets(trees_run):
@@ -84,6 +86,11 @@ def test_results_report_and_tables_have_the_query_types(trees_run, monkeypatch, 
     assert f"{100 * test['by_type']['new_pair']['mrr']:.2f}" in [cell.text for cell in tables[-1].rows[0]]
 
 
+def compare(own, other, evaluation_set):
+    """The verdict of two scores of the same pairs."""
+    return compare_with_baseline(*(Scored(Queries(evaluation_set), one) for one in (own, other)), "recency")
+
+
 def build_set(count):
     ends = torch.zeros(2 * count, dtype=torch.int64)
     label = (torch.arange(2 * count) < count).float()
@@ -98,18 +105,22 @@ def test_equal_scores_are_level_and_better_ones_are_above(seed):
     evaluation_set, rng = build_set(600), torch.Generator().manual_seed(seed)
     one, other = (torch.randn(1200, generator=rng) + evaluation_set.pairs.label for _ in range(2))
     knows = one + 2 * evaluation_set.pairs.label
-    assert compare_with_heuristic(one, one.clone(), evaluation_set, 0.0, "recency")["stands"] == "level"
-    assert compare_with_heuristic(one, other, evaluation_set, 0.001, "recency")["stands"] == "level"
-    assert "use `recency`" in compare_with_heuristic(one, other, evaluation_set, 0.001, "recency")["sentence"]
-    above = compare_with_heuristic(knows, one, evaluation_set, 0.1, "recency")
+    assert compare(one, one.clone(), evaluation_set)["stands"] == "level"
+    level = compare(one, other, evaluation_set)
+    assert level["stands"] == "level"
+    assert "use `recency`" in level["sentence"]
+    above = compare(knows, one, evaluation_set)
     assert (above["stands"], above["blocks"]) == ("above", 30)
-    assert above["sentence"].startswith("10.0 points above the best simple rule, recency")
-    assert compare_with_heuristic(one, knows, evaluation_set, -0.1, "recency")["stands"] == "below"
+    points = f"{100 * above['difference']:.1f} points"
+    assert above["sentence"].startswith(f"{points} above the best simple rule, recency")
+    below = compare(one, knows, evaluation_set)
+    assert (below["stands"], below["difference"]) == ("below", -above["difference"])
+    assert f"use `recency`, {points} above this run" in below["sentence"]
 
 
 def test_a_short_test_period_has_no_verdict():
     """Fewer than two blocks have no spread."""
-    found = compare_with_heuristic(torch.rand(60), torch.rand(60), build_set(30), 0.2, "recency")
+    found = compare(torch.rand(60), torch.rand(60), build_set(30))
     assert (found["stands"], found["spread"]) == ("unknown", None)
     assert "too few" in found["sentence"]
 
@@ -122,3 +133,30 @@ def test_a_row_of_ranks_is_one_run_whatever_negatives_it_was_evaluated_against()
     assert both.title == one.title
     assert [list(column.cells) for column in both.columns] == [list(column.cells) for column in one.columns]
     assert "50.0 ± 2.0" in both.columns[2].cells
+
+
+@pytest.mark.parametrize(
+    ("options", "label"),
+    [
+        ((), ""),
+        (("--protocol", "benchmark"), "; protocol benchmark"),
+        (("--seed", "0"), "; drawn with seed 0"),
+        (("--set", "window=0.5"), "; window=0.5"),
+        (
+            ("--negatives", "historical", "--split", "val", "--activity"),
+            "; with the activity rate of the source",
+        ),
+    ],
+    ids=str,
+)
+def test_every_table_says_what_was_changed(options, label, tmp_path, monkeypatch, capsys):
+    """For all options of `evaluate` that change the usual evaluation: a label in every table, none without them."""
+    data = generate_stream()
+    dm.save(data, data_dir=tmp_path)
+    words = ("evaluate", data.name, "--model", "edgebank", "--data-dir", str(tmp_path))
+    ranks = () if "--activity" in options else ("--metrics", "ap,mrr")
+    code, out, err = invoke(monkeypatch, capsys, *words, *options, *ranks, "--json")
+    assert code == 0, err
+    titles = [str(table.title) for table in make_result_tables(json.loads(out)["results"])]
+    assert len(titles) == (4 if ranks else 2)
+    assert all(f"events are visible{label})" in title for title in titles)

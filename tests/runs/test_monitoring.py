@@ -11,7 +11,9 @@ import dygmamba as dm
 from commands import invoke
 from dygmamba.api.monitoring import evaluate_events
 from dygmamba.api.validation import LOWER_LIMITS, UPPER_LIMITS
-from dygmamba.runs.monitoring import compute_figures
+from dygmamba.runs.evaluation import Queries, Scored
+from dygmamba.sampling.view import PairBatch
+from dygmamba.tasks.base import EvaluationSet
 from raising import raises
 
 DAY, START = 86_400, 1_704_067_200  # 2024-01-01, a Monday
@@ -62,9 +64,12 @@ def test_figures_are_those_of_scikit_learn():
     """AP, AUC and log loss of the same scores and labels."""
     score = torch.rand(400, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     label = (torch.rand(400, generator=torch.Generator().manual_seed(1)) < score).float()
-    figures = compute_figures(score, label)
-    assert figures["ap"] == pytest.approx(average_precision_score(label, score))
-    assert figures["auc"] == pytest.approx(roc_auc_score(label, score))
+    ends, number = torch.zeros(400, dtype=torch.int64), torch.arange(400)
+    pairs = PairBatch.from_pairs(ends, ends, number.double()).with_labels(label, number)
+    scored = Scored(Queries(EvaluationSet({}, number, (), pairs, number)), score, score)
+    figures = scored.row(("ap_pooled", "auc_pooled", "log_loss"))
+    assert figures["ap_pooled"] == pytest.approx(average_precision_score(label, score))
+    assert figures["auc_pooled"] == pytest.approx(roc_auc_score(label, score))
     assert figures["log_loss"] == pytest.approx(log_loss(label, score))
 
 

@@ -257,9 +257,9 @@ def test_the_rank_of_an_event_does_not_depend_on_the_others(run):
     )
     assert torch.equal(some, every[chosen])
     given = (opened.scorer, stream, evaluation_set, opened.rule, opened.seed)
-    row = Ranking(("mrr",), 5, max_events=7).evaluate(*given)
+    row = Ranking(("mrr",), 5, max_events=7).rank(*given)
     assert row["n"] == 7
-    assert row == Ranking(("mrr",), 5, max_events=7).evaluate(*given)
+    assert row == Ranking(("mrr",), 5, max_events=7).rank(*given)
 
 
 def test_the_probabilities_of_all_candidates_sum_to_one(run):

@@ -11,7 +11,9 @@ from dygmamba.api.datasets import Source, resolve_data
 from dygmamba.api.validation import check_choice
 from dygmamba.core.errors import ConfigError
 from dygmamba.data.events.event_store import EventBatch
+from dygmamba.data.events.split_spec import AUTO_PROTOCOL, check_protocol
 from dygmamba.data.storage.dataset import Dataset
+from dygmamba.data.storage.leaderboard import get_default_split
 from dygmamba.data.storage.library import open_dataset
 from dygmamba.engine.stream import Stream
 from dygmamba.runs.opening import build_link_stream, choose_device
@@ -43,6 +45,7 @@ def batches(
     device: str = "auto",
     negatives: str = "random",
     setting: str = "transductive",
+    protocol: str = AUTO_PROTOCOL,
 ) -> Iterator[Step]:
     """Iterate over the events of a split in batches, each with a negative; only strictly earlier events are visible.
 
@@ -58,6 +61,7 @@ def batches(
         device: "auto", "cpu" or "cuda".
         negatives: Negative sampler of validation and test: "random", "historical" or "inductive".
         setting: Events of validation and test: "transductive" (all) or "inductive" (those of new nodes).
+        protocol: Which nodes are new and what negatives are drawn from, as in `evaluate`; a stream has its own.
 
     >>> import dygmamba as dm
     >>> data = dm.generate(nodes=40, events=600, communities=4)
@@ -75,12 +79,18 @@ def batches(
         )
     if size < 1:
         raise ConfigError(f"`size` must be at least 1, got {size}", code="size-not-positive")
+    check_protocol(protocol)
     if isinstance(data, Stream):
+        if protocol != AUTO_PROTOCOL:
+            raise ConfigError(
+                "`protocol` needs a dataset, a stream is split already; leave it out",
+                code="protocol-of-a-stream",
+            )
         stream = data
     else:
         named = resolve_data(data)
         dataset = open_dataset(named) if isinstance(named, str) else named
-        stream = build_link_stream(dataset, choose_device(device))
+        stream = build_link_stream(dataset, choose_device(device), get_default_split(dataset, protocol))
     requests = (NeighborRequest((neighbors,)),) if isinstance(neighbors, int) else neighbors
     if split == "train":
         queries, build_view = _iterate_training(stream, size, seed), stream.training_view

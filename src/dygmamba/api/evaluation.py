@@ -1,7 +1,7 @@
 """Evaluation by the published protocol: of a trained run, or of a heuristic."""
 
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -29,19 +29,13 @@ from dygmamba.engine.evaluation import STRICT_RULE
 from dygmamba.engine.run_directory import RunDirectory
 from dygmamba.engine.visibility import VisibilityRule
 from dygmamba.models import find_model
+from dygmamba.runs.baselines import Baselines
 from dygmamba.runs.calibration import load_calibration, load_link_calibration
-from dygmamba.runs.evaluation import (
-    EvaluationKey,
-    HeuristicEvaluator,
-    Ranking,
-    build_score_factor,
-    evaluate_link_scorer,
-    evaluate_ranks,
-)
+from dygmamba.runs.evaluation import ActivityFactor, EvaluationKey, Ranking, evaluate_link_scorer
 from dygmamba.runs.node_training import evaluate_node_fit, open_node_run
 from dygmamba.runs.opening import as_directory, choose_device, describe_training, open_run, read_split
 from dygmamba.sampling.negatives import SAMPLERS
-from dygmamba.tasks.link import SETTINGS, SPLITS
+from dygmamba.tasks.link import SETTINGS, SPLITS, build_link_set, has_events
 
 Row = dict[str, Any]
 
@@ -190,11 +184,18 @@ def evaluate_run(
             run = open_run(folder, where, data_dir)
             about = {"dataset": run.dataset.name, "model": run.about["model"], "seed": run.seed}
             about |= describe_training(run.folder)
-            given = (run.scorer, run.stream, about, choices, request.apply_visibility(run.rule))
-            factor = build_score_factor(request.activity or run.activity, run.stream)
-            calibration = load_link_calibration(run.folder, run.stream)
-            rows = evaluate_link_scorer(*given, calibration, factor) if pairwise else []
-            rows += [] if ranking is None else evaluate_ranks(*given, ranking.with_board(run.dataset))
+            given, visibility = (run.scorer, run.stream), request.apply_visibility(run.rule)
+            rows = []
+            if pairwise:
+                calibration = load_link_calibration(run.folder, run.stream)
+                factor = ActivityFactor.from_stream(run.stream) if request.activity or run.activity else None
+                rows = evaluate_link_scorer(*given, about, choices, visibility, calibration, factor)
+            if ranking is not None:
+                ranking, store = ranking.with_board(run.dataset), run.stream.store
+                for where in dict.fromkeys(choice[1:] for choice in choices):
+                    if has_events(store, run.stream.split, *where):
+                        pairs = build_link_set(store, run.stream.split, *where)
+                        rows.append(about | ranking.rank(*given, pairs, visibility, run.seed))
             return _require_rows(rows)
     _check_node_request(path, request, ranking)
     fit = open_node_run(path, choose_device(device), data_dir)
@@ -234,28 +235,32 @@ def evaluate_untrained(
     require_untrained(model, data if isinstance(data, str) else data.name)
     dataset = _open_dataset(data, data_dir)
     choices, (pairwise, ranking) = request.list_choices("random"), request.parse_metrics()
-    rule = request.apply_visibility(STRICT_RULE)
-    split = get_default_split(dataset, protocol)
-    evaluator = HeuristicEvaluator.from_dataset(dataset, rule, stored_negatives, request.activity, split)
-    choices = [choice for choice in choices if evaluator.has_events(choice)]
-    draws = (None,) if seeds is None else tuple(seeds)
-    ranking = None if ranking is None else ranking.with_board(dataset)
-
-    def evaluate_pairs() -> Iterator[Row]:
-        for choice in choices if pairwise else ():
-            for seed in draws:
-                with progress.stage(" ".join(choice)) as stage:
-                    yield evaluator.evaluate(model, settings, choice, seed, stage.advance) | split.stamp
-
-    def evaluate_rankings(ranking: Ranking) -> Iterator[Row]:
+    split_rule = get_default_split(dataset, protocol)
+    baselines = Baselines.from_dataset(dataset, request.apply_visibility(STRICT_RULE), split_rule)
+    activity = ActivityFactor.from_stream(baselines.stream) if request.activity else None
+    choices = [choice for choice in choices if baselines.has_events(choice)]
+    draws, rows = (None,) if seeds is None else tuple(seeds), []
+    for choice in choices if pairwise else ():
+        for seed in draws:
+            with progress.stage(" ".join(choice)) as stage:
+                options: dict[str, Any] = {"folder": stored_negatives, "activity": activity}
+                row = baselines.evaluate(model, settings, choice, seed, **options, advance=stage.advance)
+                rows.append(row | _describe_draw(seed))
+    if ranking is not None:
+        ranking = ranking.with_board(dataset)
         for choice in {choice[1:]: choice for choice in choices}.values():
             for seed in draws if ranking.is_sampled else (None,):
                 with progress.stage(" ".join(("ranks", *choice[1:]))) as stage:
                     drawn = replace(ranking, seed=seed)
-                    row = evaluator.evaluate_ranks(model, settings, choice, drawn, stage.advance)
-                    yield row | split.stamp
+                    row = baselines.rank(model, settings, choice, drawn, stage.advance)
+                    rows.append(row | _describe_draw(seed))
+    given = split_rule.stamp | ({"settings": settings} if settings else {})
+    return _require_rows([row | given for row in rows])
 
-    return _require_rows([*evaluate_pairs(), *(() if ranking is None else evaluate_rankings(ranking))])
+
+def _describe_draw(seed: int | None) -> Row:
+    """Return the field of a row whose negatives or candidates are not the published draw."""
+    return {} if seed is None else {"drawn_with_seed": seed}
 
 
 def require_untrained(model: str, data: str) -> None:

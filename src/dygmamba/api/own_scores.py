@@ -1,5 +1,6 @@
 """Evaluate scores of any program by the published protocol: list the queries of a split, then hand in their scores."""
 
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +12,7 @@ from torch import Tensor
 from dygmamba.api.argument_types import check_arguments
 from dygmamba.api.datasets import Source, resolve_data
 from dygmamba.api.evaluation import rows_to_table
-from dygmamba.api.validation import check_choice
+from dygmamba.api.validation import check_choice, parse_candidates
 from dygmamba.core.choices import NEGATIVES, SETTINGS, SPLITS
 from dygmamba.core.errors import ConfigError
 from dygmamba.data.events.split_spec import AUTO_PROTOCOL
@@ -19,10 +20,11 @@ from dygmamba.data.storage.conversion import make_time_column
 from dygmamba.data.storage.dataset import Dataset
 from dygmamba.data.storage.leaderboard import get_default_split
 from dygmamba.data.storage.library import open_dataset
-from dygmamba.runs.evaluation import HeuristicEvaluator, compute_link_metrics
-from dygmamba.runs.final_evaluation import score_heuristics
-from dygmamba.tasks.base import EvaluationSet
+from dygmamba.engine.stream import Stream
+from dygmamba.runs.baselines import Baselines
+from dygmamba.runs.evaluation import PAIR_METRICS, RANK_COLUMNS, RANK_METRICS, Queries, Ranking, Scored
 from dygmamba.tasks.link import build_link_set
+from dygmamba.tasks.metrics import count_ranked_above
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -41,29 +43,41 @@ def list_queries(
     split: str = "test",
     setting: str = "transductive",
     negatives: str = "random",
+    candidates: int | str | None = None,
     protocol: str = AUTO_PROTOCOL,
     data_dir: Path | str | None = None,
 ) -> pa.Table:
     """List the queries that evaluate a split: its events, then as many negatives; columns src, dst, time, event, label.
 
     Score them with any program that sees strictly earlier events only, and give the scores to `evaluate_scores`.
-    `event` is the row of the event in the dataset that a query is made of. The arguments are those of `evaluate`.
+    `event` is the row of the event in the dataset that a query is made of. The arguments are those of `evaluate`. With
+    `candidates` the destinations that each event is ranked among follow, and a column `candidate` says which they are.
 
     >>> import dygmamba as dm
     >>> dm.list_queries(dm.generate(nodes=40, events=600, communities=4)).column_names
     ['src', 'dst', 'time', 'event', 'label']
     """
-    dataset, _, queries = _build_queries(data, split, setting, negatives, protocol, data_dir)
-    pairs, event = queries.pairs, queries.events[queries.event_index].numpy()
-    return pa.table(
+    dataset, _, queries = _build_queries(data, split, setting, negatives, candidates, protocol, data_dir)
+    pairs, events, store = queries.pairs.pairs, queries.pairs.events, dataset.store
+    event, dst = events[queries.pairs.event_index], pairs.dst
+    src, label = pairs.src, pairs.label
+    if queries.candidates is not None:
+        node, mask = queries.candidates.for_events(events)
+        own = events.repeat_interleave(mask.sum(dim=1))
+        event, dst = torch.cat([event, own]), torch.cat([dst, node[mask]])
+        src, label = torch.cat([src, store.src[own]]), torch.cat([label, torch.zeros(len(own))])
+    table = pa.table(
         {
-            "src": dataset.ids.to_user(pairs.src.numpy()),
-            "dst": dataset.ids.to_user(pairs.dst.numpy()),
-            "time": make_time_column(dataset).take(pa.array(event)),
-            "event": pa.array(event),
-            "label": pa.array(pairs.label.numpy().astype(np.int8)),
+            "src": dataset.ids.to_user(src.numpy()),
+            "dst": dataset.ids.to_user(dst.numpy()),
+            "time": make_time_column(dataset).take(pa.array(event.numpy())),
+            "event": pa.array(event.numpy()),
+            "label": pa.array(label.numpy().astype(np.int8)),
         }
     )
+    if queries.candidates is None:
+        return table
+    return table.append_column("candidate", pa.array(np.arange(len(event)) >= len(pairs)))
 
 
 @check_arguments
@@ -74,6 +88,7 @@ def evaluate_scores(
     split: str = "test",
     setting: str = "transductive",
     negatives: str = "random",
+    candidates: int | str | None = None,
     protocol: str = AUTO_PROTOCOL,
     data_dir: Path | str | None = None,
 ) -> pa.Table:
@@ -85,6 +100,7 @@ def evaluate_scores(
         split: "val" or "test".
         setting: "transductive" (all nodes) or "inductive" (new nodes).
         negatives: "random", "historical" or "inductive".
+        candidates: That of `list_queries`, if it was given: adds MRR and Hits@10.
         protocol: As in `evaluate`.
         data_dir: Where datasets are.
 
@@ -94,21 +110,29 @@ def evaluate_scores(
     >>> table["model"][0].as_py(), table["ap"][0].as_py()
     ('own scores', 1.0)
     """
-    dataset, evaluator, queries = _build_queries(data, split, setting, negatives, protocol, data_dir)
-    own = _parse_scores(scores, len(queries.pairs))
-    rules = score_heuristics(evaluator, queries)
-    shared = {"dataset": dataset.name, **queries.about, **evaluator.rule.about}
+    dataset, baselines, queries = _build_queries(
+        data, split, setting, negatives, candidates, protocol, data_dir
+    )
+    own = _evaluate(scores, queries, baselines.stream)
+    shared = {"dataset": dataset.name, **queries.pairs.about, **baselines.visibility.about}
     shared |= get_default_split(dataset, protocol).stamp
+    metrics = PAIR_METRICS if candidates is None else (*PAIR_METRICS, *RANK_COLUMNS)
     rows = [
-        {**shared, "model": model, **compute_link_metrics(evaluator.stream, queries, score)}
-        for model, score in {OWN_NAME: own, **rules}.items()
+        {**shared, "model": model, **scored.row(metrics)}
+        for model, scored in {OWN_NAME: own, **baselines.score(queries)}.items()
     ]
     return rows_to_table([rows[0], *sorted(rows[1:], key=lambda row: row["ap"], reverse=True)])
 
 
 def _build_queries(
-    data: Any, split: str, setting: str, negatives: str, protocol: str, data_dir: Path | str | None
-) -> tuple[Dataset, HeuristicEvaluator, EvaluationSet]:
+    data: Any,
+    split: str,
+    setting: str,
+    negatives: str,
+    candidates: int | str | None,
+    protocol: str,
+    data_dir: Path | str | None,
+) -> tuple[Dataset, Baselines, Queries]:
     for name, value, known in (
         ("split", split, SPLITS),
         ("setting", setting, SETTINGS),
@@ -118,9 +142,29 @@ def _build_queries(
     given = resolve_data(data)
     folder = None if data_dir is None else Path(data_dir)
     dataset = open_dataset(given, folder) if isinstance(given, str) else given
-    evaluator = HeuristicEvaluator.from_dataset(dataset, split=get_default_split(dataset, protocol))
-    stream = evaluator.stream
-    return dataset, evaluator, build_link_set(stream.store, stream.split, split, setting, negatives)
+    baselines = Baselines.from_dataset(dataset, split_rule=get_default_split(dataset, protocol))
+    stream = baselines.stream
+    queries = Queries(build_link_set(stream.store, stream.split, split, setting, negatives))
+    if candidates is not None:
+        ranking = Ranking(RANK_METRICS, parse_candidates(candidates)).with_board(dataset)
+        queries = ranking.add_candidates(queries, stream)
+    return dataset, baselines, queries
+
+
+def _evaluate(scores: Any, queries: Queries, stream: Stream) -> Scored:
+    """Return the given scores of the pairs, and the ranks that those of the candidates give."""
+    count, events, rank = len(queries.pairs.pairs), queries.pairs.events, None
+    if queries.candidates is None:
+        score = _parse_scores(scores, count)
+    else:
+        node, mask = queries.candidates.for_events(events)
+        every = _parse_scores(scores, count + int(mask.sum()))
+        score, true = every[:count], every[: len(events), None]
+        others = torch.full(node.shape, -inf, dtype=torch.float64).masked_scatter(mask, every[count:])
+        # a list of candidates may contain the true destination, which then ties
+        others = torch.where(mask & (node == stream.store.dst[events, None]), true, others)
+        rank = 1 + count_ranked_above(true[:, 0], others)
+    return Scored(queries, score, rank=rank, stream=stream)
 
 
 def _parse_scores(scores: Any, count: int) -> Tensor:

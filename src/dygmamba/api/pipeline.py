@@ -50,7 +50,7 @@ from dygmamba.runs.opening import (
 )
 from dygmamba.runs.provenance import PRESET_KEYS, StartOptions, extend_run, find_restarted_run
 from dygmamba.runs.selection import describe_selection, get_runs_folder
-from dygmamba.runs.test_predictions import make_prediction_saver
+from dygmamba.runs.stored_predictions import make_prediction_saver
 from dygmamba.runs.trusted_code import require_known_models
 from dygmamba.runs.warm_start import WarmStart, open_warm_start
 from dygmamba.tasks.link import SETTINGS, SPLITS

@@ -33,7 +33,7 @@ from dygmamba.report.run_report import build_data_sections, write_report
 from dygmamba.runs.calibration import load_calibration, load_saved_calibration
 from dygmamba.runs.opening import OpenRun, open_run, open_run_dataset, read_split
 from dygmamba.runs.run_list import find_comparable_runs
-from dygmamba.runs.test_predictions import load_predictions, recompute_predictions, save_predictions
+from dygmamba.runs.stored_predictions import load_predictions, recompute_predictions, save_predictions
 from dygmamba.sampling.view import PairBatch
 from dygmamba.tasks.node import split_for_nodes
 

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from dygmamba.api.candidates import Candidate, estimate_seconds, find_refused, list_candidates
 from dygmamba.api.pipeline import (
@@ -51,6 +50,7 @@ from dygmamba.runs.blending import (
     open_part,
     score_validation,
 )
+from dygmamba.runs.evaluation import Queries, Scored
 from dygmamba.runs.link_training import resume_link_run
 from dygmamba.runs.opening import OpenRun, open_link_dataset, read_split
 from dygmamba.runs.selection import (
@@ -61,8 +61,6 @@ from dygmamba.runs.selection import (
     CandidateRecord,
     SelectionRecord,
     compare_blend,
-    compare_scores,
-    compute_spread,
     describe_blend_choice,
     describe_choice,
     get_runs_folder,
@@ -70,7 +68,6 @@ from dygmamba.runs.selection import (
 )
 from dygmamba.tasks.base import EvaluationSet
 from dygmamba.tasks.link import build_validation_set
-from dygmamba.tasks.metrics import link_metrics
 
 MIN_SHARE = 0.4  # of its expected training; a candidate that is trained for less rarely wins
 EVALUATION_SHARE, MAX_RESERVE = 0.3, 0.5  # time of the final evaluation: of a training, at most of the budget
@@ -173,7 +170,7 @@ class Selector:
         self.best: tuple[float, Trainer] | None = None  # the only trained run that is kept open
         # the same pairs for all candidates, though the task of trees that rank has further ones
         self.validation: EvaluationSet | None = None
-        self.scores: dict[int, Tensor] = {}  # validation logits by number of the candidate
+        self.scores: dict[int, Scored] = {}  # of the validation, by number of the candidate
         self.postponed: list[int] = []  # candidates that were expected to take too long
         self.errors: list[DygError] = []
 
@@ -319,15 +316,14 @@ class Selector:
         with _measure_peak(self.plan.device) as peak:
             train_without_evaluation(fit, self.progress, self.plan.log, limit)
             validation = self._build_validation(fit)
-            score = fit.score(validation)
-        ap = link_metrics(score, validation.pairs.label, validation.pairs.group).ap
+            scored = Scored(Queries(validation), fit.score(validation).double())
         state, seconds = fit.state, before + self.deadline.clock() - start
         if expected and expected > 2 * START_SECONDS and not before and self.plan.device.type == "cpu":
             ratio = (seconds - START_SECONDS) / (expected - START_SECONDS)
             self.slowness = min(max(self.slowness * ratio, SLOWNESS_RANGE[0]), SLOWNESS_RANGE[1])
         is_cut = fit.config.epochs < epochs
         ended = "time" if is_cut else "validation" if state.stale >= fit.config.patience else "epochs"
-        self.scores[number] = score.double()
+        self.scores[number] = scored
         self._update(
             number,
             state=TRAINED,
@@ -336,11 +332,11 @@ class Selector:
             epochs=state.epoch,
             best_epoch=state.best_epoch + 1,
             ended=ended,
-            val_ap=ap,
-            val_ap_error=compute_spread(self.scores[number], validation),
+            val_ap=scored.link["ap"],
+            val_ap_error=scored.row(("ap_se",))["ap_se"],
         )
-        if self.best is None or ap > self.best[0]:
-            self.best = (ap, fit)
+        if self.best is None or scored.link["ap"] > self.best[0]:
+            self.best = (scored.link["ap"], fit)
 
     def _build_validation(self, fit: Trainer) -> EvaluationSet:
         if self.validation is None:
@@ -368,7 +364,7 @@ class Selector:
         best, names = aps.index(max(aps)), [_format_name(row) for row in rows]
         fit = self._open_best()
         if len(rows) == 1:
-            reason = describe_choice(names, aps, [None], best)
+            reason = describe_choice(names, aps, [], best)
             self.record = replace(self.record, chosen=rows[best].model, run=rows[best].run, reason=reason)
         else:
             validation = self._build_validation(fit)
@@ -376,10 +372,13 @@ class Selector:
                 # those of candidates that were trained before an interruption are missing
                 self.scores[number]
                 if number in self.scores
-                else score_validation(self._open_part(path, fit), validation, self.progress)
+                else Scored(
+                    Queries(validation),
+                    score_validation(self._open_part(path, fit), validation, self.progress),
+                )
                 for number, path in zip(numbers, paths, strict=True)
             ]
-            differences = [compare_scores(scores[best], score, validation) for score in scores]
+            differences = [scores[best].difference(score) for score in scores]
             reason = describe_choice(names, aps, differences, best)
             self.record = replace(self.record, chosen=rows[best].model, run=rows[best].run, reason=reason)
             first = sorted(range(len(rows)), key=lambda place: -aps[place])[:MAX_RUNS]
@@ -393,31 +392,28 @@ class Selector:
     def _open_part(self, path: Path, fit: Trainer) -> OpenRun:
         return open_part(RunDirectory(path), self.dataset, fit.stream)
 
-    def _blend(self, paths: list[Path], scores: list[Tensor], fit: Trainer) -> Trainer | None:
+    def _blend(self, paths: list[Path], scores: list[Scored], fit: Trainer) -> Trainer | None:
         """Return the blend of these runs if it is better than the best of them by more than chance."""
         evaluation_set = self._build_validation(fit)
         try:
             check_blendable([RunDirectory(path) for path in paths], is_evaluated=False)
-            difference = compare_blend(scores, evaluation_set)
+            difference = compare_blend(scores)
             refusal = "the validation period has too few events to judge it"
         except ConfigError as error:
             difference, refusal = None, str(error)
         if difference is None or not difference.is_significant:
             if difference is not None:
-                refusal = f"its difference to the best run alone, {difference}, is within chance"
+                refusal = f"its difference to the best run alone, {difference.format()}, is within chance"
             return self._refuse_blend(refusal)
-        weights, metrics = find_best_weights(scores, evaluation_set)
+        weights, metrics = find_best_weights([one.score for one in scores], evaluation_set)
         if sum(weight > 0 for weight in weights) == 1:
             return self._refuse_blend("its best weights leave one run")
         parts = [self._open_part(path, fit) for path in paths]
         blend = create_blend(parts, weights, metrics, self.plan.out)
         path = blend.run.path.relative_to(self.plan.out).as_posix()
         formula = blend.run.config()["chosen"]["weights"].partition(":")[0]
-        score = blend.score(evaluation_set).double()
-        ap, error = (
-            link_metrics(score, evaluation_set.pairs.label, evaluation_set.pairs.group).ap,
-            compute_spread(score, evaluation_set),
-        )
+        found = Scored(Queries(evaluation_set), blend.score(evaluation_set).double()).row(("ap", "ap_se"))
+        ap, error = found["ap"], found["ap_se"]
         row = CandidateRecord(BLEND, state=TRAINED, run=path, val_ap=ap, val_ap_error=error)
         reason = describe_blend_choice(formula, ap, difference)
         self.record = replace(self.record.add(row), chosen=BLEND, run=path, reason=reason)

@@ -129,10 +129,11 @@ def parse_metrics(
             "`candidates='board'` uses the leaderboard's own list; leave out `filtered`",
             code="filtered-board",
         )
-    return len(ranks) < len(set(names)), ranks, _parse_candidates(candidates)
+    return len(ranks) < len(set(names)), ranks, parse_candidates(candidates)
 
 
-def _parse_candidates(candidates: int | str | None) -> int | str | None:
+def parse_candidates(candidates: int | str | None) -> int | str | None:
+    """Return how many destinations to rank among, "board" for those of the leaderboard, or None for all."""
     if candidates is None:
         return DEFAULT_CANDIDATES
     if candidates == BOARD_CANDIDATES:

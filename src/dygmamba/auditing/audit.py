@@ -25,11 +25,10 @@ from dygmamba.auditing.stream_statistics import (
     RowOrder,
     RuleResult,
     describe_period,
-    evaluate_rules,
+    evaluate_baselines,
     measure_batch_bias,
     measure_padding_leak,
     measure_row_order,
-    score_rules,
 )
 from dygmamba.core.choices import PUBLISHED_NEGATIVES
 from dygmamba.core.errors import ConfigError, EventError
@@ -37,6 +36,8 @@ from dygmamba.core.files.writing import make_folder, write_text
 from dygmamba.core.progress import SILENT, Progress
 from dygmamba.engine.stream import Stream
 from dygmamba.report.published import METRICS, list_published_values
+from dygmamba.runs.baselines import Baselines
+from dygmamba.runs.evaluation import Queries
 from dygmamba.tasks.base import EvaluationSet
 from dygmamba.tasks.link import SETTINGS, SPLITS, build_link_set, has_events
 from dygmamba.tasks.metric_names import SETTING_LABELS
@@ -149,14 +150,14 @@ def audit_stream(
         ceilings = [
             compute_ceiling(events_by_time, evaluation_set) for evaluation_set in evaluation_sets.values()
         ]
-    rules, biases = [], []
+    baselines, rules, biases = Baselines(dataset, stream), [], []
     for evaluation_set in test_sets:
         with progress.stage("scoring simple rules"):
-            scores = score_rules(stream, evaluation_set, dataset)
-        rules += evaluate_rules(evaluation_set, scores)
+            scored = baselines.score(Queries(evaluation_set))
+        rules += evaluate_baselines(scored)
         biases = biases or measure_batch_bias(
             evaluation_set,
-            {name: scores[name] for name in (BIAS_RULE,) if name in scores}
+            {name: scored[name].score for name in (BIAS_RULE,) if name in scored}
             | {"chance": _random_scores(evaluation_set)},
         )
     checks: list[CheckResult] = []

@@ -17,8 +17,7 @@ from dygmamba.config import find_preset
 from dygmamba.data.events.event_store import EventStore
 from dygmamba.data.events.splits import Split
 from dygmamba.engine.stream import Stream
-from dygmamba.runs.evaluation import HeuristicEvaluator
-from dygmamba.runs.final_evaluation import score_heuristics
+from dygmamba.runs.evaluation import Scored
 from dygmamba.tasks.base import EvaluationSet
 from dygmamba.tasks.metrics import PUBLISHED_BATCH, link_metrics, roc_auc
 
@@ -192,16 +191,6 @@ class RuleResult:
     drawn_from: str
 
 
-def score_rules(stream: Stream, evaluation_set: EvaluationSet, dataset: str) -> dict[str, Float[Tensor, "p"]]:
-    """Score every pair by every rule that a trained run is compared with; rules use strictly earlier events only."""
-    return score_heuristics(HeuristicEvaluator(dataset, stream), evaluation_set)
-
-
-def evaluate_rules(evaluation_set: EvaluationSet, scores: dict[str, Float[Tensor, "p"]]) -> list[RuleResult]:
-    """Compute the metrics of the rules' scores."""
-    results = []
-    for rule, score in scores.items():
-        metrics = link_metrics(score, evaluation_set.pairs.label, evaluation_set.pairs.group)
-        values = {name: getattr(metrics, name) for name in METRICS}
-        results.append(RuleResult(rule, **evaluation_set.about, **values))
-    return results
+def evaluate_baselines(scored: dict[str, Scored]) -> list[RuleResult]:
+    """Return the metrics of the baselines of one evaluation set."""
+    return [RuleResult(name, **one.queries.pairs.about, **one.row(METRICS)) for name, one in scored.items()]

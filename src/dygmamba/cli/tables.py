@@ -13,6 +13,7 @@ from dygmamba.api.formatting import (
     format_candidate_name,
     format_rough_duration,
     get_metric_title,
+    list_changes,
 )
 from dygmamba.cli.console import plain_table, print_line, print_note, stdout
 from dygmamba.cli.messages import escape_text, translate_message
@@ -32,7 +33,6 @@ VISIBILITY_TITLES = {
     "strict": "only strictly earlier events are visible",
     "batch": "all events of earlier batches are visible",
 }
-QUERY_TITLE = "; each query carries the columns of its event"
 # Columns that a narrow terminal does without, dropped in this order.
 OPTIONAL_COLUMNS = (
     "AP pooled",
@@ -90,9 +90,7 @@ def make_link_table(rows: Rows, rules: Rows | None = None) -> "Table":
         groups.setdefault(tuple(row[key] for key in keys), []).append(row)
     seeds = max(len(own) for own in groups.values())
     title = f"{rows[0]['model']} on {rows[0]['dataset']}" + (f", mean ± std of {seeds}" if seeds > 1 else "")
-    title += (
-        f" ({VISIBILITY_TITLES[rows[0]['visible']]}{QUERY_TITLE if rows[0].get('query_columns') else ''})"
-    )
+    title += _describe_evaluation(rows)
     figures = ("AP", "AUC", "AP pooled", "AUC pooled", *(() if seeds > 1 else ("events",)))
     weighed = ("activity weight",) if any("activity_weight" in row for row in rows) else ()
     table = plain_table("split", "nodes", "negatives", title=title, figures=(*figures, *weighed))
@@ -129,7 +127,7 @@ def make_score_table(rows: Rows) -> "Table":
     spread = " (± standard error)" if is_one_run else ""
     ranking = "" if among is None else f"ranks among {among} random destinations{spread}, "
     figures = (*(SCORE_TITLES[key] for key in keys), *(() if among is None else ("ranked events",)))
-    title = f"{ranking}calibration error (ECE) against random pairs"
+    title = f"{ranking}calibration error (ECE) against random pairs{_describe_evaluation(rows)}"
     table = plain_table("split", "nodes", title=title, figures=figures)
     for (split, setting), own in groups.items():
         cells = [
@@ -140,6 +138,13 @@ def make_score_table(rows: Rows) -> "Table":
         count = [] if among is None else [ranked[0] if ranked else "-"]
         table.add_row(split, SETTING_LABELS[setting], *cells, *count)
     return table
+
+
+def _describe_evaluation(rows: Rows) -> str:
+    """Return which events are visible, and what is not as usual, for the title of a table."""
+    visible = dict.fromkeys(VISIBILITY_TITLES[row["visible"]] for row in rows if "visible" in row)
+    parts = [*visible, *map(escape_text, list_changes(rows))]
+    return f" ({'; '.join(parts)})" if parts else ""
 
 
 def _select_one_kind(rows: Rows, key: str) -> Rows:
@@ -159,7 +164,7 @@ def make_rank_table(rows: Rows) -> "Table":
     among = f"among the candidates of {first['board']}" if first.get("board") else among
     title = f"{first['model']} on {first['dataset']}, ranks {among}, ties: {first['ties']}"
     title += f", mean ± std of {seeds}" if seeds > 1 else ", ± standard error"
-    title += f" ({VISIBILITY_TITLES[first['visible']]}{QUERY_TITLE if first.get('query_columns') else ''})"
+    title += _describe_evaluation(rows)
     keys = [key for key in first if (key == "mrr" or key.startswith("hits@")) and not key.endswith("_se")]
     figures = (*(key.upper() if key == "mrr" else key for key in keys), "events")
     table = plain_table("split", "nodes", title=title, figures=figures)
@@ -192,7 +197,8 @@ def make_type_table(rows: Rows) -> "Table":
     sizes = [name for name in names if name in SIZE_TITLES]
     keys = [name for name in names if name not in SIZE_TITLES]
     figures = tuple(TYPE_TITLES.get(key, key.capitalize()) for key in (*keys, *sizes))
-    table = plain_table("split", "negatives", "query type", title="by query type, all nodes", figures=figures)
+    title = f"by query type, all nodes{_describe_evaluation(rows)}"
+    table = plain_table("split", "negatives", "query type", title=title, figures=figures)
     for (split, negatives), own in groups.items():
         for name, label in QUERY_TYPE_LABELS.items():
             values = [row["by_type"][name] for row in own]
@@ -209,7 +215,7 @@ def make_node_table(rows: Rows) -> "Table":
         groups.setdefault(row["split"], []).append(row)
     seeds = len(groups[first["split"]])
     title = f"{first['model']} on {first['dataset']}" + (f", mean ± std of {seeds}" if seeds > 1 else "")
-    title += f" ({VISIBILITY_TITLES[first['visible']]})"
+    title += _describe_evaluation(rows)
     how = [("fine-tuned" if first["finetune"] else "frozen")] if "finetune" in first else ["none"]
     how += ["balanced"] * first["balance"]
     names = [*NODE_METRICS[first.get("target", "binary")], *(["ece"] if "ece" in first else [])]

@@ -4,10 +4,11 @@ from dygmamba._version import __version__
 from dygmamba.data.events.times import format_duration
 from dygmamba.report.document import Cell, Document, LineChart, Point, ReportTable, Section
 from dygmamba.runs.backtest import BacktestRequest
-from dygmamba.runs.backtest_periods import VALIDATION_SHARE, Row
+from dygmamba.runs.backtest_periods import VALIDATION_SHARE
 from dygmamba.runs.backtest_results import FROZEN, METRICS, REFIT, WARM, Backtest
-from dygmamba.runs.final_evaluation import SIGNIFICANT_ERRORS
+from dygmamba.runs.evaluation import Row
 from dygmamba.tasks.metric_names import DEFAULT_CANDIDATES
+from dygmamba.tasks.statistics import SIGNIFICANT_ERRORS
 
 PERCENT_METRICS = ("ap", "auc", "mrr")
 MEANINGS = {
@@ -47,10 +48,10 @@ def _findings_section(result: Backtest) -> Section:
     begin = {row["period"]: row["begin"] for row in result.rows}
     series: dict[str, list[Point]] = {
         f"{one.better} minus {one.worse}": [
-            (begin[period], 100 * gap, 100 * SIGNIFICANT_ERRORS * (error or 0.0))
-            for period, gap, error in zip(one.periods, one.gaps, one.errors, strict=True)
+            (begin[period], 100 * difference.value, 100 * SIGNIFICANT_ERRORS * (difference.error or 0.0))
+            for period, difference in one.differences.items()
         ]
-        for one in result.differences
+        for one in result.comparisons
     }
     chart = LineChart(
         "Difference of AP by period",

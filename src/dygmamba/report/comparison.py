@@ -42,10 +42,11 @@ from dygmamba.tasks.metric_names import (
     get_metric_scale,
     get_metric_title,
     get_metric_unit,
+    list_changes,
 )
+from dygmamba.tasks.statistics import SIGNIFICANT_ERRORS
 
 SIGNIFICANT = 0.05  # p-value below which a difference is coloured
-SIGNIFICANT_ERRORS = 2  # standard errors beyond which a difference to a published value is coloured
 PUBLISHED_RUNS = 5  # behind a published mean and standard deviation
 PUBLISHED_COLUMNS = ("published AP", "vs. published", "published: leaks", LeakLabel.RETRAINED.value)
 
@@ -62,10 +63,16 @@ def describe_conditions(records: Iterable[ResultRecord], command: str = "") -> s
         "visibility": _format_values(row["visible"] for row in rows if "visible" in row),
         "batch size": _format_values(row["batch"] for row in rows if "batch" in row),
         "": _format_values(record.device for record in records if record.device),
+        "evaluation:": "; ".join(list_changes(_select_unlabelled_rows(records))),
         f"{name_label(records)}:": describe_trainings(records),
     }
     text = "; ".join(f"{name} {value}".strip() for name, value in parts.items() if value)
     return f"{text}; {command}" if command else text
+
+
+def _select_unlabelled_rows(records: Iterable[ResultRecord]) -> Iterable[dict[str, Any]]:
+    """Return the rows of records whose changed settings do not name the split or the protocol already."""
+    return (row for record in records if "protocol" not in record.changed for row in record.rows)
 
 
 def build_link_tables(

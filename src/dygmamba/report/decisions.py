@@ -14,7 +14,7 @@ from dygmamba.data.storage.dataset import Dataset
 from dygmamba.report.dataset_summary import TimeFormatter
 from dygmamba.report.document import Cell, LineChart, ReportTable, Section
 from dygmamba.report.svg import format_number
-from dygmamba.runs.test_predictions import StoredPredictions
+from dygmamba.runs.stored_predictions import StoredPredictions
 
 DAY = 86_400
 SHOWN_THRESHOLDS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95)

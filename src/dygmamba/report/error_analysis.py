@@ -1,6 +1,6 @@
 """Sections on the errors of a run: over time, by node, calibration of its scores, and single predictions.
 
-All of them are computed from the predictions that the run stored for its test (`runs.test_predictions`). A prediction
+All of them are computed from the predictions that the run stored for its test (`runs.stored_predictions`). A prediction
 belongs to an event: link prediction stores the event itself and a random pair at the same time, node classification the
 event alone.
 """
@@ -19,7 +19,7 @@ from dygmamba.data.storage.tensor_file import read_seal
 from dygmamba.engine.run_directory import RunDirectory
 from dygmamba.report.dataset_summary import TimeFormatter, format_node_names
 from dygmamba.report.document import Cell, Histogram, LineChart, ReportTable, Section
-from dygmamba.runs.test_predictions import StoredPredictions
+from dygmamba.runs.stored_predictions import StoredPredictions
 from dygmamba.sampling.columns import QueryColumns
 from dygmamba.sampling.view import PairBatch
 from dygmamba.tasks.calibration import Reliability

@@ -42,7 +42,7 @@ from dygmamba.report.run_sections import (
 )
 from dygmamba.report.selection_section import build_selection_section
 from dygmamba.runs.calibration import SavedCalibration
-from dygmamba.runs.test_predictions import StoredPredictions
+from dygmamba.runs.stored_predictions import StoredPredictions
 from dygmamba.tasks.calibration import compute_reliability
 from dygmamba.tasks.metric_names import get_metric_title
 

@@ -16,6 +16,7 @@ from dygmamba.tasks.metric_names import (
     get_metric_scale,
     get_metric_title,
     get_metric_unit,
+    list_changes,
 )
 
 Records = list[dict[str, Any]]
@@ -159,7 +160,10 @@ def _build_results_table(title: str, note: str, rows: Records, own: str, task: R
             for key in metrics
         )
         cells.append((name, *values))
-    note = ". ".join(filter(None, (note, _describe_ranked_events(rows))))
+    changes = "; ".join(list_changes(row for row in rows if row["model"] == own))
+    note = ". ".join(
+        filter(None, (note, f"{changes[:1].upper()}{changes[1:]}", _describe_ranked_events(rows)))
+    )
     return ReportTable(title, note, ("model", *metrics.values()), tuple(cells))
 
 

@@ -18,7 +18,6 @@ from typing import Any
 import torch
 
 from dygmamba._version import __version__
-from dygmamba.config import find_preset
 from dygmamba.core.errors import ConfigError, FileError, Interrupted
 from dygmamba.core.files.locking import acquire_lock
 from dygmamba.core.files.untrusted import locate_inside
@@ -27,29 +26,36 @@ from dygmamba.core.progress import SILENT, LabelledProgress, Progress
 from dygmamba.data.events.event_store import EventStore
 from dygmamba.data.events.times import looks_like_epoch_seconds
 from dygmamba.data.storage.dataset import Dataset
-from dygmamba.engine.evaluation import STRICT_RULE
 from dygmamba.engine.fit import Trainer
 from dygmamba.engine.stream import Stream
 from dygmamba.models.base import Scorer
 from dygmamba.runs.backtest_periods import (
     Period,
-    PeriodQueries,
-    Row,
     TrainingSpan,
-    evaluate_period,
+    build_period_queries,
     list_periods,
+    shift_queries,
     slice_dataset,
 )
-from dygmamba.runs.backtest_results import FROZEN, REFIT, TABLE_FILE, VARIANTS, WARM, Backtest, check_rows
+from dygmamba.runs.backtest_results import (
+    FROZEN,
+    REFIT,
+    TABLE_FILE,
+    VARIANTS,
+    WARM,
+    Backtest,
+    check_rows,
+)
+from dygmamba.runs.baselines import BASELINES, Baselines
 from dygmamba.runs.calibration import fit_link_calibration
-from dygmamba.runs.evaluation import build_heuristic
-from dygmamba.runs.final_evaluation import HEURISTICS
+from dygmamba.runs.evaluation import Queries, Row, evaluate_queries
 from dygmamba.runs.link_training import resume_link_run, start_link_run
 from dygmamba.runs.provenance import StartOptions
 from dygmamba.runs.warm_start import WarmStart, open_warm_start
 from dygmamba.tasks.calibration import LinkCalibration
 
 RESULT_FILE = "backtest.json"
+PERIOD_METRICS = ("ap", "ap_se", "auc", "auc_se", "blocks", "log_loss", "log_loss_se", "mrr", "mrr_se")
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,25 +172,20 @@ class TrainedVariant:
     dataset: Dataset
     about: Row  # columns of its rows
 
-    def evaluate(self, store: EventStore, period: Period, queries: PeriodQueries, progress: Progress) -> Row:
+    def evaluate(self, store: EventStore, period: Period, queries: Queries, progress: Progress) -> Row:
         """Evaluate it on a period, with all events before each query as its history."""
         first, fit = self.span.first, self.fit
         split = fit.stream.split
-        trained = len(split.train) + len(split.val)
-        later = torch.arange(trained, period.first - first)
+        later = torch.arange(len(split.train) + len(split.val), period.first - first)
         earlier = tuple(part for part in (split.train, split.val, later) if len(part))
         events = torch.arange(period.first - first, period.last - first)
-        stream = Stream(
-            store[first : period.last],
-            replace(split, test=events),
-            fit.stream.device,
-        )
+        stream = Stream(store[first : period.last], replace(split, test=events), fit.stream.device)
         assert isinstance(fit.scorer, Scorer)
-        own = queries.shift(first, earlier)
-        rule = fit.config.rule
-        row = evaluate_period(fit.scorer, stream, own, rule, fit.seed, self.calibration, progress.advance)
-        assert row is not None
-        return self.about | row
+        scored = evaluate_queries(
+            fit.scorer, stream, shift_queries(queries, first, earlier), fit.config.rule, fit.seed,
+            self.calibration, advance=progress.advance,
+        )  # fmt: skip
+        return self.about | scored.row(PERIOD_METRICS)
 
 
 class Backtester:
@@ -210,7 +211,7 @@ class Backtester:
 
     def _run_period(self, period: Period, progress: Progress) -> tuple[list[Row], dict[str, str]]:
         """Return the rows of a period and the runs that the next one needs."""
-        queries = PeriodQueries.build(self.store, period)
+        queries = build_period_queries(self.store, period)
         rows, runs, kept = [], {}, {}
         label = f"period {period.number + 1} of {len(self.periods)}"
         for variant in self.request.variants:
@@ -221,8 +222,8 @@ class Backtester:
             with progress.stage(f"{label}, {variant}", queries.count_pairs()) as stage:
                 row = trained.evaluate(self.store, period, queries, stage)
             rows.append(self._describe_row(period, variant) | row)
-        with progress.stage(f"{label}, simple rules", len(HEURISTICS) * queries.count_pairs()) as stage:
-            rows += self._evaluate_rules(period, queries, stage)
+        with progress.stage(f"{label}, simple rules", len(BASELINES) * queries.count_pairs()) as stage:
+            rows += self._evaluate_baselines(period, queries, stage)
         self._trained = kept
         return rows, {name: path for name, path in runs.items() if not name.startswith(REFIT)}
 
@@ -269,20 +270,16 @@ class Backtester:
             raise _make_damaged_error(self.journal.folder / RESULT_FILE, f"the run '{before}' is missing")
         return open_warm_start(self.journal.folder / self.journal.runs[before], dataset=dataset)
 
-    def _evaluate_rules(self, period: Period, queries: PeriodQueries, progress: Progress) -> list[Row]:
-        """Evaluate the simple rules, fitted to the events before the period, with all of them as history."""
+    def _evaluate_baselines(self, period: Period, queries: Queries, progress: Progress) -> list[Row]:
+        """Evaluate the baselines, fitted to the events before the period, with all of them as history."""
         span = TrainingSpan.before(self.store, period, None)
         dataset = slice_dataset(self.request.dataset, 0, period.last)
         stream = Stream(dataset.store, span.rule.split(dataset.store), torch.device("cpu"))
-        own = queries.shift(0, (stream.split.train, stream.split.val))
-        rows = []
-        for rule in HEURISTICS:
-            settings = find_preset(rule, dataset.name, "random")
-            scorer = build_heuristic(rule, settings, stream, STRICT_RULE, dataset.name)
-            found = evaluate_period(scorer, stream, own, STRICT_RULE, advance=progress.advance)
-            if found is not None:
-                rows.append(self._describe_row(period, rule, is_rule=True) | found)
-        return rows
+        own = shift_queries(queries, 0, (stream.split.train, stream.split.val))
+        return [
+            self._describe_row(period, name, is_rule=True) | scored.row(PERIOD_METRICS)
+            for name, scored in Baselines(dataset.name, stream).score(own, progress.advance).items()
+        ]
 
     def _describe_row(self, period: Period, model: str, is_rule: bool = False) -> Row:
         span = {"begin": period.begin, "end": period.end, "events": len(period)}

@@ -1,45 +1,33 @@
-"""Periods of a backtest: which events are trained on and evaluated at each origin, and the metrics of a period.
+"""Periods of a backtest: which events are trained on at each origin, and the queries of each period.
 
 The origins are evenly spaced in time. At an origin every strictly earlier event is known, or with a window those of the
 window; the last share of them is the validation period, the rest is trained on. The events until the next origin are
 the period that is evaluated: each with one random destination, and among sampled destinations for its rank. All models
 of a period are evaluated on the same pairs and the same candidates.
 
-Legend: p pairs, g ranked events.
+Legend: b events, c candidates.
 """
 
 from dataclasses import dataclass, replace
-from math import ceil, sqrt
+from math import ceil
 from typing import Any
 
-import numpy as np
 import torch
-from jaxtyping import Bool, Float, Float64, Int64
+from jaxtyping import Bool, Int64
 from torch import Tensor
 
 from dygmamba.core.errors import ConfigError, EventError
-from dygmamba.core.progress import Advance, no_advance
 from dygmamba.data.events.event_store import EventStore
 from dygmamba.data.events.splits import Split, SplitRule
 from dygmamba.data.storage.dataset import Dataset
-from dygmamba.engine.evaluation import rank_evaluation_set, score_evaluation_set
-from dygmamba.engine.stream import Stream
-from dygmamba.engine.visibility import VisibilityRule
-from dygmamba.models.base import Scorer
-from dygmamba.runs.final_evaluation import compute_by_block, tells_pairs_apart
-from dygmamba.tasks.base import EvaluationSet
-from dygmamba.tasks.calibration import LinkCalibration
+from dygmamba.runs.evaluation import Queries
 from dygmamba.tasks.candidates import CandidateSet, SampledCandidates
 from dygmamba.tasks.link import build_link_set
 from dygmamba.tasks.metric_names import DEFAULT_CANDIDATES
-from dygmamba.tasks.metrics import average_precision, link_metrics, rank_errors, rank_metrics, roc_auc
 
 VALIDATION_SHARE = 0.15  # of the known events, the last ones
 MAX_PERIODS = 1_000
 MAX_RANKED_EVENTS = 500  # of a period, evenly spread
-LEAST_PROBABILITY = 1e-12  # so that a log loss is finite
-
-Row = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,99 +129,24 @@ class ShiftedCandidates:
         return self.inner.for_events(events + self.shift)
 
 
-@dataclass(frozen=True, slots=True)
-class PeriodQueries:
-    """The queries of a period, the same for every model; rows are those of the whole stream."""
+def build_period_queries(store: EventStore, period: Period) -> Queries:
+    """Build the queries of a period, the same for every model; rows are those of the whole stream.
 
-    evaluation_set: EvaluationSet
-    candidates: CandidateSet | None  # None if the stream has one destination only
-    ranked: Int64[Tensor, "g"]  # indices of the ranked events
-
-    @staticmethod
-    def build(store: EventStore, period: Period) -> "PeriodQueries":
-        known = store[: period.last]
-        events = torch.arange(period.first, period.last)
-        no_events, no_nodes = events[:0], torch.zeros(store.num_nodes, dtype=torch.bool)
-        split = Split(torch.arange(period.first), no_events, events, no_nodes, protocol="time")
-        count = min(MAX_RANKED_EVENTS, len(period))
-        ranked = torch.linspace(0, len(period) - 1, count, dtype=torch.float64).long()
-        candidates = None
-        if len(known.dst.unique()) > 1:
-            candidates = SampledCandidates.create(known, DEFAULT_CANDIDATES, seed=0, earlier_than=events)
-        return PeriodQueries(build_link_set(known, split, "test"), candidates, ranked)
-
-    def shift(self, first: int, earlier: tuple[Tensor, ...]) -> "PeriodQueries":
-        """Return the queries for a part of the stream that begins with the row `first`."""
-        candidates = None if self.candidates is None else ShiftedCandidates(self.candidates, first)
-        events = self.evaluation_set.events - first
-        return replace(
-            self,
-            evaluation_set=replace(self.evaluation_set, events=events, earlier=earlier),
-            candidates=candidates,
-        )
-
-    def count_pairs(self) -> int:
-        width = 0 if self.candidates is None else 1 + self.candidates.width
-        return len(self.evaluation_set.pairs) + width * len(self.ranked)
-
-
-def evaluate_period(
-    scorer: Scorer,
-    stream: Stream,
-    queries: PeriodQueries,
-    rule: VisibilityRule,
-    seed: int = 0,
-    calibration: LinkCalibration | None = None,
-    advance: Advance = no_advance,
-) -> Row | None:
-    """Return AP, AUC, log loss and MRR of a period, each with its standard error, and the AP of each block.
-
-    A standard error is None where there are too few events; the log loss is None without a calibration. The result is
-    None for a rule that looks at the source alone, which cannot tell events from random destinations.
+    Nothing is ranked if the stream has one destination only.
     """
-    evaluation_set = queries.evaluation_set
-    score = score_evaluation_set(scorer, stream, evaluation_set, rule, seed, advance)
-    if calibration is None and not tells_pairs_apart(score, evaluation_set):
-        return None
-    row = _compute_metrics(score, evaluation_set)
-    row |= _compute_log_loss(score, evaluation_set, calibration)
-    if queries.candidates is None:
-        return row | {"mrr": None, "mrr_se": None}
-    rank = rank_evaluation_set(
-        scorer, stream, evaluation_set, queries.candidates, rule, seed, advance, queries.ranked
-    )
-    return row | rank_metrics(rank, ("mrr",)) | rank_errors(rank, ("mrr",))
+    known, events = store[: period.last], torch.arange(period.first, period.last)
+    no_nodes = torch.zeros(store.num_nodes, dtype=torch.bool)
+    split = Split(torch.arange(period.first), events[:0], events, no_nodes, protocol="time")
+    count = min(MAX_RANKED_EVENTS, len(period))
+    ranked = torch.linspace(0, len(period) - 1, count, dtype=torch.float64).long()
+    candidates = None
+    if len(known.dst.unique()) > 1:
+        candidates = SampledCandidates.create(known, DEFAULT_CANDIDATES, seed=0, earlier_than=events)
+    return Queries(build_link_set(known, split, "test"), candidates, ranked)
 
 
-def _compute_metrics(score: Float[Tensor, "p"], evaluation_set: EvaluationSet) -> Row:
-    pairs = evaluation_set.pairs
-    whole = link_metrics(score, pairs.label, pairs.group)
-    blocks = compute_by_block(average_precision, score, evaluation_set)
-    areas = compute_by_block(roc_auc, score, evaluation_set)
-    return {
-        "ap": whole.ap,
-        "ap_se": standard_error(blocks),
-        "auc": whole.auc,
-        "auc_se": standard_error(areas),
-        "blocks": blocks,
-    }
-
-
-def _compute_log_loss(
-    score: Float[Tensor, "p"], evaluation_set: EvaluationSet, calibration: LinkCalibration | None
-) -> Row:
-    if calibration is None:
-        return {"log_loss": None, "log_loss_se": None}
-    probability = calibration.probability(score, evaluation_set)
-    is_event = evaluation_set.pairs.label > 0
-    given: Float64[Tensor, "p"] = torch.where(is_event, probability, 1 - probability)
-    loss = -given.clamp(min=LEAST_PROBABILITY).log()
-    by_event = torch.zeros(len(evaluation_set.events), dtype=torch.float64)
-    by_event.index_add_(0, evaluation_set.event_index, loss)
-    values = (by_event / 2).tolist()  # an event and its negative
-    return {"log_loss": float(np.mean(values)), "log_loss_se": standard_error(values)}
-
-
-def standard_error(values: list[float]) -> float | None:
-    """Return the standard error of the mean; None for fewer than two values."""
-    return float(np.std(values, ddof=1)) / sqrt(len(values)) if len(values) > 1 else None
+def shift_queries(queries: Queries, first: int, earlier: tuple[Tensor, ...]) -> Queries:
+    """Return queries for a part of the stream that begins with the row `first`, after these earlier periods."""
+    candidates = None if queries.candidates is None else ShiftedCandidates(queries.candidates, first)
+    pairs = replace(queries.pairs, events=queries.pairs.events - first, earlier=earlier)
+    return replace(queries, pairs=pairs, candidates=candidates)

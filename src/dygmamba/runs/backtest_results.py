@@ -3,7 +3,6 @@
 import csv
 from dataclasses import dataclass
 from io import StringIO
-from math import sqrt
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
@@ -12,14 +11,16 @@ import numpy as np
 import pyarrow as pa
 
 from dygmamba.data.events.times import format_date, format_duration
-from dygmamba.runs.backtest_periods import Row, standard_error
-from dygmamba.runs.final_evaluation import SIGNIFICANT_ERRORS
+from dygmamba.runs.evaluation import Row
+from dygmamba.tasks.metrics import get_error_name
+from dygmamba.tasks.statistics import Difference, average_differences, standard_error
 
 FROZEN, WARM, REFIT = "frozen", "warm", "refit"
 VARIANTS = (FROZEN, WARM, REFIT)
 PAGE_NAME, TABLE_FILE = "backtest", "periods.csv"
 SECONDS_PER_DAY = 86_400
 METRICS = {"ap": "AP", "auc": "AUC", "log_loss": "log loss", "mrr": "MRR"}
+FIGURES = [name for metric in METRICS for name in (metric, get_error_name(metric))]
 KEY_COLUMNS = {
     "period": pa.int64(), "begin": pa.float64(), "end": pa.float64(), "date": pa.string(), "events": pa.int64(),
     "model": pa.string(), "is_rule": pa.bool_(), "trained_at": pa.float64(), "trained_events": pa.int64(),
@@ -28,34 +29,26 @@ KEY_COLUMNS = {
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class Comparison:
     """AP of one variant minus that of another, by period, with standard errors over blocks of events."""
 
     better: str  # the variant that learned later
     worse: str
-    periods: tuple[int, ...]
-    gaps: tuple[float, ...]
-    errors: tuple[float | None, ...]
+    differences: dict[int, Difference]  # by period
 
-    def is_significant(self, place: int) -> bool:
-        error = self.errors[place]
-        return error is not None and self.gaps[place] > SIGNIFICANT_ERRORS * error
-
-    def mean_from(self, place: int) -> tuple[float, float | None]:
-        """Return the mean difference from a period on, and its standard error."""
-        gaps, errors = self.gaps[place:], self.errors[place:]
-        known = [error for error in errors if error is not None]
-        error = sqrt(sum(one**2 for one in known)) / len(known) if len(known) == len(gaps) else None
-        return float(np.mean(gaps)), error
+    def average_from(self, place: int) -> Difference:
+        """Return the mean difference from a period on."""
+        return average_differences(list(self.differences.values())[place:])
 
     @property
     def first_significant(self) -> int | None:
         """Place of the first period that is significant, and from which on the mean is; None if there is none."""
-        for place in range(len(self.gaps)):
-            mean, error = self.mean_from(place)
-            if self.is_significant(place) and error is not None and mean > SIGNIFICANT_ERRORS * error:
-                return place
-        return None
+        places = (
+            place
+            for place, one in enumerate(self.differences.values())
+            if one.is_significant and self.average_from(place).is_significant
+        )
+        return next(places, None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,8 +79,7 @@ class Backtest:
     @property
     def table(self) -> pa.Table:
         """The rows as a table, with a date where times are dates."""
-        figures = [name for metric in METRICS for name in (metric, f"{metric}_se")]
-        kinds = KEY_COLUMNS | dict.fromkeys(figures, pa.float64())
+        kinds = KEY_COLUMNS | dict.fromkeys(FIGURES, pa.float64())
         dated = [
             row | {"date": self.format_time(row["begin"]) if self.is_dated else None} for row in self.rows
         ]
@@ -111,47 +103,40 @@ class Backtest:
         }
         return max(means, key=lambda name: means[name], default=None)
 
-    def compare(self, better: str, worse: str) -> Difference:
+    def compare(self, better: str, worse: str) -> Comparison:
         """Compare two variants in the periods after the first one, in which they are the same run."""
-        pairs = list(zip(self.list_variant_rows(better)[1:], self.list_variant_rows(worse)[1:], strict=True))
-        errors = [
-            standard_error([x - y for x, y in zip(a["blocks"], b["blocks"], strict=True)]) for a, b in pairs
-        ]
-        return Difference(
-            better,
-            worse,
-            tuple(a["period"] for a, _ in pairs),
-            tuple(a["ap"] - b["ap"] for a, b in pairs),
-            tuple(errors),
-        )
+        pairs = zip(self.list_variant_rows(better)[1:], self.list_variant_rows(worse)[1:], strict=True)
+        differences = {}
+        for a, b in pairs:
+            gaps = [x - y for x, y in zip(a["blocks"], b["blocks"], strict=True)]
+            differences[a["period"]] = Difference(a["ap"] - b["ap"], standard_error(gaps))
+        return Comparison(better, worse, differences)
 
     @property
-    def differences(self) -> list[Difference]:
+    def comparisons(self) -> list[Comparison]:
         """Each variant against those that learned less."""
         known = [variant for variant in VARIANTS if variant in self.variants]
         return [self.compare(b, a) for k, a in enumerate(known) for b in known[k + 1 :]]
 
     @property
     def sentences(self) -> list[str]:
-        """Conclusions from the differences: when the frozen model falls behind, and whether a warm start suffices."""
-        return [self._describe(difference) for difference in self.differences if difference.gaps]
+        """Conclusions from the comparisons: when the frozen model falls behind, and whether a warm start suffices."""
+        return [self._describe(comparison) for comparison in self.comparisons if comparison.differences]
 
-    def _describe(self, difference: Difference) -> str:
-        place, count = difference.first_significant, len(difference.gaps)
-        better, worse = difference.better, difference.worse
-        mean, error = difference.mean_from(0)
+    def _describe(self, comparison: Comparison) -> str:
+        place, count = comparison.first_significant, len(comparison.differences)
+        better, worse = comparison.better, comparison.worse
         if place is None:
             return (
-                f"{better} is not above {worse} by more than chance in a lasting way: {_format_gap(mean, error)} AP on "
-                f"average over {count} period{'s' * (count != 1)}"
+                f"{better} is not above {worse} by more than chance in a lasting way: "
+                f"{comparison.average_from(0).format('{:+.2f}')} AP on average over {count} period{'s' * (count != 1)}"
             )
         row = self.list_variant_rows(better)[1 + place]
         age = row["begin"] - self.rows[0]["begin"]
-        mean, error = difference.mean_from(place)
         after = format_duration(float(f"{age:.3g}")) if self.is_dated else f"{age:.12g}"
         return (
             f"{better} is above {worse} from period {row['period'] + 1} on ({self.format_time(row['begin'])}, {after} "
-            f"after the first origin): {_format_gap(mean, error)} AP on average since"
+            f"after the first origin): {comparison.average_from(place).format('{:+.2f}')} AP on average since"
         )
 
     def format_time(self, value: float) -> str:
@@ -187,9 +172,8 @@ class Backtest:
 
 def check_rows(rows: list[Row], variants: list[str]) -> None:
     """Raise KeyError, TypeError, ValueError or AttributeError unless these are the rows of the first periods."""
-    figures = [name for metric in METRICS for name in (metric, f"{metric}_se")]
     for row in rows:
-        itemgetter("period", "begin", "end", "events", "model", "is_rule", "blocks", *figures)(row)
+        itemgetter("period", "begin", "end", "events", "model", "is_rule", "blocks", *FIGURES)(row)
     result = Backtest("", "", Path(), tuple(variants), rows)
     done = result.table["period"].unique().to_pylist()
     if done != list(range(len(done))) or any(
@@ -197,8 +181,3 @@ def check_rows(rows: list[Row], variants: list[str]) -> None:
     ):
         raise ValueError("periods are missing")
     _ = result.sentences
-
-
-def _format_gap(mean: float, error: float | None) -> str:
-    spread = "" if error is None else f" ± {100 * SIGNIFICANT_ERRORS * error:.2f}"
-    return f"{100 * mean:+.2f}{spread}"

@@ -24,13 +24,13 @@ from dygmamba.engine.run_directory import RunDirectory
 from dygmamba.engine.stored_values import is_count, is_number
 from dygmamba.engine.stream import Stream
 from dygmamba.models.base import RoundLearner, Scorer
+from dygmamba.runs.evaluation import EvaluationKey, Scored
 from dygmamba.tasks.base import EvaluationSet
 from dygmamba.tasks.calibration import (
     Calibration,
     LinkCalibration,
     NewNodes,
     Reliability,
-    compute_reliability,
     fit_calibration,
 )
 from dygmamba.tasks.link import SETTINGS, build_link_set, has_events
@@ -38,7 +38,7 @@ from dygmamba.tasks.link import SETTINGS, build_link_set, has_events
 CALIBRATION_FILE = "calibration.json"
 CARRIED_FILE = "start_calibration.json"  # of the run that a run started from
 LARGEST_NUMBER = 1e9  # of logits, log-odds and slopes; products of two stay finite
-ScoredSets = dict[tuple[str, str, str], tuple[EvaluationSet, Tensor]]  # by negatives, split and setting
+ScoredSets = dict[EvaluationKey, tuple[EvaluationSet, Tensor]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +60,13 @@ class SavedCalibration:
     new_nodes: Calibration | None = None
     new_nodes_before: Reliability | None = None
     new_nodes_after: Reliability | None = None
+
+    def with_diagrams(self, test: Scored) -> "SavedCalibration":
+        """Return it with the diagrams of the test period with random negatives (or with none, of a classifier)."""
+        before, after = test.diagrams
+        if test.queries.pairs.about.get("setting", "transductive") == "transductive":
+            return replace(self, before=before, after=after)
+        return replace(self, new_nodes_before=before, new_nodes_after=after)
 
 
 def fit_link_calibration(fit: Trainer, progress: Progress) -> tuple[LinkCalibration, ScoredSets]:
@@ -108,7 +115,8 @@ def count_training_negatives(scorer: Scorer) -> int:
 
 def calibrate_link_run(fit: Trainer) -> None:
     """Fit and save the calibration of a trained link run without evaluating it."""
-    ReliabilityRecorder.for_links(fit.run, fit_link_calibration(fit, SILENT)[0]).save()
+    calibration, _ = fit_link_calibration(fit, SILENT)
+    save_calibration(fit.run, SavedCalibration(calibration.transductive, new_nodes=calibration.inductive))
 
 
 def copy_calibration(run: RunDirectory, origin: RunDirectory) -> None:
@@ -134,8 +142,9 @@ def _load_carried_calibrations(run: RunDirectory) -> dict[str, Calibration | Non
 
 
 def save_calibration(run: RunDirectory, saved: SavedCalibration) -> None:
-    """Write calibration.json with the checksum of the run's best weights and its own."""
-    _write_calibration(run, CALIBRATION_FILE, run.best, saved)
+    """Write calibration.json with the checksum of the run's best weights and its own; one process of several does."""
+    if run.writes:
+        _write_calibration(run, CALIBRATION_FILE, run.best, saved)
 
 
 def _write_calibration(run: RunDirectory, name: str, weights: Path, saved: SavedCalibration) -> None:
@@ -226,37 +235,6 @@ def load_link_calibration(run: RunDirectory, stream: Stream) -> LinkCalibration 
         return None
     new_nodes = NewNodes.from_events(stream.store, stream.split.train)
     return LinkCalibration(saved.calibration, saved.new_nodes, new_nodes)
-
-
-class ReliabilityRecorder:
-    """Collects the reliability diagrams of a run during its final evaluation and saves them with the calibration."""
-
-    def __init__(self, run: RunDirectory, calibration: Calibration) -> None:
-        self.run, self.saved = run, SavedCalibration(calibration)
-
-    @staticmethod
-    def for_links(run: RunDirectory, calibration: LinkCalibration) -> "ReliabilityRecorder":
-        recorder = ReliabilityRecorder(run, calibration.transductive)
-        recorder.saved = replace(recorder.saved, new_nodes=calibration.inductive)
-        return recorder
-
-    def record(self, evaluation_set: EvaluationSet, score: Tensor, probability: Tensor) -> None:
-        """Compute both diagrams if this is the test period with random negatives (or with none, of a classifier)."""
-        about = evaluation_set.about
-        if (about.get("negatives", "random"), about["split"]) != ("random", "test"):
-            return
-        before, after = (
-            compute_reliability(values, evaluation_set.pairs.label)
-            for values in (score.double().sigmoid(), probability)
-        )
-        if about.get("setting", "transductive") == "transductive":
-            self.saved = replace(self.saved, before=before, after=after)
-        else:
-            self.saved = replace(self.saved, new_nodes_before=before, new_nodes_after=after)
-
-    def save(self) -> None:
-        if self.run.writes:
-            save_calibration(self.run, self.saved)
 
 
 def _compute_digest(content: dict[str, Any]) -> str:

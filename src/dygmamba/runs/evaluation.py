@@ -1,76 +1,426 @@
-"""Evaluation of link predictors: result rows of a trained scorer, of heuristics and of ranks among candidates.
+"""Evaluation of link predictors: queries, the scores that a model gives them, and the metrics of these scores.
 
-A score can have two factors: which destination a source chooses (any model) and how active the source is:
+Every evaluation of the package is a loop over `evaluate_queries`: final evaluation, monitoring, backtest, budget, own
+scores, audit and studies. A score can have two factors: which destination a source chooses (any model) and how active
+the source is:
 
     score = logit of the model + weight * log rate of the source
 
 The rate is fitted on the training events. The weight is chosen on the validation period, one per kind of negatives.
 Random negatives keep the source of the event, so the rate cannot tell them apart and the weight is 0 by definition;
 historical and inductive negatives replace the source. The test period chooses nothing.
+
+Legend: p pairs, k events, g ranked events.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from pathlib import Path
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 import torch
+from jaxtyping import Bool, Float, Float64, Int64
 from torch import Tensor
 
-from dygmamba.config import build_config, find_preset
-from dygmamba.core.errors import ConfigError
-from dygmamba.core.progress import Advance, no_advance
-from dygmamba.data.events.splits import SplitRule
+from dygmamba.core.progress import SILENT, Advance, Progress, no_advance
 from dygmamba.data.storage.dataset import Dataset
 from dygmamba.data.storage.leaderboard import Leaderboard, load_leaderboard
 from dygmamba.engine.evaluation import STRICT_RULE, rank_evaluation_set, score_evaluation_set
 from dygmamba.engine.stream import Stream
 from dygmamba.engine.visibility import VisibilityRule
-from dygmamba.models import find_model
-from dygmamba.models.base import FittedHeuristic, Scorer
-from dygmamba.runs.opening import build_link_stream
+from dygmamba.models.base import Scorer
 from dygmamba.sampling.columns import find_query_columns
 from dygmamba.sampling.negatives import PUBLISHED_SEEDS, SAMPLERS
 from dygmamba.sampling.source_activity import SourceActivity
-from dygmamba.sampling.view import LabelledView
 from dygmamba.tasks.activity import ActivityRate, choose_activity_weight, fit_activity
 from dygmamba.tasks.base import EvaluationSet
-from dygmamba.tasks.calibration import LinkCalibration, compute_reliability
+from dygmamba.tasks.calibration import LinkCalibration, Reliability, compute_reliability
 from dygmamba.tasks.candidates import BoardCandidates, CandidateSet, SampledCandidates
-from dygmamba.tasks.link import build_link_set, has_events
+from dygmamba.tasks.link import SETTINGS, build_link_set, has_events
 from dygmamba.tasks.metric_names import BOARD_CANDIDATES, DEFAULT_CANDIDATES
-from dygmamba.tasks.metrics import link_metrics, rank_errors, rank_metrics
-from dygmamba.tasks.query_types import compute_ap_by_type, compute_ranks_by_type
-from dygmamba.tasks.training_negatives import TRAINING_NEGATIVES
+from dygmamba.tasks.metrics import (
+    ERROR_SUFFIX,
+    average_precision,
+    get_error_name,
+    link_metrics,
+    rank_errors,
+    rank_metrics,
+    roc_auc,
+)
+from dygmamba.tasks.query_types import compute_ap_by_type, compute_ranks_by_type, merge_by_type
+from dygmamba.tasks.statistics import Difference, compute_by_block, log_loss_by_event, standard_error
 
 SAME_SOURCE_NEGATIVES = tuple(name for name, sampler in SAMPLERS.items() if sampler.keeps_source)
-MAX_FITTED_EVENTS = 20_000  # training events that a heuristic with weights is fitted to
-WEIGHT_CHOSEN_ON = ("val", "transductive")  # split and setting
+WEIGHT_CHOSEN_ON = ("val", "transductive")  # split and scope
+BY_TYPE = "by_type"
+PAIR_METRICS = ("ap", "auc", "ap_pooled", "auc_pooled", "n", BY_TYPE)  # of every result row of pairs
+CALIBRATION_METRICS = ("ece", "ece_raw")
+CALIBRATED_METRICS = (*CALIBRATION_METRICS, "log_loss", "log_loss_se")  # of probabilities
+RANK_METRICS = ("mrr", "hits@10")
+RANK_COLUMNS = (*RANK_METRICS, *map(get_error_name, RANK_METRICS), "candidates", "candidate_seed", "ranked")
 
-EvaluationKey = tuple[str, str, str]  # negatives, split, setting
+EvaluationKey = tuple[str, str, str]  # negatives, split, scope (all or new nodes)
 Row = dict[str, Any]
-ScoreFunction = Callable[
-    [EvaluationSet], Tensor
-]  # the logits that a model gives the pairs of an evaluation set
 
 
-class NoActivity:
-    """Score factor that leaves the model's score as it is."""
+@dataclass(frozen=True, slots=True)
+class Queries:
+    """Pairs to score, and the candidates among which their events are ranked.
 
-    def __call__(
-        self, evaluation_set: EvaluationSet, score: Tensor, score_set: ScoreFunction
-    ) -> tuple[Tensor, Row]:
-        return score, {}
+    Attributes:
+        pairs: Events and negatives.
+        candidates: Candidates of each event; None if nothing is ranked.
+        ranked: Indices of the ranked events; None for all.
+    """
+
+    pairs: EvaluationSet
+    candidates: CandidateSet | None = None
+    ranked: Int64[Tensor, "g"] | None = None
 
     @property
-    def about(self) -> Row:
-        return {}
+    def ranked_events(self) -> Int64[Tensor, "g"]:
+        """The ranked events, as rows of the stream."""
+        return self.pairs.events if self.ranked is None else self.pairs.events[self.ranked]
+
+    def count_ranked_pairs(self) -> int:
+        """Return how many pairs are scored to rank events, at most."""
+        return 0 if self.candidates is None else (1 + self.candidates.width) * len(self.ranked_events)
+
+    def count_pairs(self) -> int:
+        """Return how many pairs are scored at most, those of candidates included."""
+        return len(self.pairs.pairs) + self.count_ranked_pairs()
+
+    def select(self, events: Bool[Tensor, "k"]) -> tuple["Queries", Bool[Tensor, "p"]]:
+        """Return the pairs of some events, without candidates, and a mask of these pairs."""
+        kept = events[self.pairs.event_index]
+        index = (events.cumsum(0) - 1)[self.pairs.event_index[kept]]
+        pairs = self.pairs.pairs.select(kept.nonzero()[:, 0])
+        return Queries(
+            replace(self.pairs, events=self.pairs.events[events], pairs=pairs, event_index=index)
+        ), kept
+
+
+@dataclass(frozen=True)
+class Scored:
+    """Scores of queries, and every metric of them; not slotted, because `cached_property` needs a `__dict__`.
+
+    Attributes:
+        queries: What was scored.
+        score: Score of each pair, higher is likelier.
+        probability: Calibrated probability of each pair against a random one; None without a calibration, and for
+            other negatives.
+        rank: Rank of each ranked event, 1 the best.
+        about: Fields of a result row that say how it was scored.
+        stream: The events, for metrics by query type.
+    """
+
+    queries: Queries
+    score: Float[Tensor, "p"]
+    probability: Float64[Tensor, "p"] | None = None
+    rank: Float64[Tensor, "g"] | None = None
+    about: Row = field(default_factory=dict)
+    stream: Stream | None = None
+
+    def row(self, metrics: Sequence[str]) -> Row:
+        """Return metrics by name, with standard errors as `ap_se`; None for one that these queries cannot have.
+
+        AP and AUC vary over blocks of events, the log loss and ranks over events. `by_type` has the AP and the ranking
+        metrics in `metrics` by query type.
+        """
+        return {
+            name: self._split_by_type(metrics) if name == BY_TYPE else self._compute(name) for name in metrics
+        }
+
+    def difference(self, other: "Scored") -> Difference:
+        """Return the AP minus that of other scores of the same pairs, with its standard error over blocks."""
+        error = standard_error(np.subtract(self.block_ap, other.block_ap))
+        return Difference(self.link["ap"] - other.link["ap"], error)
+
+    def select(self, events: Bool[Tensor, "k"]) -> "Scored":
+        """Return the scores of some of the events."""
+        queries, kept = self.queries.select(events)
+        probability = None if self.probability is None else self.probability[kept]
+        return replace(self, queries=queries, score=self.score[kept], probability=probability, rank=None)
+
+    @cached_property
+    def link(self) -> dict[str, Any]:
+        """AP and AUC as the mean over published batches and over all pairs at once."""
+        pairs = self.queries.pairs.pairs
+        return asdict(link_metrics(self.score, pairs.label, pairs.group))
+
+    @cached_property
+    def block_ap(self) -> list[float]:
+        """AP of each block of events."""
+        return compute_by_block(average_precision, self.score, self.queries.pairs)
+
+    def tells_pairs_apart(self) -> bool:
+        """Return whether any positive and its negative have different scores."""
+        pairs = self.queries.pairs.pairs
+        by_event = torch.zeros(2, int(pairs.group.max()) + 1, dtype=self.score.dtype)
+        by_event[pairs.label.long(), pairs.group] = self.score
+        return not torch.equal(by_event[0], by_event[1])
+
+    @cached_property
+    def diagrams(self) -> tuple[Reliability, Reliability]:
+        """Reliability diagrams of the sigmoid of the scores and of the probabilities."""
+        assert self.probability is not None
+        label = self.queries.pairs.pairs.label
+        return compute_reliability(self.score.double().sigmoid(), label), compute_reliability(
+            self.probability, label
+        )
+
+    def _compute(self, name: str) -> Any:
+        if name in CALIBRATED_METRICS and self.probability is None:
+            return None
+        match name:
+            case "ap" | "auc" | "ap_pooled" | "auc_pooled" | "n":
+                return self.link[name]
+            case "blocks":
+                return self.block_ap
+            case "ap_se":
+                return standard_error(self.block_ap)
+            case "auc_se":
+                return standard_error(compute_by_block(roc_auc, self.score, self.queries.pairs))
+            case "ece" | "ece_raw":
+                return self.diagrams[name == "ece"].ece
+            case "log_loss":
+                return float(np.mean(self._losses))
+            case "log_loss_se":
+                return standard_error(self._losses)
+            case _:
+                return self._compute_from_ranks(name)
+
+    def _compute_from_ranks(self, name: str) -> Any:
+        if self.rank is None or self.queries.candidates is None:
+            return None
+        if name == "ranked":
+            return len(self.rank)
+        if name in self.queries.candidates.about:
+            return self.queries.candidates.about[name]
+        metric = name.removesuffix(ERROR_SUFFIX)
+        return (rank_metrics if metric == name else rank_errors)(self.rank, (metric,))[name]
+
+    @cached_property
+    def _losses(self) -> np.ndarray:
+        assert self.probability is not None
+        return log_loss_by_event(self.probability, self.queries.pairs).numpy()
+
+    def _split_by_type(self, metrics: Sequence[str]) -> Row:
+        assert self.stream is not None
+        types, parts = self.stream.query_types, []
+        if "ap" in metrics:
+            parts.append(compute_ap_by_type(types[self.queries.pairs.events], self.score, self.queries.pairs))
+        names = [
+            name for name in metrics if name.startswith(("mrr", "hits@")) and not name.endswith(ERROR_SUFFIX)
+        ]
+        if self.rank is not None and names:
+            parts.append(compute_ranks_by_type(types[self.queries.ranked_events], self.rank, names))
+        return merge_by_type(*parts)
+
+
+def evaluate_queries(
+    scorer: Scorer,
+    stream: Stream,
+    queries: Queries,
+    visibility: VisibilityRule = STRICT_RULE,
+    seed: int = 0,
+    calibration: LinkCalibration | None = None,
+    *,
+    activity: "ActivityFactor | None" = None,
+    logit: Float[Tensor, "p"] | None = None,
+    advance: Advance = no_advance,
+) -> Scored:
+    """Score pairs, and rank events if the queries have candidates.
+
+    Args:
+        scorer: The model.
+        stream: The events.
+        queries: What to score.
+        visibility: Which events each query sees.
+        seed: Seed of the neighbor draws.
+        calibration: Gives the probabilities of random negatives.
+        activity: Adds the rate of the source to the score.
+        logit: The logits of the pairs, where they are known already.
+        advance: Called with the number of pairs of each finished pass.
+    """
+
+    def score_pairs(pairs: EvaluationSet, advance: Advance = no_advance) -> Tensor:
+        return score_evaluation_set(scorer, stream, pairs, visibility, seed, advance)
+
+    pairs, weight = queries.pairs, {}
+    score = score_pairs(pairs, advance) if logit is None else logit
+    if activity is not None:
+        score, weight = activity(pairs, score, score_pairs)
+    is_random = pairs.about.get("negatives") == "random"
+    return Scored(
+        queries,
+        score,
+        None if calibration is None or not is_random else calibration.probability(score, pairs),
+        rank_queries(scorer, stream, queries, visibility, seed, advance),
+        pairs.about | visibility.about | describe_queries(scorer) | weight,
+        stream,
+    )
+
+
+def rank_queries(
+    scorer: Scorer,
+    stream: Stream,
+    queries: Queries,
+    visibility: VisibilityRule = STRICT_RULE,
+    seed: int = 0,
+    advance: Advance = no_advance,
+) -> Float64[Tensor, "g"] | None:
+    """Return the rank of each ranked event among its candidates; None for queries without candidates."""
+    if queries.candidates is None:
+        return None
+    return rank_evaluation_set(
+        scorer, stream, queries.pairs, queries.candidates, visibility, seed, advance, queries.ranked
+    )
+
+
+def describe_queries(scorer: Scorer) -> Row:
+    """Return `query_columns` for a model that reads the columns of the events in question; its rows are easier."""
+    return {"query_columns": True} if find_query_columns(scorer.requests) else {}
+
+
+def evaluate_sets(
+    scorer: Scorer,
+    stream: Stream,
+    keys: Iterable[EvaluationKey],
+    visibility: VisibilityRule,
+    seed: int,
+    calibration: LinkCalibration | None = None,
+    *,
+    activity: "ActivityFactor | None" = None,
+    ranking: "Ranking | None" = None,
+    known: Mapping[EvaluationKey, tuple[EvaluationSet, Tensor]] | None = None,
+    progress: Progress = SILENT,
+) -> Iterator[Scored]:
+    """Evaluate a scorer on each set that has events.
+
+    Args:
+        scorer: The model.
+        stream: The events.
+        keys: Negatives, split and scope of each set.
+        visibility: Which events each query sees.
+        seed: Seed of the neighbor draws.
+        calibration: Gives the probabilities of random negatives.
+        activity: Adds the rate of the source to the score.
+        ranking: Ranks the events of the test, once for all kinds of negatives.
+        known: Sets that were scored already, with their logits.
+        progress: One stage per set.
+    """
+    ranked: dict[str, tuple[Queries, Tensor | None]] = {}
+    # with a single destination there is no candidate to rank against
+    ranking = None if ranking is None or len(stream.store.dst.unique()) < 2 else ranking
+    for key in keys:
+        negatives, split, scope = key
+        if not has_events(stream.store, stream.split, split, scope):
+            continue
+        pairs, logit = (known or {}).get(key, (None, None))
+        queries = Queries(pairs or build_link_set(stream.store, stream.split, split, scope, negatives))
+        with progress.stage(f"{split} {scope} {negatives}", len(queries.pairs.pairs)) as stage:
+            scored = evaluate_queries(
+                scorer, stream, queries, visibility, seed, calibration,
+                activity=activity, logit=logit, advance=stage.advance,
+            )  # fmt: skip
+        if ranking is not None and split == "test" and scope in ranking.scopes:
+            if scope not in ranked:
+                queries = ranking.add_candidates(queries, stream)
+                with progress.stage(f"ranks, {split} {scope}", queries.count_ranked_pairs()) as stage:
+                    rank = rank_queries(scorer, stream, queries, visibility, seed, stage.advance)
+                ranked[scope] = queries, rank
+            queries, rank = ranked[scope]
+            scored = replace(scored, queries=replace(queries, pairs=scored.queries.pairs), rank=rank)
+        yield scored
+
+
+def evaluate_link_scorer(
+    scorer: Scorer,
+    stream: Stream,
+    about: Row,
+    keys: Iterable[EvaluationKey],
+    visibility: VisibilityRule,
+    calibration: LinkCalibration | None = None,
+    activity: "ActivityFactor | None" = None,
+) -> list[Row]:
+    """Evaluate a scorer on each set that has events, one result row each.
+
+    `about` has the columns that all rows share: dataset, model and seed at least. A calibrated score is the probability
+    of the event against a random pair, so calibration errors are None for other negatives.
+    """
+    metrics = PAIR_METRICS if calibration is None else (*PAIR_METRICS, *CALIBRATION_METRICS)
+    found = evaluate_sets(scorer, stream, keys, visibility, about["seed"], calibration, activity=activity)
+    return [about | one.about | one.row(metrics) for one in found]
+
+
+@dataclass(frozen=True, slots=True)
+class Ranking:
+    """Settings of a ranking of events: metrics (mrr, hits@10, ...) and candidates."""
+
+    metrics: tuple[str, ...]
+    count: int | str | None = DEFAULT_CANDIDATES  # sampled candidates; None: all destinations; or the board's
+    filtered: bool = False
+    seed: int | None = None  # of the candidates; default: the published seed of the evaluation set
+    max_events: int | None = None  # a sample of the events, drawn with the same seed; None: all
+    board: Leaderboard | None = None  # whose listed candidates are used
+    scopes: tuple[str, ...] = SETTINGS
+
+    def with_board(self, dataset: Dataset) -> "Ranking":
+        """Load the leaderboard of the dataset if its candidates were requested."""
+        if self.count != BOARD_CANDIDATES:
+            return self
+        return replace(self, board=load_leaderboard(dataset))
+
+    @property
+    def is_sampled(self) -> bool:
+        """Whether candidates are sampled, so that another seed gives other ones."""
+        return isinstance(self.count, int)
+
+    def add_candidates(self, queries: Queries, stream: Stream) -> Queries:
+        """Return the queries with candidates for their events, or for a sample of them."""
+        pairs = queries.pairs
+        split, scope, events = pairs.about["split"], pairs.about["setting"], pairs.events
+        seed = PUBLISHED_SEEDS[split, scope] if self.seed is None else self.seed
+        if self.board is not None:
+            candidates = BoardCandidates.create(self.board, "val" if split == "val" else "test", events)
+        else:
+            assert not isinstance(self.count, str)
+            earlier_than = events if stream.split.protocol == "time" else None
+            candidates = SampledCandidates.create(stream.store, self.count, seed, self.filtered, earlier_than)
+        return replace(queries, candidates=candidates, ranked=self._sample_events(len(events), seed))
+
+    def rank(
+        self,
+        scorer: Scorer,
+        stream: Stream,
+        pairs: EvaluationSet,
+        visibility: VisibilityRule,
+        seed: int = 0,
+        advance: Advance = no_advance,
+    ) -> Row:
+        """Return the result row of the ranks of an evaluation set's events; its own negatives are not used."""
+        queries = self.add_candidates(Queries(pairs), stream)
+        rank = rank_queries(scorer, stream, queries, visibility, seed, advance)
+        assert queries.candidates is not None
+        about = {name: pairs.about[name] for name in ("split", "setting")} | queries.candidates.about
+        scored = Scored(queries, torch.zeros(0), rank=rank, stream=stream)
+        names = (*self.metrics, *map(get_error_name, self.metrics), "ranked", BY_TYPE)
+        row = {("n" if name == "ranked" else name): value for name, value in scored.row(names).items()}
+        return describe_queries(scorer) | about | visibility.about | row
+
+    def _sample_events(self, events: int, seed: int) -> Tensor | None:
+        if self.max_events is None or self.max_events >= events:
+            return None
+        # the seed may be negative or beyond 64 bits, which numpy refuses
+        rng = np.random.default_rng([seed % 2**64, events])
+        return torch.from_numpy(np.sort(rng.choice(events, self.max_events, replace=False)))
 
 
 @dataclass(frozen=True, slots=True)
 class ActivityFactor:
-    """Score factor that adds the weighted log rate of the source; belongs to one model, whose weights it caches."""
+    """Adds the weighted log rate of the source to the score; belongs to one model, whose weights it caches."""
 
     stream: Stream
     rate: ActivityRate
@@ -86,17 +436,17 @@ class ActivityFactor:
         return ActivityFactor(stream, rate, known.with_events(store.src, store.time))
 
     def __call__(
-        self, evaluation_set: EvaluationSet, score: Tensor, score_set: ScoreFunction
+        self, evaluation_set: EvaluationSet, score: Tensor, score_pairs: Callable[[EvaluationSet], Tensor]
     ) -> tuple[Tensor, Row]:
         """Return the factored score and the columns it adds to the result row.
 
         Args:
             evaluation_set: The pairs that `score` belongs to.
             score: The model's logits.
-            score_set: Computes the model's logits of another set; called once per kind of negatives when the weight
+            score_pairs: Computes the model's logits of another set; called once per kind of negatives when the weight
                 has to be chosen on the validation period and `evaluation_set` is not that period.
         """
-        weight = self._choose_weight(evaluation_set, score, score_set)
+        weight = self._choose_weight(evaluation_set, score, score_pairs)
         columns = {"activity_weight": weight}
         return (score.double() + weight * self._log_rate(evaluation_set) if weight else score), columns
 
@@ -105,14 +455,16 @@ class ActivityFactor:
         """The fitted rate and the chosen weights, for results.json."""
         return {"activity": asdict(self.rate) | {"weight": dict(self.weights)}}
 
-    def _choose_weight(self, evaluation_set: EvaluationSet, score: Tensor, score_set: ScoreFunction) -> float:
+    def _choose_weight(
+        self, evaluation_set: EvaluationSet, score: Tensor, score_pairs: Callable[[EvaluationSet], Tensor]
+    ) -> float:
         kind, store, split = evaluation_set.about["negatives"], self.stream.store, self.stream.split
         if kind in SAME_SOURCE_NEGATIVES or not has_events(store, split, *WEIGHT_CHOSEN_ON):
             return 0.0
         if kind not in self.weights:
             if (evaluation_set.about["split"], evaluation_set.about["setting"]) != WEIGHT_CHOSEN_ON:
                 evaluation_set = build_link_set(store, split, *WEIGHT_CHOSEN_ON, strategy=kind)
-                score = score_set(evaluation_set)
+                score = score_pairs(evaluation_set)
             pairs = evaluation_set.pairs
             self.weights[kind] = choose_activity_weight(
                 score, self._log_rate(evaluation_set), pairs.label, pairs.group
@@ -121,295 +473,3 @@ class ActivityFactor:
 
     def _log_rate(self, evaluation_set: EvaluationSet) -> Tensor:
         return self.rate.log_rate(self.sources, evaluation_set.pairs.src, evaluation_set.pairs.time)
-
-
-ScoreFactor = NoActivity | ActivityFactor
-
-
-def build_score_factor(activity: bool, stream: Stream) -> ScoreFactor:
-    return ActivityFactor.from_stream(stream) if activity else NoActivity()
-
-
-@dataclass(frozen=True, slots=True)
-class Ranking:
-    """Settings of a ranking of events: metrics (mrr, hits@10, ...) and candidates."""
-
-    metrics: tuple[str, ...]
-    count: int | str | None = DEFAULT_CANDIDATES  # sampled candidates; None: all destinations; or the board's
-    filtered: bool = False
-    seed: int | None = None  # of the candidates; default: the published seed of the evaluation set
-    max_events: int | None = None  # a sample of the events, drawn with the same seed; None: all
-    board: Leaderboard | None = None  # whose listed candidates are used
-
-    def with_board(self, dataset: Dataset) -> "Ranking":
-        """Load the leaderboard of the dataset if its candidates were requested."""
-        if self.count != BOARD_CANDIDATES:
-            return self
-        return replace(self, board=load_leaderboard(dataset))
-
-    @property
-    def is_sampled(self) -> bool:
-        """Whether candidates are sampled, so that another seed gives other ones."""
-        return isinstance(self.count, int)
-
-    def evaluate(
-        self,
-        scorer: Scorer,
-        stream: Stream,
-        evaluation_set: EvaluationSet,
-        rule: VisibilityRule,
-        seed: int = 0,
-        advance: Advance = no_advance,
-    ) -> Row:
-        """Rank the events of an evaluation set among their candidates; its own negatives are not used."""
-        name, setting = evaluation_set.about["split"], evaluation_set.about["setting"]
-        candidate_seed = PUBLISHED_SEEDS[name, setting] if self.seed is None else self.seed
-        candidates = self._build_candidates(stream, evaluation_set, candidate_seed)
-        sample = self._sample_events(len(evaluation_set.events), candidate_seed)
-        rank = rank_evaluation_set(scorer, stream, evaluation_set, candidates, rule, seed, advance, sample)
-        about = {"split": name, "setting": setting, **candidates.about, **rule.about}
-        types = stream.query_types[evaluation_set.events if sample is None else evaluation_set.events[sample]]
-        return {
-            **about,
-            **rank_metrics(rank, self.metrics),
-            **rank_errors(rank, self.metrics),
-            "n": len(rank),
-            "by_type": compute_ranks_by_type(types, rank, self.metrics),
-        }
-
-    def _build_candidates(self, stream: Stream, evaluation_set: EvaluationSet, seed: int) -> CandidateSet:
-        if self.board is not None:
-            split = "val" if evaluation_set.about["split"] == "val" else "test"
-            return BoardCandidates.create(self.board, split, evaluation_set.events)
-        assert not isinstance(self.count, str)
-        earlier_than = evaluation_set.events if stream.split.protocol == "time" else None
-        return SampledCandidates.create(stream.store, self.count, seed, self.filtered, earlier_than)
-
-    def count_pairs(self, evaluation_set: EvaluationSet) -> int:
-        """Return how many pairs are scored; with all destinations as candidates, a lower bound."""
-        events = len(evaluation_set.events)
-        events = events if self.max_events is None else min(self.max_events, events)
-        return events * (1 + (self.count if isinstance(self.count, int) else 0))
-
-    def _sample_events(self, events: int, seed: int) -> Tensor | None:
-        if self.max_events is None or self.max_events >= events:
-            return None
-        # the seed may be negative or beyond 64 bits, which numpy refuses
-        rng = np.random.default_rng([seed % 2**64, events])
-        return torch.from_numpy(np.sort(rng.choice(events, self.max_events, replace=False)))
-
-
-def evaluate_ranks(
-    scorer: Scorer,
-    stream: Stream,
-    about: Row,
-    keys: list[EvaluationKey],
-    rule: VisibilityRule,
-    ranking: Ranking,
-) -> list[Row]:
-    """Rank the events of each split and setting that has any, one result row each."""
-    rows = []
-    for name, setting in dict.fromkeys((name, setting) for _, name, setting in keys):
-        if has_events(stream.store, stream.split, name, setting):
-            evaluation_set = build_link_set(stream.store, stream.split, name, setting)
-            ranked = ranking.evaluate(scorer, stream, evaluation_set, rule, about["seed"])
-            rows.append({**about, **describe_queries(scorer), **ranked})
-    return rows
-
-
-def evaluate_link_scorer(
-    scorer: Scorer,
-    stream: Stream,
-    about: Row,
-    keys: list[EvaluationKey],
-    rule: VisibilityRule,
-    calibration: LinkCalibration | None = None,
-    score_factor: ScoreFactor | None = None,
-) -> list[Row]:
-    """Evaluate a scorer on each (negatives, split, setting) that has events, one result row each.
-
-    `about` has the columns that all rows share: dataset, model and seed at least.
-    """
-
-    def score_set(evaluation_set: EvaluationSet) -> Tensor:
-        return score_evaluation_set(scorer, stream, evaluation_set, rule, about["seed"])
-
-    factor = score_factor or NoActivity()
-    rows = []
-    for evaluation_set, logit in score_link_sets(scorer, stream, keys, rule, about["seed"]):
-        score, columns = factor(evaluation_set, logit, score_set)
-        columns = about | evaluation_set.about | rule.about | describe_queries(scorer) | columns
-        rows.append(build_link_row(stream, evaluation_set, score, columns, calibration))
-    return rows
-
-
-def describe_queries(scorer: Scorer) -> Row:
-    """Return `query_columns` for a model that reads the columns of the events in question; its rows are easier."""
-    return {"query_columns": True} if find_query_columns(scorer.requests) else {}
-
-
-def score_link_sets(
-    scorer: Scorer, stream: Stream, keys: list[EvaluationKey], rule: VisibilityRule, seed: int
-) -> Iterator[tuple[EvaluationSet, Tensor]]:
-    """Yield each evaluation set that has events, with the logits of its pairs."""
-    for strategy, name, setting in keys:
-        if has_events(stream.store, stream.split, name, setting):
-            evaluation_set = build_link_set(stream.store, stream.split, name, setting, strategy)
-            yield evaluation_set, score_evaluation_set(scorer, stream, evaluation_set, rule, seed)
-
-
-def build_link_row(
-    stream: Stream,
-    evaluation_set: EvaluationSet,
-    score: Tensor,
-    about: Row,
-    calibration: LinkCalibration | None,
-) -> Row:
-    """Compute the metrics of a result row, with calibration errors if there is a calibration.
-
-    A calibrated score is the probability of the event against a random pair of the row's setting, so the errors are
-    None for other negatives.
-    """
-    row = about | compute_link_metrics(stream, evaluation_set, score)
-    if calibration is None:
-        return row
-    if evaluation_set.about["negatives"] != "random":
-        return row | {"ece": None, "ece_raw": None}
-    return row | compute_calibration_errors(
-        score, evaluation_set, calibration.probability(score, evaluation_set)
-    )
-
-
-def compute_link_metrics(stream: Stream, evaluation_set: EvaluationSet, score: Tensor) -> Row:
-    """Compute AP and AUC of an evaluation set, and AP by query type."""
-    metrics = asdict(link_metrics(score, evaluation_set.pairs.label, evaluation_set.pairs.group))
-    types = stream.query_types[evaluation_set.events]
-    return metrics | {"by_type": compute_ap_by_type(types, score, evaluation_set)}
-
-
-def compute_calibration_errors(
-    score: Tensor, evaluation_set: EvaluationSet, probability: Tensor
-) -> dict[str, float]:
-    """Compute the expected calibration error of the calibrated probabilities (ece) and of the sigmoid (ece_raw)."""
-    columns = {"ece": probability, "ece_raw": torch.sigmoid(score.double())}
-    label = evaluation_set.pairs.label
-    return {name: compute_reliability(values, label).ece for name, values in columns.items()}
-
-
-@dataclass(frozen=True, slots=True)
-class HeuristicEvaluator:
-    """Evaluates models without training (heuristics) on one dataset."""
-
-    name: str  # of the dataset
-    stream: Stream
-    rule: VisibilityRule = STRICT_RULE
-    folder: Path | None = None  # cache of sampled negatives
-    score_factor: ScoreFactor = field(default_factory=NoActivity)
-
-    @staticmethod
-    def from_dataset(
-        dataset: Dataset,
-        rule: VisibilityRule = STRICT_RULE,
-        folder: Path | None = None,
-        activity: bool = False,
-        split: SplitRule | None = None,
-    ) -> "HeuristicEvaluator":
-        """Split the dataset by a rule, or by its default one."""
-        stream = build_link_stream(dataset, torch.device("cpu"), split)
-        return HeuristicEvaluator(dataset.name, stream, rule, folder, build_score_factor(activity, stream))
-
-    def evaluate(
-        self,
-        model: str,
-        settings: dict[str, Any],
-        key: EvaluationKey,
-        seed: int | None = None,
-        advance: Advance = no_advance,
-    ) -> Row:
-        """Return one result row; `seed` replaces the published seed of the negatives."""
-        store, split = self.stream.store, self.stream.split
-        strategy, name, setting = key
-        evaluation_set = build_link_set(store, split, name, setting, strategy, seed, self.folder)
-        score = self.score(model, evaluation_set, advance, settings)
-        score, columns = self.score_factor(
-            evaluation_set, score, lambda other: self.score(model, other, settings=settings)
-        )
-        negative_seed = PUBLISHED_SEEDS[name, setting] if seed is None else seed
-        about = {"dataset": self.name, "model": model, "seed": negative_seed, **evaluation_set.about}
-        metrics = compute_link_metrics(self.stream, evaluation_set, score)
-        return {**about, **self.rule.about, **columns, **metrics}
-
-    def score(
-        self,
-        model: str,
-        evaluation_set: EvaluationSet,
-        advance: Advance = no_advance,
-        settings: dict[str, Any] | None = None,
-    ) -> Tensor:
-        """Return the score that a heuristic gives each pair of an evaluation set."""
-        scorer = self._build_scorer(model, settings or {}, evaluation_set.about["negatives"])
-        return score_evaluation_set(scorer, self.stream, evaluation_set, self.rule, advance=advance)
-
-    def evaluate_ranks(
-        self,
-        model: str,
-        settings: dict[str, Any],
-        key: EvaluationKey,
-        ranking: Ranking,
-        advance: Advance = no_advance,
-    ) -> Row:
-        """Rank the events of a split and setting; the heuristic has its preset for random negatives."""
-        _, name, setting = key
-        scorer = self._build_scorer(model, settings, "random")
-        evaluation_set = build_link_set(self.stream.store, self.stream.split, name, setting)
-        row = ranking.evaluate(scorer, self.stream, evaluation_set, self.rule, advance=advance)
-        return {"dataset": self.name, "model": model, "seed": row["candidate_seed"], **row}
-
-    def _build_scorer(self, model: str, settings: dict[str, Any], strategy: str) -> Scorer:
-        settings = find_preset(model, self.name, strategy) | settings
-        return build_heuristic(model, settings, self.stream, self.rule, self.name)
-
-    def has_events(self, key: EvaluationKey) -> bool:
-        return has_events(self.stream.store, self.stream.split, *key[1:])
-
-
-def build_heuristic(
-    model: str,
-    settings: dict[str, Any],
-    stream: Stream,
-    rule: VisibilityRule = STRICT_RULE,
-    dataset: str = "DATA",
-) -> Scorer:
-    """Build a model that needs no training, fitted to the training events if it has weights.
-
-    Under `batch` visibility it has its published form, which observes whole batches, where there is one. Under `strict`
-    visibility it sees every strictly earlier event, as all models do.
-
-    Args:
-        model: Its name.
-        settings: Its settings.
-        stream: The events; the training events give the time statistics and the weights.
-        rule: Visibility.
-        dataset: Name of the dataset in the error message.
-    """
-    spec = find_model(model)
-    if spec.trainable:
-        raise ConfigError(
-            f"model '{model}' must be trained first: `dygmamba.train({dataset!r}, {model!r})`",
-            code="model-needs-training",
-        )
-    lagging = spec.build_lagging if rule.visible == "batch" else None
-    scorer = (lagging or spec.build)(build_config(spec.config, settings), stream.facts)
-    if isinstance(scorer, FittedHeuristic):
-        fit_heuristic(scorer, stream)
-    return scorer
-
-
-def fit_heuristic(scorer: FittedHeuristic, stream: Stream) -> None:
-    """Fit a heuristic to the last training events, each with one random destination of training."""
-    store, train = stream.store, stream.split.train
-    negatives = TRAINING_NEGATIVES["random"].create(store, stream.split, store.time.device)
-    others = negatives.draw_negatives(seed=0, epoch=0)
-    last = slice(max(0, len(train) - MAX_FITTED_EVENTS), None)
-    pairs = negatives.build_queries(store.select(train[last]), others[last])
-    scorer.fit(LabelledView(stream.training_view(pairs, scorer.requests), pairs))

@@ -1,72 +1,52 @@
-"""Final evaluation of a trained run: the best weights and simple heuristics on the same evaluation sets.
+"""Final evaluation of a trained run: the best weights and the baselines on the same queries.
 
-The verdict says whether the run beats the best heuristic. The test events are cut into consecutive blocks, the average
-precision of both is computed in each block, and a mean difference beyond two standard errors counts as significant.
-Blocks are consecutive so that an unusual week affects few of them.
+The verdict says whether the run beats the best baseline. The test events are cut into consecutive blocks, the average
+precision of both is computed in each block, and a difference of the reported AP beyond two standard errors over the
+blocks counts as significant.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from math import sqrt
-from typing import Any
+from dataclasses import dataclass
 
-import numpy as np
-import torch
-from torch import Tensor
-
-from dygmamba.core.progress import Advance, Progress, no_advance
-from dygmamba.engine.evaluation import score_evaluation_set
+from dygmamba.core.progress import Progress
 from dygmamba.engine.fit import Trainer
 from dygmamba.engine.fit_config import LinkFitConfig
 from dygmamba.models.base import Scorer
-from dygmamba.runs.calibration import ReliabilityRecorder, fit_link_calibration
+from dygmamba.runs.baselines import BASELINES, Baselines
+from dygmamba.runs.calibration import SavedCalibration, fit_link_calibration, save_calibration
 from dygmamba.runs.evaluation import (
+    CALIBRATION_METRICS,
+    PAIR_METRICS,
+    RANK_COLUMNS,
+    RANK_METRICS,
+    ActivityFactor,
     EvaluationKey,
-    HeuristicEvaluator,
+    Queries,
     Ranking,
     Row,
-    build_link_row,
-    build_score_factor,
-    compute_link_metrics,
-    describe_queries,
+    Scored,
+    evaluate_sets,
 )
 from dygmamba.runs.node_training import build_node_row
-from dygmamba.runs.test_predictions import ScoreCallback
+from dygmamba.runs.stored_predictions import ScoreCallback
 from dygmamba.sampling.negatives import PUBLISHED_SEEDS
-from dygmamba.tasks.base import EvaluationSet
 from dygmamba.tasks.calibration import fit_calibration
-from dygmamba.tasks.link import SETTINGS, SPLITS, build_link_set, has_events
+from dygmamba.tasks.link import SETTINGS, SPLITS
 from dygmamba.tasks.metric_names import DEFAULT_CANDIDATES
-from dygmamba.tasks.metrics import average_precision, get_error_name
 from dygmamba.tasks.node import NodeTask
-from dygmamba.tasks.query_types import merge_by_type
+from dygmamba.tasks.statistics import SIGNIFICANT_ERRORS, Difference
 
-HEURISTICS = (
-    "edgebank",
-    "popularity",
-    "decayed-popularity",
-    "recency",
-    "destination-recency",
-    "source-recency",
-    "pair-recency",
-    "recency-regression",
-)
-MAX_BLOCKS, MIN_BLOCK_EVENTS = 30, 20
-SIGNIFICANT_ERRORS = 2.0  # standard errors
-
-RANK_METRICS = ("mrr", "hits@10")
-MIN_RANKED_EVENTS = 1_000  # per setting
-RANKING_SECONDS = 2.0  # per setting, more for models that rank fewer than MIN_RANKED_EVENTS in this time
+MIN_RANKED_EVENTS = 1_000  # per scope
+RANKING_SECONDS = 2.0  # per scope, more for models that rank fewer than MIN_RANKED_EVENTS in this time
 # Of one pair and token on one core, measured for boosted trees, which are the fastest (docs/research/log.md).
 TOKEN_SECONDS = 8e-6
 
 
 @dataclass(frozen=True, slots=True)
 class FinalEvaluation:
-    """Result rows of the run and of the heuristics, the comparison of both, and the fitted source activity."""
+    """Result rows of the run and of the baselines, the comparison of both, and the fitted source activity."""
 
     rows: list[Row]
-    rules: list[Row]  # of the heuristics
+    rules: list[Row]  # of the baselines
     verdict: Row
     activity: Row  # empty without `activity`
 
@@ -74,84 +54,46 @@ class FinalEvaluation:
 def run_final_evaluation(
     fit: Trainer, about: Row, keys: list[EvaluationKey], progress: Progress, on_scores: ScoreCallback
 ) -> FinalEvaluation:
-    """Calibrate a link run, evaluate it and the heuristics on each key that has events, and add rank metrics.
+    """Calibrate a link run, evaluate it and the baselines on each key that has events, and rank the test events.
 
     Args:
         fit: The run, with its best weights.
         about: Columns that all rows share.
-        keys: Negatives, split and setting of each row; the verdict is about the first one of the test period.
-        progress: One stage per evaluation set.
+        keys: Negatives, split and scope of each row; the verdict is about the first one of the test period.
+        progress: Stages of each evaluation set.
         on_scores: Called with each evaluation set and the run's scores.
     """
     assert isinstance(fit.scorer, Scorer)
     assert isinstance(fit.config, LinkFitConfig)
-    stream, rule = fit.stream, fit.config.rule
-    # heuristics are look-ups, which are fast enough on the CPU
-    cpu_stream = stream if stream.device.type == "cpu" else replace(stream, device=torch.device("cpu"))
-    heuristics = HeuristicEvaluator(about["dataset"], cpu_stream, rule)
-    calibration, scored = fit_link_calibration(fit, progress)
-    score_factor = build_score_factor(fit.config.activity, cpu_stream)
-    recorder = ReliabilityRecorder.for_links(fit.run, calibration)
-    rows, heuristic_rows, verdict = [], [], {}
-    for key in keys:
-        strategy, name, setting = key
-        if not has_events(stream.store, stream.split, name, setting):
-            continue
-        is_new = key not in scored  # the calibration has scored its sets already
-        evaluation_set = (
-            build_link_set(stream.store, stream.split, name, setting, strategy) if is_new else scored[key][0]
-        )
-        total = len(evaluation_set.pairs) * (is_new + len(HEURISTICS))
-        with progress.stage(f"{name} {setting} {strategy}", total) as stage:
-            score = (
-                score_evaluation_set(fit.scorer, stream, evaluation_set, rule, fit.seed, stage.advance)
-                if is_new
-                else scored[key][1]
-            )
-            score, columns = score_factor(evaluation_set, score, fit.score)
-            heuristic_scores = score_heuristics(heuristics, evaluation_set, stage.advance)
-        on_scores(evaluation_set, score)
-        recorder.record(evaluation_set, score, calibration.probability(score, evaluation_set))
-        columns = about | evaluation_set.about | rule.about | describe_queries(fit.scorer) | columns
-        row = build_link_row(stream, evaluation_set, score, columns, calibration)
-        rows.append(row)
-        shared = {
-            "dataset": about["dataset"],
-            "seed": PUBLISHED_SEEDS[name, setting],
-            **evaluation_set.about,
-            **rule.about,
-        }
-        metrics = {
-            model: compute_link_metrics(stream, evaluation_set, scores)
-            for model, scores in heuristic_scores.items()
-        }
-        heuristic_rows += [{"model": model, **shared, **values} for model, values in metrics.items()]
-        if name == "test" and not verdict:
-            best = max(metrics, key=lambda model: metrics[model]["ap"])
-            gap = row["ap"] - metrics[best]["ap"]
-            verdict = compare_with_heuristic(score, heuristic_scores[best], evaluation_set, gap, best)
-    recorder.save()
-    return FinalEvaluation(add_rank_metrics(fit, rows, progress), heuristic_rows, verdict, score_factor.about)
-
-
-def score_heuristics(
-    evaluator: HeuristicEvaluator, evaluation_set: EvaluationSet, advance: Advance = no_advance
-) -> dict[str, Tensor]:
-    """Score an evaluation set with every heuristic that can tell positives from negatives in it.
-
-    A rule that looks at the source alone cannot where negatives keep the source: its AP would be 50 by definition.
-    """
-    scores = {model: evaluator.score(model, evaluation_set, advance) for model in HEURISTICS}
-    told_apart = {model: score for model, score in scores.items() if tells_pairs_apart(score, evaluation_set)}
-    return told_apart or scores
-
-
-def tells_pairs_apart(score: Tensor, evaluation_set: EvaluationSet) -> bool:
-    """Return whether any positive and its negative have different scores."""
-    pairs = evaluation_set.pairs
-    by_event = torch.zeros(2, int(pairs.group.max()) + 1, dtype=score.dtype)
-    by_event[pairs.label.long(), pairs.group] = score
-    return not torch.equal(by_event[0], by_event[1])
+    visibility = fit.config.rule
+    baselines = Baselines.on_cpu(about["dataset"], fit.stream, visibility)
+    calibration, known = fit_link_calibration(fit, progress)
+    activity = ActivityFactor.from_stream(baselines.stream) if fit.config.activity else None
+    saved = SavedCalibration(calibration.transductive, new_nodes=calibration.inductive)
+    rows, baseline_rows, verdict = [], [], {}
+    for scored in evaluate_sets(
+        fit.scorer, fit.stream, keys, visibility, fit.seed, calibration,
+        activity=activity, ranking=choose_ranking(fit.scorer), known=known, progress=progress,
+    ):  # fmt: skip
+        pairs = scored.queries.pairs
+        split, scope, negatives = (pairs.about[name] for name in ("split", "setting", "negatives"))
+        with progress.stage(
+            f"simple rules, {split} {scope} {negatives}", len(BASELINES) * len(pairs.pairs)
+        ) as stage:
+            others = baselines.score(Queries(pairs), stage.advance)
+        on_scores(pairs, scored.score)
+        if (negatives, split) == ("random", "test"):
+            saved = saved.with_diagrams(scored)
+        rows.append(about | scored.about | scored.row((*PAIR_METRICS, *CALIBRATION_METRICS, *RANK_COLUMNS)))
+        shared = {"dataset": about["dataset"], "seed": PUBLISHED_SEEDS[split, scope]}
+        baseline_rows += [
+            {"model": model, **shared, **one.about, **one.row(PAIR_METRICS)} for model, one in others.items()
+        ]
+        if split == "test" and not verdict:
+            best = max(others, key=lambda model: others[model].link["ap"])
+            verdict = compare_with_baseline(scored, others[best], best)
+    save_calibration(fit.run, saved)
+    return FinalEvaluation(rows, baseline_rows, verdict, {} if activity is None else activity.about)
 
 
 def run_final_node_evaluation(fit: Trainer, progress: Progress, on_scores: ScoreCallback) -> list[Row]:
@@ -167,111 +109,54 @@ def run_final_node_evaluation(fit: Trainer, progress: Progress, on_scores: Score
             scores[name] = fit.score(evaluation_set, stage.advance)
         if is_binary:
             on_scores(evaluation_set, scores[name])
-    if not is_binary:
-        return [build_node_row(fit, one, scores[name], None) for name, one in sets.items()]
-    calibration = fit_calibration(scores["val"], sets["val"].pairs.label)
-    recorder = ReliabilityRecorder(fit.run, calibration)
-    if len(sets["test"].events):
-        recorder.record(sets["test"], scores["test"], calibration.probability(scores["test"]))
-    recorder.save()
-    return [
-        build_node_row(fit, evaluation_set, scores[name], calibration)
-        for name, evaluation_set in sets.items()
-    ]
+    calibration = None
+    if is_binary:
+        calibration = fit_calibration(scores["val"], sets["val"].pairs.label)
+        saved = SavedCalibration(calibration)
+        if len(sets["test"].events):
+            test = Scored(Queries(sets["test"]), scores["test"], calibration.probability(scores["test"]))
+            saved = saved.with_diagrams(test)
+        save_calibration(fit.run, saved)
+    return [build_node_row(fit, one, scores[name], calibration) for name, one in sets.items()]
 
 
-def compare_with_heuristic(
-    own: Tensor, other: Tensor, evaluation_set: EvaluationSet, gap: float, rule: str
-) -> Row:
-    """Test whether a run is significantly above a heuristic on an evaluation set.
-
-    Args:
-        own: Scores of the run.
-        other: Scores of the heuristic.
-        evaluation_set: The pairs that both score.
-        gap: AP of the run minus AP of the heuristic, over the whole set.
-        rule: Name of the heuristic.
+def compare_with_baseline(own: Scored, other: Scored, name: str) -> Row:
+    """Test whether a run is significantly above a baseline on the same queries.
 
     Returns:
         The figures, `stands` ("above", "level", "below" or "unknown") and a `sentence` for people.
     """
-    events, blocks = len(evaluation_set.events), count_blocks(evaluation_set)
-    about = {"rule": rule, "metric": "ap", "difference": gap, "blocks": blocks, **evaluation_set.about}
-    if blocks < 2:
-        sentence = f"the test has {events} events, too few to say whether this is above the rule `{rule}`"
-        return {**about, "spread": None, "stands": "unknown", "sentence": sentence}
-    gaps = [
-        a - b
-        for a, b in zip(*(compute_block_ap(score, evaluation_set) for score in (own, other)), strict=True)
-    ]
-    spread = float(np.std(gaps, ddof=1)) / sqrt(blocks)
-    mean, threshold = float(np.mean(gaps)), SIGNIFICANT_ERRORS * spread
-    stands = "above" if mean > threshold else "below" if mean < -threshold else "level"
-    sentence = _describe_verdict(stands, gap, spread, rule)
-    return {**about, "spread": spread, "stands": stands, "sentence": sentence}
+    difference, pairs = own.difference(other), own.queries.pairs
+    figures = {"rule": name, "metric": "ap", "difference": difference.value, "blocks": len(own.block_ap)}
+    return {
+        **figures,
+        **pairs.about,
+        "spread": difference.error,
+        "stands": difference.stands,
+        "sentence": _describe_verdict(difference, name, len(pairs.events)),
+    }
 
 
-def count_blocks(evaluation_set: EvaluationSet) -> int:
-    """Return into how many blocks of consecutive events an evaluation set is cut, to see how much a metric varies."""
-    return min(MAX_BLOCKS, len(evaluation_set.events) // MIN_BLOCK_EVENTS)
+def _describe_verdict(difference: Difference, name: str, events: int) -> str:
+    if difference.error is None:
+        return f"the test has {events} events, too few to say whether this is above the rule `{name}`"
+    points = f"{abs(100 * difference.value):.1f} points"
+    error = f"(test AP, ± {100 * SIGNIFICANT_ERRORS * difference.error:.1f})"
+    if difference.stands == "above":
+        return f"{points} above the best simple rule, {name} {error}"
+    if difference.stands == "below":
+        return f"a simple rule is better: use `{name}`, {points} above this run {error}"
+    side = "above" if difference.value >= 0 else "below"
+    return f"a simple rule is as good: use `{name}`; {points} {side} it is within chance {error}"
 
 
-def compute_block_ap(score: Tensor, evaluation_set: EvaluationSet) -> list[float]:
-    """Return the average precision of each block."""
-    return compute_by_block(average_precision, score, evaluation_set)
-
-
-def compute_by_block(
-    metric: Callable[[Tensor, Tensor], float], score: Tensor, evaluation_set: EvaluationSet
-) -> list[float]:
-    """Return a metric of scores and labels in each block."""
-    blocks = count_blocks(evaluation_set)
-    label, block = (
-        evaluation_set.pairs.label,
-        evaluation_set.event_index * blocks // len(evaluation_set.events),
-    )
-    return [metric(score[block == k], label[block == k]) for k in range(blocks)]
-
-
-def _describe_verdict(stands: str, gap: float, spread: float, rule: str) -> str:
-    points = f"{abs(100 * gap):.1f} points"
-    error = f"(test AP, ± {100 * SIGNIFICANT_ERRORS * spread:.1f})"
-    if stands == "above":
-        return f"{points} above the best simple rule, {rule} {error}"
-    if stands == "below":
-        return f"a simple rule is better: use `{rule}`, {points} above this run {error}"
-    side = "above" if gap >= 0 else "below"
-    return f"a simple rule is as good: use `{rule}`; {points} {side} it is within chance {error}"
-
-
-def add_rank_metrics(
-    fit: Trainer, rows: list[Row], progress: Progress, settings: Sequence[str] = SETTINGS
-) -> list[Row]:
-    """Add MRR and Hits@10 with their standard errors to the rows of these settings' test; None in the other rows."""
-    store, split = fit.stream.store, fit.stream.split
-    scorer: Any = fit.scorer
-    ranking = Ranking(RANK_METRICS, max_events=count_affordable_events(scorer))
-    ranks: dict[tuple[str, str], Row] = {}
-    for setting in settings:
-        # with a single destination there is no candidate to rank against
-        if has_events(store, split, "test", setting) and len(store.dst.unique()) > 1:
-            evaluation_set = build_link_set(store, split, "test", setting)
-            with progress.stage(f"ranks, test {setting}", ranking.count_pairs(evaluation_set)) as stage:
-                ranks["test", setting] = ranking.evaluate(
-                    scorer, fit.stream, evaluation_set, fit.config.rule, fit.seed, stage.advance
-                )
-    return [add_rank_columns(row, ranks.get((row["split"], row["setting"]), {})) for row in rows]
-
-
-def add_rank_columns(row: Row, ranks: Row) -> Row:
-    """Return a result row with the rank metrics of the same events; None if they were not ranked."""
-    names = (*RANK_METRICS, *map(get_error_name, RANK_METRICS), "candidates", "candidate_seed")
-    by_type = merge_by_type(row["by_type"], ranks.get("by_type", {}))
-    return row | {name: ranks.get(name) for name in names} | {"ranked": ranks.get("n"), "by_type": by_type}
+def choose_ranking(scorer: Scorer, scopes: tuple[str, ...] = SETTINGS) -> Ranking:
+    """Return the ranking of the test events that a trained model can afford."""
+    return Ranking(RANK_METRICS, max_events=count_affordable_events(scorer), scopes=scopes)
 
 
 def count_affordable_events(scorer: Scorer) -> int:
-    """Return how many events per setting to rank: what takes about two seconds, but at least 1,000.
+    """Return how many events per scope to rank: what takes about two seconds, but at least 1,000.
 
     Computed from the entries that the model looks up for a pair instead of measured, so that the same run always has
     the same figures.

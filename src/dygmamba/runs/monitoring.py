@@ -4,39 +4,30 @@ Each new event is scored against one random pair, as in the test of the run. A s
 new ones too, but nothing is trained. The row of the test period is computed in the same way, from stored predictions.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn.functional import binary_cross_entropy
 
 from dygmamba.core.errors import ConfigError
 from dygmamba.core.progress import SILENT, Progress
 from dygmamba.data.events.times import looks_like_epoch_seconds
 from dygmamba.data.storage.dataset import Dataset
-from dygmamba.engine.evaluation import score_evaluation_set
 from dygmamba.engine.stream import Stream
+from dygmamba.runs.baselines import Baselines
 from dygmamba.runs.calibration import load_calibration, load_link_calibration
-from dygmamba.runs.evaluation import HeuristicEvaluator
-from dygmamba.runs.final_evaluation import score_heuristics
+from dygmamba.runs.evaluation import Queries, Row, Scored, evaluate_queries
 from dygmamba.runs.opening import OpenRun
 from dygmamba.runs.predictor import Predictor
-from dygmamba.runs.test_predictions import load_predictions, recompute_predictions
-from dygmamba.tasks.base import EvaluationSet
-from dygmamba.tasks.calibration import compute_reliability
+from dygmamba.runs.stored_predictions import load_predictions, recompute_predictions
 from dygmamba.tasks.link import build_link_set
-from dygmamba.tasks.metrics import average_precision, roc_auc
 
 DAY = 86_400
 MONDAY = 4 * DAY  # 1970-01-05 was a Monday
 AUTO_ORDER, MAX_PERIODS = ("week", "day", "hour", "month"), 60
 MAX_PARTS, MIN_PART_EVENTS = 10, 20  # of a stream whose times are plain numbers
-PROBABILITY_FLOOR = 1e-7  # the log loss of a score of exactly 0 or 1 stays finite
-
-Row = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,27 +67,36 @@ def monitor_run(
     dataset = predictor.extend(where, replace(more, store=more.store[earlier:]))
     first_new = len(run.dataset.store)
     stream = _build_stream(run, dataset, first_new)
-    evaluation_set = build_link_set(stream.store, stream.split, "test")
-    with progress.stage("new events", len(evaluation_set.pairs)) as stage:
-        logit = score_evaluation_set(run.scorer, stream, evaluation_set, run.rule, run.seed, stage.advance)
+    queries = Queries(build_link_set(stream.store, stream.split, "test"))
     calibration = load_link_calibration(run.folder, stream)
-    score = (
-        logit.double().sigmoid()
-        if calibration is None
-        else calibration.probability(logit, evaluation_set).double()
-    )
+    with progress.stage("new events", len(queries.pairs.pairs)) as stage:
+        scored = evaluate_queries(
+            run.scorer, stream, queries, run.rule, run.seed, calibration, advance=stage.advance
+        )
+    probability = scored.score.double().sigmoid() if calibration is None else scored.probability
+    assert probability is not None
+    scored = replace(scored, score=probability, probability=probability)
     with progress.stage("simple rules"):
-        cpu_stream = replace(stream, device=torch.device("cpu"))
-        rules = score_heuristics(HeuristicEvaluator(dataset.name, cpu_stream, run.rule), evaluation_set)
+        baselines = Baselines.on_cpu(dataset.name, stream, run.rule).score(queries)
+    best = max(baselines, key=lambda name: baselines[name].link["ap_pooled"])
     is_dated = bool(run.dataset.origin.time_origin) or looks_like_epoch_seconds(
         float(dataset.store.time[0]), float(dataset.store.time[-1])
     )
-    judge = _make_judge(evaluation_set, score, rules, dataset, first_new, is_dated)
-    everything = torch.ones(len(evaluation_set.events), dtype=torch.bool)
-    labels = _assign_periods(dataset.store.time[evaluation_set.events].numpy(), period, is_dated)
-    rows = [*_describe_test(run, is_dated), {"period": "new", **judge(everything)}]
+    events, store = queries.pairs.events, dataset.store
+    known = torch.zeros(store.num_nodes, dtype=torch.bool)
+    known[store.src[:first_new]] = known[store.dst[:first_new]] = True
+    is_unknown = ~(known[store.src[events]] & known[store.dst[events]])
+
+    def describe(name: str, selected: Tensor) -> Row:
+        time, rule_ap = store.time[events[selected]], baselines[best].select(selected).link["ap_pooled"]
+        figures = _compute_figures(scored.select(selected)) | {"rule": best, "rule_ap": rule_ap}
+        unknown_share = float(is_unknown[selected].double().mean())
+        return _build_row(name, time, len(time), figures, is_dated) | {"unknown_share": unknown_share}
+
+    labels = _assign_periods(store.time[events].numpy(), period, is_dated)
+    rows = [*_describe_test(run, is_dated), describe("new", torch.ones(len(events), dtype=torch.bool))]
     if len(names := dict.fromkeys(labels)) > 1:
-        rows += [{"period": name, **judge(torch.from_numpy(labels == name))} for name in names]
+        rows += [describe(name, torch.from_numpy(labels == name)) for name in names]
     return Monitoring(rows, _compare_columns(run, dataset, first_new), earlier, is_dated)
 
 
@@ -110,48 +110,15 @@ def _build_stream(run: OpenRun, dataset: Dataset, first_new: int) -> Stream:
     return Stream(store, split, run.stream.device)
 
 
-def _make_judge(
-    evaluation_set: EvaluationSet,
-    score: Tensor,
-    rules: dict[str, Tensor],
-    dataset: Dataset,
-    first_new: int,
-    is_dated: bool,
-) -> Callable[[Tensor], Row]:
-    """Return a function from a mask of the new events to their figures."""
-    pairs, store, index = evaluation_set.pairs, dataset.store, evaluation_set.event_index
-    best = max(rules, key=lambda name: average_precision(rules[name], pairs.label))
-    known = torch.zeros(store.num_nodes, dtype=torch.bool)
-    known[store.src[:first_new]] = known[store.dst[:first_new]] = True
-
-    def judge(selected: Tensor) -> Row:
-        rows, events = selected[index], evaluation_set.events[selected]
-        time = store.time[events]
-        unknown = ~(known[store.src[events]] & known[store.dst[events]])
-        label = pairs.label[rows]
-        return {
-            "start": float(time[0]),
-            "end": float(time[-1]),
-            "events": len(events),
-            **compute_figures(score[rows], label),
-            "rule": best,
-            "rule_ap": average_precision(rules[best][rows], label),
-            "rate": _compute_rate(time, is_dated),
-            "unknown_share": float(unknown.double().mean()),
-        }
-
-    return judge
+def _compute_figures(scored: Scored) -> Row:
+    """Return AP and AUC over all pairs at once, the log loss and the calibration error."""
+    figures = scored.row(("ap_pooled", "auc_pooled", "log_loss", "ece"))
+    return {name.removesuffix("_pooled"): value for name, value in figures.items()}
 
 
-def compute_figures(score: Tensor, label: Tensor) -> dict[str, float]:
-    """Return AP and AUC over all pairs at once, the log loss and the calibration error of scores."""
-    clipped = score.double().clamp(PROBABILITY_FLOOR, 1 - PROBABILITY_FLOOR)
-    return {
-        "ap": average_precision(score, label),
-        "auc": roc_auc(score, label),
-        "log_loss": float(binary_cross_entropy(clipped, label.double())),
-        "ece": compute_reliability(score, label).ece,
-    }
+def _build_row(name: str, time: Tensor, events: int, figures: Row, is_dated: bool) -> Row:
+    span = {"period": name, "start": float(time[0]), "end": float(time[-1]), "events": events}
+    return span | figures | {"rate": _compute_rate(time, is_dated)}
 
 
 def _compute_rate(time: Tensor, is_dated: bool) -> float | None:
@@ -165,25 +132,16 @@ def _describe_test(run: OpenRun, is_dated: bool) -> list[Row]:
     if not len(run.stream.split.test):
         return []
     predictions = load_predictions(run.folder) or recompute_predictions(run)
-    calibration = load_calibration(run.folder)
-    new_ends = None if calibration is None else predictions.find_new_ends(run.stream.store, run.stream.split)
-    time = run.stream.store.time[run.stream.split.test]
+    store, calibration = run.stream.store, load_calibration(run.folder)
+    new_ends = None if calibration is None else predictions.find_new_ends(store, run.stream.split)
+    score = predictions.score(calibration, new_ends)
     key = {"split": "test", "setting": "transductive", "negatives": "random"}
     rules = [row for row in run.folder.rules() if all(row.get(name) == value for name, value in key.items())]
     best = max(rules, key=lambda row: row["ap_pooled"], default={})
-    return [
-        {
-            "period": "test",
-            "start": float(time[0]),
-            "end": float(time[-1]),
-            "events": predictions.total,
-            **compute_figures(predictions.score(calibration, new_ends), predictions.label),
-            "rule": best.get("model"),
-            "rule_ap": best.get("ap_pooled"),
-            "rate": _compute_rate(time, is_dated),
-            "unknown_share": None,
-        }
-    ]
+    figures = _compute_figures(Scored(Queries(predictions.build_pairs(store)), score, score))
+    figures |= {"rule": best.get("model"), "rule_ap": best.get("ap_pooled")}
+    time = store.time[run.stream.split.test]
+    return [_build_row("test", time, predictions.total, figures, is_dated) | {"unknown_share": None}]
 
 
 def _assign_periods(time: np.ndarray, period: str, is_dated: bool) -> np.ndarray:

@@ -28,7 +28,7 @@ from dygmamba.engine.stream import Stream
 from dygmamba.engine.visibility import MemorySchedule
 from dygmamba.models.base import Encoder
 from dygmamba.models.classifiers import FrozenClassifier, NodeClassifier, SourceEmbedding
-from dygmamba.runs.evaluation import compute_calibration_errors
+from dygmamba.runs.evaluation import CALIBRATION_METRICS, Queries, Scored
 from dygmamba.runs.node_direct import learns_directly, read_direct_run
 from dygmamba.runs.node_streams import build_node_stream, choose_target
 from dygmamba.runs.opening import (
@@ -289,7 +289,8 @@ def build_node_row(
     constant = fit.task.constant_metrics(evaluation_set)
     metrics |= {f"{CONSTANT_PREFIX}{name}": value for name, value in constant.items()}
     if calibration is not None:
-        metrics |= compute_calibration_errors(score, evaluation_set, calibration.probability(score))
+        scored = Scored(Queries(evaluation_set), score, calibration.probability(score))
+        metrics |= scored.row(CALIBRATION_METRICS)
     return {
         "dataset": about["data"],
         "model": about["model"],

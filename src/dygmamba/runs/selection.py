@@ -8,22 +8,19 @@ every run that was tried, so that any of them can be given to continue an interr
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
-from math import sqrt
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Float64
-from torch import Tensor
 
 from dygmamba.core.errors import FileError
 from dygmamba.core.files.untrusted import locate_inside
 from dygmamba.core.files.writing import write_text
 from dygmamba.engine.run_directory import RunDirectory
 from dygmamba.runs.blending import BLEND, enumerate_shares
-from dygmamba.runs.final_evaluation import SIGNIFICANT_ERRORS, compute_block_ap
-from dygmamba.tasks.base import EvaluationSet
+from dygmamba.runs.evaluation import Scored
+from dygmamba.tasks.statistics import Difference, standard_error
 
 SELECTION_FILE = "selection.json"
 MIN_BLEND_BLOCKS = 6  # half of the blocks choose the weights of a blend, the other half judge it
@@ -157,38 +154,8 @@ def _read_record(path: Path) -> SelectionRecord | None:
         ) from error
 
 
-@dataclass(frozen=True, slots=True)
-class Difference:
-    """Difference of the AP of two scores over the blocks of an evaluation set: its mean and standard error."""
-
-    mean: float
-    error: float
-
-    @property
-    def is_significant(self) -> bool:
-        """Whether the first score is better by more than two standard errors."""
-        return self.mean > SIGNIFICANT_ERRORS * self.error
-
-    def __str__(self) -> str:
-        return f"{100 * self.mean:.2f} ± {100 * SIGNIFICANT_ERRORS * self.error:.2f}"
-
-
-def compute_spread(score: Float64[Tensor, "p"], evaluation_set: EvaluationSet) -> float | None:
-    """Return the standard error of the AP over the blocks; None if there are too few events."""
-    values = compute_block_ap(score, evaluation_set)
-    return float(np.std(values, ddof=1)) / sqrt(len(values)) if len(values) > 1 else None
-
-
-def compare_scores(
-    first: Float64[Tensor, "p"], second: Float64[Tensor, "p"], evaluation_set: EvaluationSet
-) -> Difference | None:
-    """Compare two scores of the same pairs; None if there are too few events."""
-    values = [np.array(compute_block_ap(score, evaluation_set)) for score in (first, second)]
-    return _summarize(values[0] - values[1]) if len(values[0]) > 1 else None
-
-
-def compare_blend(scores: Sequence[Float64[Tensor, "p"]], evaluation_set: EvaluationSet) -> Difference | None:
-    """Compare the best blend of several scores with the best of them, on blocks that chose neither.
+def compare_blend(candidates: Sequence[Scored]) -> Difference | None:
+    """Compare the best blend of several scores of the same pairs with the best of them, on blocks that chose neither.
 
     Every second block chooses the weights and the best score for the others, and the other way round. Comparing on the
     blocks that chose the weights would favour the blend, because each score alone is one of the blends; comparing with
@@ -197,16 +164,11 @@ def compare_blend(scores: Sequence[Float64[Tensor, "p"]], evaluation_set: Evalua
     Returns:
         The difference; None if there are too few events.
     """
-    shares = enumerate_shares(len(scores))
-    stacked = torch.stack(list(scores))
-    table = np.array(
-        [
-            compute_block_ap(
-                (torch.tensor(weights, dtype=torch.float64)[:, None] * stacked).sum(0), evaluation_set
-            )
-            for weights in shares
-        ]
-    )  # [weights, blocks]
+    shares = enumerate_shares(len(candidates))
+    stacked = torch.stack([one.score for one in candidates])
+    blends = ((torch.tensor(weights, dtype=torch.float64)[:, None] * stacked).sum(0) for weights in shares)
+    # a row per weights, a column per block
+    table = np.array([replace(candidates[0], score=blend).block_ap for blend in blends])
     if table.shape[1] < MIN_BLEND_BLOCKS:
         return None
     alone = np.array([max(weights) == 1 for weights in shares])
@@ -215,15 +177,11 @@ def compare_blend(scores: Sequence[Float64[Tensor, "p"]], evaluation_set: Evalua
         others = table[:, fold != part].mean(axis=1)
         best = int(np.where(alone, others, -np.inf).argmax())
         gaps[fold == part] = (table[int(others.argmax())] - table[best])[fold == part]
-    return _summarize(gaps)
-
-
-def _summarize(gaps: np.ndarray) -> Difference:
-    return Difference(float(gaps.mean()), float(gaps.std(ddof=1)) / sqrt(len(gaps)))
+    return Difference(float(gaps.mean()), standard_error(gaps))
 
 
 def describe_choice(
-    names: Sequence[str], aps: Sequence[float], differences: Sequence[Difference | None], best: int
+    names: Sequence[str], aps: Sequence[float], differences: Sequence[Difference], best: int
 ) -> str:
     """Say why the best of several runs was chosen; `differences` are those of the best to each of the others."""
     text = f"{names[best]} has the best validation AP, {100 * aps[best]:.2f}"
@@ -233,19 +191,17 @@ def describe_choice(
     parts = []
     for place in others:
         difference = differences[place]
-        if difference is None:
-            parts.append(
-                f"{100 * (aps[best] - aps[place]):.2f} above {names[place]}, with too few events for an error"
-            )
+        if difference.error is None:
+            parts.append(f"{difference.format()} above {names[place]}, with too few events for an error")
         elif difference.is_significant:
-            parts.append(f"{difference} above {names[place]}")
+            parts.append(f"{difference.format()} above {names[place]}")
         else:
-            parts.append(f"its difference to {names[place]}, {difference}, is within chance")
+            parts.append(f"its difference to {names[place]}, {difference.format()}, is within chance")
     return f"{text}: {'; '.join(parts)}"
 
 
 def describe_blend_choice(formula: str, ap: float, difference: Difference) -> str:
     return (
-        f"the {BLEND} {formula} has the best validation AP, {100 * ap:.2f}: {difference} above the best run alone, on "
-        "events that chose neither"
+        f"the {BLEND} {formula} has the best validation AP, {100 * ap:.2f}: {difference.format()} above the best run "
+        "alone, on events that chose neither"
     )

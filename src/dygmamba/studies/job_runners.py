@@ -3,7 +3,6 @@
 A runner takes a job and its context, and returns the rows of its result together with what they cost.
 """
 
-import dataclasses
 import gc
 import shutil
 import time
@@ -26,7 +25,6 @@ from dygmamba.data.events.splits import PUBLISHED_SPLIT, SplitRule
 from dygmamba.data.storage.dataset import Dataset
 from dygmamba.data.storage.leaderboard import get_default_split
 from dygmamba.data.storage.library import open_dataset
-from dygmamba.engine.evaluation import score_evaluation_set
 from dygmamba.engine.fit import StopCondition, Trainer, never_stop
 from dygmamba.engine.fit_config import NodeFitConfig
 from dygmamba.engine.run_directory import RunDirectory
@@ -34,14 +32,18 @@ from dygmamba.engine.stream import Stream
 from dygmamba.engine.visibility import VisibilityRule
 from dygmamba.explain.hidden_states import measure_state_similarity
 from dygmamba.models.base import MemorySaver, Scorer
+from dygmamba.runs.baselines import Baselines
 from dygmamba.runs.calibration import calibrate_link_run
-from dygmamba.runs.evaluation import HeuristicEvaluator, Ranking, evaluate_link_scorer
-from dygmamba.runs.final_evaluation import (
-    MIN_RANKED_EVENTS,
+from dygmamba.runs.evaluation import (
+    PAIR_METRICS,
+    RANK_COLUMNS,
     RANK_METRICS,
-    add_rank_columns,
-    add_rank_metrics,
+    Queries,
+    Ranking,
+    evaluate_queries,
+    evaluate_sets,
 )
+from dygmamba.runs.final_evaluation import MIN_RANKED_EVENTS, choose_ranking
 from dygmamba.runs.link_training import resume_link_run, start_link_run
 from dygmamba.runs.node_direct import start_direct_node_run
 from dygmamba.runs.node_training import evaluate_node_fit, resume_node_run, start_node_run
@@ -50,10 +52,10 @@ from dygmamba.runs.provenance import StartOptions, describe_environment
 from dygmamba.studies.job import CODE_VERSION, Job, ResultCache
 from dygmamba.studies.noise import OverwrittenHistoryStream, insert_noise, supports_overwriting
 from dygmamba.tasks.link import SETTINGS, build_link_set
-from dygmamba.tasks.metrics import link_metrics
+from dygmamba.tasks.query_types import merge_by_type
 
 CODE_FILE = "code.txt"  # version of the code that a job's run was started with, beside the run directory
-RANKED_SETTING = "transductive"  # of which the test events are ranked too
+RANKED_SCOPE = "transductive"  # of which the test events are ranked too
 LOCK_TIMEOUT = 120.0  # seconds to wait for a run that a worker of a killed study is still saving
 
 # How much of an epoch is timed. On a CPU always some steps, on a GPU whole epochs unless they are long.
@@ -105,8 +107,11 @@ def run_link(job: Job, context: JobContext) -> JobResult:
     fit = _train_to_end(job, context, lambda root: _start_link_run(job, context, root), resume_link_run)
     about = {"dataset": job.data, "model": job.model, "seed": job.seed, **read_split(fit.run).stamp}
     assert isinstance(fit.scorer, Scorer)
-    rows = evaluate_link_scorer(fit.scorer, fit.stream, about, _list_evaluations(job), fit.config.rule)
-    rows = add_rank_metrics(fit, rows, SILENT, (RANKED_SETTING,))
+    ranking = choose_ranking(fit.scorer, (RANKED_SCOPE,))
+    found = evaluate_sets(
+        fit.scorer, fit.stream, _list_evaluations(job), fit.config.rule, fit.seed, ranking=ranking
+    )
+    rows = [about | one.about | one.row((*PAIR_METRICS, *RANK_COLUMNS)) for one in found]
     calibrate_link_run(fit)
     fit.run.write_results(rows)
     return {"rows": rows, **summarize_training_cost(fit)}
@@ -116,17 +121,19 @@ def run_heuristic(job: Job, context: JobContext) -> JobResult:
     """Evaluate a model without training on the published negative samples."""
     dataset = context.open_dataset(job)
     split = _read_job_split(job, dataset)
-    evaluator = HeuristicEvaluator.from_dataset(dataset, VisibilityRule(job.asks["visible"]), split=split)
-    rows = [
-        evaluator.evaluate(job.model, job.settings, evaluation) | split.stamp
-        for evaluation in _list_evaluations(job)
-        if evaluator.has_events(evaluation)
-    ]
+    baselines = Baselines.from_dataset(dataset, VisibilityRule(job.asks["visible"]), split)
+    ranks = {}
     # with a single destination there is no candidate to rank against
     if len(dataset.store.dst.unique()) > 1:
         ranking = Ranking(RANK_METRICS, max_events=MIN_RANKED_EVENTS)
-        ranks = evaluator.evaluate_ranks(job.model, job.settings, ("random", "test", RANKED_SETTING), ranking)
-        rows = [add_rank_columns(row, ranks if row["setting"] == RANKED_SETTING else {}) for row in rows]
+        ranks = baselines.rank(job.model, job.settings, ("random", "test", RANKED_SCOPE), ranking)
+        ranks |= {"ranked": ranks["n"]}
+    rows = []
+    for evaluation in filter(baselines.has_events, _list_evaluations(job)):
+        row = baselines.evaluate(job.model, job.settings, evaluation) | split.stamp
+        own = ranks if row["setting"] == RANKED_SCOPE else {}
+        row |= {name: own.get(name) for name in RANK_COLUMNS}
+        rows.append(row | {"by_type": merge_by_type(row["by_type"], own.get("by_type", {}))})
     return {"rows": rows, "made_with": describe_environment(torch.device("cpu"))}
 
 
@@ -189,11 +196,8 @@ def run_robustness(job: Job, context: JobContext) -> JobResult:
             stream = OverwrittenHistoryStream(
                 stream.store, stream.split, stream.device, rate=rate, seed=job.asks["seed"]
             )
-        score = score_evaluation_set(run.scorer, stream, evaluation_set, run.rule, run.seed)
-        metrics = link_metrics(score, evaluation_set.pairs.label, evaluation_set.pairs.group)
-        rows.append(
-            {**about, **evaluation_set.about, **run.rule.about, "noise": rate, **dataclasses.asdict(metrics)}
-        )
+        scored = evaluate_queries(run.scorer, stream, Queries(evaluation_set), run.rule, run.seed)
+        rows.append(about | scored.about | {"noise": rate} | scored.link)
     return {"rows": rows, "made_with": describe_environment(run.stream.device)}
 
 

@@ -1,6 +1,10 @@
 """Names of metrics, settings and candidate sets; importable without torch, so that mistakes are reported at once."""
 
+from collections.abc import Iterable, Iterator
+from typing import Any
+
 from dygmamba.core.errors import ConfigError
+from dygmamba.data.catalogue.known_datasets import BENCHMARKS, normalize_name
 
 # Labels of the settings in tables and reports: "inductive" also names a negative sampler, which would be confusing.
 SETTING_LABELS = {"transductive": "all nodes", "inductive": "new nodes"}
@@ -32,6 +36,29 @@ NODE_METRICS = {  # by the kind of the target, the one that selects the best epo
 
 CONSTANT_PREFIX = "constant_"  # metrics of the best constant prediction, beside those of a model of nodes
 CONSTANT_TITLES = {"classes": "most frequent class", "regression": "median or mean"}  # of the training period
+
+
+def list_changes(rows: Iterable[dict[str, Any]]) -> list[str]:
+    """Return what was changed of the usual evaluation, in a few words each; every table of results says it."""
+    return list(dict.fromkeys(text for row in rows for text in _list_row_changes(row)))
+
+
+def _list_row_changes(row: dict[str, Any]) -> Iterator[str]:
+    split_by, protocol = row.get("split_by"), row.get("protocol")
+    if split_by:
+        yield f"split by {split_by}"
+    elif row.get("setting"):  # of link prediction; a row without a protocol has DyGLib's
+        protocol = protocol or "benchmark"
+    usual = "benchmark" if normalize_name(row.get("dataset", "")) in BENCHMARKS else "time"
+    if protocol and protocol != usual:
+        yield f"protocol {protocol}"
+    if row.get("drawn_with_seed") is not None:
+        yield f"drawn with seed {row['drawn_with_seed']}"
+    yield from (f"{name}={value}" for name, value in (row.get("settings") or {}).items())
+    if row.get("activity_weight"):
+        yield "with the activity rate of the source"
+    if row.get("query_columns"):
+        yield "each query carries the columns of its event"
 
 
 def get_metric_title(name: str) -> str:

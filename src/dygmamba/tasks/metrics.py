@@ -17,6 +17,7 @@ from torch import Tensor
 from dygmamba.core.errors import ScoreError
 from dygmamba.tasks.metric_names import parse_hits_k
 
+ERROR_SUFFIX = "_se"
 PUBLISHED_BATCH = 200  # positives per batch over which DyGLib averages AP and AUC
 
 
@@ -62,7 +63,7 @@ def rank_metrics(rank: Float[Tensor, "g"], names: Sequence[str]) -> dict[str, fl
 
 def get_error_name(metric: str) -> str:
     """Return the name of the standard error of a metric in a result row."""
-    return f"{metric}_se"
+    return f"{metric}{ERROR_SUFFIX}"
 
 
 def rank_errors(rank: Float[Tensor, "g"], names: Sequence[str]) -> dict[str, float | None]:

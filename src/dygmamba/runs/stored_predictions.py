@@ -17,6 +17,7 @@ from dygmamba.data.storage.tensor_file import read_seal, read_sealed_tensors, wr
 from dygmamba.engine.evaluation import score_evaluation_set
 from dygmamba.engine.run_directory import RunDirectory
 from dygmamba.runs.opening import OpenRun
+from dygmamba.sampling.view import PairBatch
 from dygmamba.tasks.base import EvaluationSet
 from dygmamba.tasks.calibration import Calibration, NewNodes
 from dygmamba.tasks.link import build_link_set
@@ -59,6 +60,12 @@ class StoredPredictions:
             if calibration is None
             else calibration.probability(self.logit, new_ends)
         )
+
+    def build_pairs(self, store: EventStore) -> EvaluationSet:
+        """Return the stored pairs as an evaluation set of the stream."""
+        events, index = torch.unique(self.event, return_inverse=True)
+        pairs = PairBatch.from_pairs(self.src, self.dst, store.time[self.event])
+        return EvaluationSet(STORED_SET, events, (), pairs.with_labels(self.label, index), index)
 
     def find_new_ends(self, store: EventStore, split: Split) -> Tensor:
         """Return which ends of each pair are new, as `NewNodes.find`."""

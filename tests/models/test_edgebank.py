@@ -104,7 +104,7 @@ def test_reset_forgets():
 
 def evaluated(name, folder, strategy, seed=None, visible="batch"):
     heuristics = Baselines.from_dataset(open_dataset(name, folder), VisibilityRule(visible))
-    return heuristics.evaluate("edgebank", {}, (strategy, "test", "transductive"), seed)
+    return heuristics.evaluate("edgebank", {}, (strategy, "test", "transductive"), seed).link
 
 
 @pytest.mark.parametrize(

@@ -153,7 +153,7 @@ def test_exact_rules_on_uci(real_data):
     evaluator = Baselines.from_dataset(open_dataset("uci", real_data))
     key = ("random", "test", "transductive")
     found = {
-        model: round(100 * evaluator.evaluate(model, {}, key)["ap"], 2)
+        model: round(100 * evaluator.evaluate(model, {}, key).link["ap"], 2)
         for model in ("edgebank", "recency", "pair-recency")
     }
     assert found == {"edgebank": 83.12, "recency": 95.25, "pair-recency": 96.63}

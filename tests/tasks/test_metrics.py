@@ -10,7 +10,6 @@ from dygmamba.tasks.metrics import (
     average_precision,
     count_ranked_above,
     link_metrics,
-    rank_errors,
     rank_metrics,
     roc_auc,
 )
@@ -94,7 +93,8 @@ def test_scores_that_are_not_finite_are_an_error(bad, at):
 def test_standard_errors_are_those_of_the_mean_over_events(ranks):
     """Of the reciprocal ranks and of the hits, by the formula; unknown for one event."""
     rank = torch.tensor(ranks, dtype=torch.float64)
-    found, names = rank_errors(rank, ["mrr", "hits@10"]), ("mrr", "hits@10")
+    names = ("mrr", "hits@10")
+    found = rank_metrics(rank, ["mrr_se", "hits@10_se"])
     for name, values in zip(
         names, ([1 / one for one in ranks], [float(one <= 10) for one in ranks]), strict=True
     ):
@@ -102,4 +102,4 @@ def test_standard_errors_are_those_of_the_mean_over_events(ranks):
         variance = sum((value - mean) ** 2 for value in values) / (len(values) - 1)
         assert rank_metrics(rank, [name])[name] == pytest.approx(mean, abs=1e-12)
         assert found[f"{name}_se"] == pytest.approx((variance / len(values)) ** 0.5, abs=1e-9)
-    assert rank_errors(rank[:1], names) == {"mrr_se": None, "hits@10_se": None}
+    assert rank_metrics(rank[:1], list(found)) == {"mrr_se": None, "hits@10_se": None}

@@ -1,22 +1,19 @@
 """Query types: what the two nodes of an event did strictly before it, and metrics of each type alone."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dygmamba.runs.evaluation import Queries, Scored
 from dygmamba.sampling.view import PairBatch
 from dygmamba.tasks import query_types
 from dygmamba.tasks.base import EvaluationSet
 from dygmamba.tasks.metrics import average_precision, rank_metrics
-from dygmamba.tasks.query_types import (
-    QUERY_TYPES,
-    compute_ap_by_type,
-    compute_ranks_by_type,
-    find_query_types,
-)
+from dygmamba.tasks.query_types import QUERY_TYPES, find_query_types
 from strategies import event_streams
 
 
@@ -52,14 +49,20 @@ def test_metrics_of_a_type_are_those_of_its_events_alone():
     pairs = PairBatch.from_pairs(number, number, number.double()).with_labels(label, number)
     evaluation_set = EvaluationSet({}, torch.arange(count), (), pairs, number)
     types = (torch.arange(count) % 2).to(torch.int8)  # no event has the third type
-    found = compute_ap_by_type(types, score, evaluation_set)
+    stream = SimpleNamespace(query_types=types)
+    rank = 1 + torch.arange(count).double()
+    scored = Scored(Queries(evaluation_set), score, rank=rank, stream=stream)
+    found = scored.row(("ap", "mrr", "by_type"))["by_type"]
     even = number % 2 == 0
-    assert found["repeated_pair"] == {"n": 30, "ap": average_precision(score[even], label[even])}
-    assert found["new_node"] == {"n": 0, "ap": None}
+    ap = average_precision(score[even], label[even])
+    assert found["repeated_pair"] == {"n": 30, "ap": ap, "ranked": 30, **rank_metrics(rank[::2], ("mrr",))}
+    assert found["new_node"] == {"n": 0, "ap": None, "ranked": 0, "mrr": None}
     order = torch.randperm(2 * count, generator=rng)  # the order of the pairs does not matter
     shuffled = replace(evaluation_set, pairs=pairs.select(order), event_index=number[order])
-    assert compute_ap_by_type(types, score[order], shuffled) == found
-    rank = 1 + torch.arange(count).double()
-    ranks = compute_ranks_by_type(types, rank, ("mrr",))
-    assert ranks["new_pair"] == {"ranked": 30, **rank_metrics(rank[1::2], ("mrr",))}
-    assert ranks["new_node"] == {"ranked": 0, "mrr": None}
+    again = Scored(Queries(shuffled), score[order], rank=rank, stream=stream)
+    assert again.row(("ap", "mrr", "by_type"))["by_type"] == found
+    some = torch.tensor([3, 8, 40])  # of which the second and third have the first type
+    scored = replace(scored, queries=Queries(evaluation_set, ranked=some), rank=rank[some])
+    found = scored.row(("mrr", "by_type"))["by_type"]
+    assert found["repeated_pair"] == {"ranked": 2, **rank_metrics(rank[some[1:]], ("mrr",))}
+    assert found["new_pair"] == {"ranked": 1, "mrr": 0.25}

@@ -31,7 +31,13 @@ from dygmamba.engine.visibility import VisibilityRule
 from dygmamba.models import find_model
 from dygmamba.runs.baselines import Baselines
 from dygmamba.runs.calibration import load_calibration, load_link_calibration
-from dygmamba.runs.evaluation import ActivityFactor, EvaluationKey, Ranking, evaluate_link_scorer
+from dygmamba.runs.evaluation import (
+    PAIR_METRICS,
+    ActivityFactor,
+    EvaluationKey,
+    Ranking,
+    evaluate_link_scorer,
+)
 from dygmamba.runs.node_training import evaluate_node_fit, open_node_run
 from dygmamba.runs.opening import as_directory, choose_device, describe_training, open_run, read_split
 from dygmamba.sampling.negatives import SAMPLERS
@@ -244,8 +250,8 @@ def evaluate_untrained(
         for seed in draws:
             with progress.stage(" ".join(choice)) as stage:
                 options: dict[str, Any] = {"folder": stored_negatives, "activity": activity}
-                row = baselines.evaluate(model, settings, choice, seed, **options, advance=stage.advance)
-                rows.append(row | _describe_draw(seed))
+                scored = baselines.evaluate(model, settings, choice, seed, **options, advance=stage.advance)
+                rows.append(scored.about | scored.row(PAIR_METRICS) | _describe_draw(seed))
     if ranking is not None:
         ranking = ranking.with_board(dataset)
         for choice in {choice[1:]: choice for choice in choices}.values():

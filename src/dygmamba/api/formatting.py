@@ -12,4 +12,5 @@ from dygmamba.tasks.metric_names import QUERY_TYPE_LABELS as QUERY_TYPE_LABELS
 from dygmamba.tasks.metric_names import SETTING_LABELS as SETTING_LABELS
 from dygmamba.tasks.metric_names import get_metric_scale as get_metric_scale
 from dygmamba.tasks.metric_names import get_metric_title as get_metric_title
+from dygmamba.tasks.metric_names import is_rank_metric as is_rank_metric
 from dygmamba.tasks.metric_names import list_changes as list_changes

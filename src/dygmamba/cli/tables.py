@@ -13,6 +13,7 @@ from dygmamba.api.formatting import (
     format_candidate_name,
     format_rough_duration,
     get_metric_title,
+    is_rank_metric,
     list_changes,
 )
 from dygmamba.cli.console import plain_table, print_line, print_note, stdout
@@ -165,7 +166,7 @@ def make_rank_table(rows: Rows) -> "Table":
     title = f"{first['model']} on {first['dataset']}, ranks {among}, ties: {first['ties']}"
     title += f", mean ± std of {seeds}" if seeds > 1 else ", ± standard error"
     title += _describe_evaluation(rows)
-    keys = [key for key in first if (key == "mrr" or key.startswith("hits@")) and not key.endswith("_se")]
+    keys = [key for key in first if is_rank_metric(key)]
     figures = (*(key.upper() if key == "mrr" else key for key in keys), "events")
     table = plain_table("split", "nodes", title=title, figures=figures)
     for about, own in groups.items():

@@ -16,6 +16,7 @@ from dygmamba.tasks.metric_names import (
     get_metric_scale,
     get_metric_title,
     get_metric_unit,
+    is_rank_metric,
     list_changes,
 )
 
@@ -139,14 +140,7 @@ def _describe_margin(nodes: str, scores: dict[str, float], own: str) -> str:
 
 
 def _build_results_table(title: str, note: str, rows: Records, own: str, task: ReportTask) -> ReportTable:
-    ranks = sorted(
-        {
-            key
-            for row in rows
-            for key in row
-            if (key == "mrr" or key.startswith("hits@")) and not key.endswith("_se")
-        }
-    )
+    ranks = sorted({key for row in rows for key in row if is_rank_metric(key)})
     headings = {key: key.upper() if key == "mrr" else key.capitalize() for key in ranks}
     metrics = task.metrics | {
         key: headings[key] for key in ranks if any(row.get(key) is not None for row in rows)

@@ -17,7 +17,6 @@ from dygmamba.engine.visibility import VisibilityRule
 from dygmamba.models import find_model
 from dygmamba.models.base import FittedHeuristic, Scorer
 from dygmamba.runs.evaluation import (
-    PAIR_METRICS,
     ActivityFactor,
     EvaluationKey,
     Queries,
@@ -108,8 +107,8 @@ class Baselines:
         folder: Path | None = None,
         activity: ActivityFactor | None = None,
         advance: Advance = no_advance,
-    ) -> Row:
-        """Return the result row of one baseline.
+    ) -> Scored:
+        """Evaluate one baseline on one set.
 
         Args:
             model: Its name.
@@ -129,7 +128,7 @@ class Baselines:
         )  # fmt: skip
         about = {"dataset": self.dataset, "model": model}
         about |= {"seed": PUBLISHED_SEEDS[split, scope] if seed is None else seed}
-        return about | scored.about | scored.row(PAIR_METRICS)
+        return replace(scored, about=about | scored.about)
 
     def rank(
         self,

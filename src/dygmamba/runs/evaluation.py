@@ -38,17 +38,15 @@ from dygmamba.tasks.base import EvaluationSet
 from dygmamba.tasks.calibration import LinkCalibration, Reliability, compute_reliability
 from dygmamba.tasks.candidates import BoardCandidates, CandidateSet, SampledCandidates
 from dygmamba.tasks.link import SETTINGS, build_link_set, has_events
-from dygmamba.tasks.metric_names import BOARD_CANDIDATES, DEFAULT_CANDIDATES
+from dygmamba.tasks.metric_names import BOARD_CANDIDATES, DEFAULT_CANDIDATES, is_rank_metric
 from dygmamba.tasks.metrics import (
-    ERROR_SUFFIX,
     average_precision,
     get_error_name,
     link_metrics,
-    rank_errors,
     rank_metrics,
     roc_auc,
 )
-from dygmamba.tasks.query_types import compute_ap_by_type, compute_ranks_by_type, merge_by_type
+from dygmamba.tasks.query_types import QUERY_TYPES
 from dygmamba.tasks.statistics import Difference, compute_by_block, log_loss_by_event, standard_error
 
 SAME_SOURCE_NEGATIVES = tuple(name for name, sampler in SAMPLERS.items() if sampler.keeps_source)
@@ -91,15 +89,6 @@ class Queries:
         """Return how many pairs are scored at most, those of candidates included."""
         return len(self.pairs.pairs) + self.count_ranked_pairs()
 
-    def select(self, events: Bool[Tensor, "k"]) -> tuple["Queries", Bool[Tensor, "p"]]:
-        """Return the pairs of some events, without candidates, and a mask of these pairs."""
-        kept = events[self.pairs.event_index]
-        index = (events.cumsum(0) - 1)[self.pairs.event_index[kept]]
-        pairs = self.pairs.pairs.select(kept.nonzero()[:, 0])
-        return Queries(
-            replace(self.pairs, events=self.pairs.events[events], pairs=pairs, event_index=index)
-        ), kept
-
 
 @dataclass(frozen=True)
 class Scored:
@@ -138,10 +127,26 @@ class Scored:
         return Difference(self.link["ap"] - other.link["ap"], error)
 
     def select(self, events: Bool[Tensor, "k"]) -> "Scored":
-        """Return the scores of some of the events."""
-        queries, kept = self.queries.select(events)
-        probability = None if self.probability is None else self.probability[kept]
-        return replace(self, queries=queries, score=self.score[kept], probability=probability, rank=None)
+        """Return the scores and ranks of some of the events."""
+        pairs, ranked = self.queries.pairs, self.queries.ranked
+        kept = events[pairs.event_index]
+        is_ranked = events if ranked is None else events[ranked]
+        place = events.cumsum(0) - 1
+        selected = replace(
+            pairs,
+            events=pairs.events[events],
+            pairs=pairs.pairs.select(kept.nonzero()[:, 0]),
+            event_index=place[pairs.event_index[kept]],
+        )
+        return replace(
+            self,
+            queries=Queries(
+                selected, self.queries.candidates, place[events if ranked is None else ranked[is_ranked]]
+            ),
+            score=self.score[kept],
+            probability=None if self.probability is None else self.probability[kept],
+            rank=None if self.rank is None else self.rank[is_ranked],
+        )
 
     @cached_property
     def link(self) -> dict[str, Any]:
@@ -198,8 +203,7 @@ class Scored:
             return len(self.rank)
         if name in self.queries.candidates.about:
             return self.queries.candidates.about[name]
-        metric = name.removesuffix(ERROR_SUFFIX)
-        return (rank_metrics if metric == name else rank_errors)(self.rank, (metric,))[name]
+        return rank_metrics(self.rank, (name,))[name]
 
     @cached_property
     def _losses(self) -> np.ndarray:
@@ -208,15 +212,19 @@ class Scored:
 
     def _split_by_type(self, metrics: Sequence[str]) -> Row:
         assert self.stream is not None
-        types, parts = self.stream.query_types, []
+        types = self.stream.query_types[self.queries.pairs.events]
+        return {name: self.select(types == k)._summarize(metrics) for k, name in enumerate(QUERY_TYPES)}
+
+    def _summarize(self, metrics: Sequence[str]) -> Row:
+        """Return the number of events and their AP over all pairs at once, and the same of ranked events."""
+        found, events = {}, len(self.queries.pairs.events)
         if "ap" in metrics:
-            parts.append(compute_ap_by_type(types[self.queries.pairs.events], self.score, self.queries.pairs))
-        names = [
-            name for name in metrics if name.startswith(("mrr", "hits@")) and not name.endswith(ERROR_SUFFIX)
-        ]
+            found |= {"n": events, "ap": self.link["ap_pooled"] if events else None}
+        names = [name for name in metrics if is_rank_metric(name)]
         if self.rank is not None and names:
-            parts.append(compute_ranks_by_type(types[self.queries.ranked_events], self.rank, names))
-        return merge_by_type(*parts)
+            ranks = rank_metrics(self.rank, names) if len(self.rank) else dict.fromkeys(names)
+            found |= {"ranked": len(self.rank), **ranks}
+        return found
 
 
 def evaluate_queries(
@@ -285,11 +293,11 @@ def describe_queries(scorer: Scorer) -> Row:
 
 
 def evaluate_sets(
-    scorer: Scorer,
+    get_scorer: Callable[[str], Scorer],
     stream: Stream,
     keys: Iterable[EvaluationKey],
     visibility: VisibilityRule,
-    seed: int,
+    seed: int = 0,
     calibration: LinkCalibration | None = None,
     *,
     activity: "ActivityFactor | None" = None,
@@ -297,19 +305,10 @@ def evaluate_sets(
     known: Mapping[EvaluationKey, tuple[EvaluationSet, Tensor]] | None = None,
     progress: Progress = SILENT,
 ) -> Iterator[Scored]:
-    """Evaluate a scorer on each set that has events.
+    """Evaluate a model on each set that has events, one stage of progress each.
 
-    Args:
-        scorer: The model.
-        stream: The events.
-        keys: Negatives, split and scope of each set.
-        visibility: Which events each query sees.
-        seed: Seed of the neighbor draws.
-        calibration: Gives the probabilities of random negatives.
-        activity: Adds the rate of the source to the score.
-        ranking: Ranks the events of the test, once for all kinds of negatives.
-        known: Sets that were scored already, with their logits.
-        progress: One stage per set.
+    `get_scorer` returns the model for a kind of negatives, because baselines have presets for each. `ranking` ranks the
+    events of the test, once for all kinds of negatives. `known` has sets that were scored already, with their logits.
     """
     ranked: dict[str, tuple[Queries, Tensor | None]] = {}
     # with a single destination there is no candidate to rank against
@@ -322,13 +321,14 @@ def evaluate_sets(
         queries = Queries(pairs or build_link_set(stream.store, stream.split, split, scope, negatives))
         with progress.stage(f"{split} {scope} {negatives}", len(queries.pairs.pairs)) as stage:
             scored = evaluate_queries(
-                scorer, stream, queries, visibility, seed, calibration,
+                get_scorer(negatives), stream, queries, visibility, seed, calibration,
                 activity=activity, logit=logit, advance=stage.advance,
             )  # fmt: skip
         if ranking is not None and split == "test" and scope in ranking.scopes:
             if scope not in ranked:
                 queries = ranking.add_candidates(queries, stream)
                 with progress.stage(f"ranks, {split} {scope}", queries.count_ranked_pairs()) as stage:
+                    scorer = get_scorer("random")
                     rank = rank_queries(scorer, stream, queries, visibility, seed, stage.advance)
                 ranked[scope] = queries, rank
             queries, rank = ranked[scope]
@@ -350,8 +350,11 @@ def evaluate_link_scorer(
     `about` has the columns that all rows share: dataset, model and seed at least. A calibrated score is the probability
     of the event against a random pair, so calibration errors are None for other negatives.
     """
-    metrics = PAIR_METRICS if calibration is None else (*PAIR_METRICS, *CALIBRATION_METRICS)
-    found = evaluate_sets(scorer, stream, keys, visibility, about["seed"], calibration, activity=activity)
+    seed, metrics = (
+        about["seed"],
+        PAIR_METRICS if calibration is None else (*PAIR_METRICS, *CALIBRATION_METRICS),
+    )
+    found = evaluate_sets(lambda _: scorer, stream, keys, visibility, seed, calibration, activity=activity)
     return [about | one.about | one.row(metrics) for one in found]
 
 
@@ -405,7 +408,7 @@ class Ranking:
         rank = rank_queries(scorer, stream, queries, visibility, seed, advance)
         assert queries.candidates is not None
         about = {name: pairs.about[name] for name in ("split", "setting")} | queries.candidates.about
-        scored = Scored(queries, torch.zeros(0), rank=rank, stream=stream)
+        scored = Scored(queries, torch.zeros(len(pairs.pairs)), rank=rank, stream=stream)
         names = (*self.metrics, *map(get_error_name, self.metrics), "ranked", BY_TYPE)
         row = {("n" if name == "ranked" else name): value for name, value in scored.row(names).items()}
         return describe_queries(scorer) | about | visibility.about | row

@@ -71,8 +71,9 @@ def run_final_evaluation(
     activity = ActivityFactor.from_stream(baselines.stream) if fit.config.activity else None
     saved = SavedCalibration(calibration.transductive, new_nodes=calibration.inductive)
     rows, baseline_rows, verdict = [], [], {}
+    scorer = fit.scorer
     for scored in evaluate_sets(
-        fit.scorer, fit.stream, keys, visibility, fit.seed, calibration,
+        lambda negatives: scorer, fit.stream, keys, visibility, fit.seed, calibration,
         activity=activity, ranking=choose_ranking(fit.scorer), known=known, progress=progress,
     ):  # fmt: skip
         pairs = scored.queries.pairs

@@ -49,10 +49,10 @@ from dygmamba.runs.node_direct import start_direct_node_run
 from dygmamba.runs.node_training import evaluate_node_fit, resume_node_run, start_node_run
 from dygmamba.runs.opening import choose_device, open_run, read_split, store_run_dataset
 from dygmamba.runs.provenance import StartOptions, describe_environment
+from dygmamba.sampling.negatives import PUBLISHED_SEEDS
 from dygmamba.studies.job import CODE_VERSION, Job, ResultCache
 from dygmamba.studies.noise import OverwrittenHistoryStream, insert_noise, supports_overwriting
 from dygmamba.tasks.link import SETTINGS, build_link_set
-from dygmamba.tasks.query_types import merge_by_type
 
 CODE_FILE = "code.txt"  # version of the code that a job's run was started with, beside the run directory
 RANKED_SCOPE = "transductive"  # of which the test events are ranked too
@@ -109,7 +109,12 @@ def run_link(job: Job, context: JobContext) -> JobResult:
     assert isinstance(fit.scorer, Scorer)
     ranking = choose_ranking(fit.scorer, (RANKED_SCOPE,))
     found = evaluate_sets(
-        fit.scorer, fit.stream, _list_evaluations(job), fit.config.rule, fit.seed, ranking=ranking
+        lambda negatives: fit.scorer,
+        fit.stream,
+        _list_evaluations(job),
+        fit.config.rule,
+        fit.seed,
+        ranking=ranking,
     )
     rows = [about | one.about | one.row((*PAIR_METRICS, *RANK_COLUMNS)) for one in found]
     calibrate_link_run(fit)
@@ -122,18 +127,23 @@ def run_heuristic(job: Job, context: JobContext) -> JobResult:
     dataset = context.open_dataset(job)
     split = _read_job_split(job, dataset)
     baselines = Baselines.from_dataset(dataset, VisibilityRule(job.asks["visible"]), split)
-    ranks = {}
-    # with a single destination there is no candidate to rank against
-    if len(dataset.store.dst.unique()) > 1:
-        ranking = Ranking(RANK_METRICS, max_events=MIN_RANKED_EVENTS)
-        ranks = baselines.rank(job.model, job.settings, ("random", "test", RANKED_SCOPE), ranking)
-        ranks |= {"ranked": ranks["n"]}
-    rows = []
-    for evaluation in filter(baselines.has_events, _list_evaluations(job)):
-        row = baselines.evaluate(job.model, job.settings, evaluation) | split.stamp
-        own = ranks if row["setting"] == RANKED_SCOPE else {}
-        row |= {name: own.get(name) for name in RANK_COLUMNS}
-        rows.append(row | {"by_type": merge_by_type(row["by_type"], own.get("by_type", {}))})
+    ranking = Ranking(RANK_METRICS, max_events=MIN_RANKED_EVENTS, scopes=(RANKED_SCOPE,))
+    found = evaluate_sets(
+        lambda negatives: baselines.build(job.model, job.settings, negatives),
+        baselines.stream,
+        _list_evaluations(job),
+        baselines.visibility,
+        ranking=ranking,
+    )
+    about = {"dataset": job.data, "model": job.model}
+    rows = [
+        about
+        | {"seed": PUBLISHED_SEEDS["test", one.about["setting"]]}
+        | one.about
+        | one.row((*PAIR_METRICS, *RANK_COLUMNS))
+        | split.stamp
+        for one in found
+    ]
     return {"rows": rows, "made_with": describe_environment(torch.device("cpu"))}
 
 

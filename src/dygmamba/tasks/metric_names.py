@@ -20,6 +20,7 @@ WHOLE_STREAM, EARLIER_EVENTS = "whole stream", "earlier events"
 DEFAULT_CANDIDATES = 100  # candidates sampled per event by default
 BOARD_CANDIDATES = "board"  # instead of a number of candidates: those listed by the dataset's leaderboard
 
+ERROR_SUFFIX = "_se"  # of the name of a metric: its standard error
 METRIC_TITLES = {
     "macro_f1": "macro-F1",
     "accuracy": "accuracy",
@@ -74,6 +75,11 @@ def get_metric_scale(name: str) -> float:
 def get_metric_unit(name: str) -> str:
     """Return what is written behind the name of a metric."""
     return "" if name in ERROR_METRICS else " (%)"
+
+
+def is_rank_metric(name: str) -> bool:
+    """Return whether a name in a result row is that of a ranking metric, not of its standard error."""
+    return name.startswith(("mrr", "hits@")) and not name.endswith(ERROR_SUFFIX)
 
 
 def parse_hits_k(name: str) -> int:

@@ -8,6 +8,7 @@ Legend: p pairs, g positives (groups), c candidates per positive.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import sqrt
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,9 +16,8 @@ from jaxtyping import Float, Float64, Int64
 from torch import Tensor
 
 from dygmamba.core.errors import ScoreError
-from dygmamba.tasks.metric_names import parse_hits_k
+from dygmamba.tasks.metric_names import ERROR_SUFFIX, parse_hits_k
 
-ERROR_SUFFIX = "_se"
 PUBLISHED_BATCH = 200  # positives per batch over which DyGLib averages AP and AUC
 
 
@@ -56,21 +56,24 @@ def count_ranked_above(positive: Float[Tensor, "g"], negative: Float[Tensor, "g 
     return 0.5 * (above + level).double()
 
 
-def rank_metrics(rank: Float[Tensor, "g"], names: Sequence[str]) -> dict[str, float]:
-    """Return `mrr` and `hits@k` of ranks that start at 1; a rank equal to k is a hit, as in TGB."""
-    return {name: float(_rank_values(rank, name).mean()) for name in names}
-
-
 def get_error_name(metric: str) -> str:
     """Return the name of the standard error of a metric in a result row."""
     return f"{metric}{ERROR_SUFFIX}"
 
 
-def rank_errors(rank: Float[Tensor, "g"], names: Sequence[str]) -> dict[str, float | None]:
-    """Return the standard error of each metric of `rank_metrics` over the events, as `mrr_se`; None for one event."""
-    if len(rank) < 2:
-        return {get_error_name(name): None for name in names}
-    return {get_error_name(name): float(_rank_values(rank, name).std() / sqrt(len(rank))) for name in names}
+def rank_metrics(rank: Float[Tensor, "g"], names: Sequence[str]) -> dict[str, Any]:
+    """Return `mrr` and `hits@k` of ranks that start at 1; a rank equal to k is a hit, as in TGB.
+
+    `mrr_se` is the standard error over the events; None for fewer than two.
+    """
+    found: dict[str, Any] = {}
+    for name in names:
+        values = _rank_values(rank, name.removesuffix(ERROR_SUFFIX))
+        if name.endswith(ERROR_SUFFIX):
+            found[name] = float(values.std() / sqrt(len(rank))) if len(rank) > 1 else None
+        else:
+            found[name] = float(values.mean())
+    return found
 
 
 def _rank_values(rank: Float[Tensor, "g"], name: str) -> Float64[Tensor, "g"]:

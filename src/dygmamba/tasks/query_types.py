@@ -1,4 +1,4 @@
-"""Metrics by query type: how well a model predicts repeated pairs, new pairs of known nodes, and pairs with a new node.
+"""Query types: repeated pairs, new pairs of known nodes, and pairs with a new node, for metrics of each.
 
 The type of an event depends on strictly earlier events of the whole stream, of any split:
 
@@ -8,21 +8,16 @@ The type of an event depends on strictly earlier events of the whole stream, of 
 
 The negatives or candidates of an event belong to its type, whatever they are themselves.
 
-Legend: e events, k events of an evaluation set, p pairs, g ranked events.
+Legend: e events, k events of an evaluation set, n nodes.
 """
 
-from collections.abc import Sequence
-from typing import Any
-
 import torch
-from jaxtyping import Float, Float64, Int8, Int64
+from jaxtyping import Float64, Int8, Int64
 from torch import Tensor
 
 from dygmamba.data.events.event_store import EventStore
 from dygmamba.sampling.counts import pair_key
-from dygmamba.tasks.base import EvaluationSet
 from dygmamba.tasks.metric_names import QUERY_TYPE_LABELS
-from dygmamba.tasks.metrics import average_precision, rank_metrics
 
 QUERY_TYPES = tuple(QUERY_TYPE_LABELS)
 REPEATED_PAIR, NEW_PAIR, NEW_NODE = range(len(QUERY_TYPES))
@@ -54,43 +49,3 @@ def _keep_first(
     first: Float64[Tensor, "_n"], index: Int64[Tensor, "_e"], time: Float64[Tensor, "_e"]
 ) -> None:
     first.scatter_reduce_(0, index, time, "amin")
-
-
-def compute_ap_by_type(
-    types: Int8[Tensor, "k"], score: Float[Tensor, "p"], evaluation_set: EvaluationSet
-) -> dict[str, dict[str, Any]]:
-    """Return number and AP of the events of each type, all at once, each with its own negatives; None without events.
-
-    Args:
-        types: Type of each event of the set.
-        score: Scores of its pairs.
-        evaluation_set: The pairs.
-    """
-    own_type, label = types[evaluation_set.event_index], evaluation_set.pairs.label
-    values = {}
-    for number, name in enumerate(QUERY_TYPES):
-        chosen = own_type == number
-        count = int((types == number).sum())
-        ap = average_precision(score[chosen], label[chosen]) if count else None
-        values[name] = {"n": count, "ap": ap}
-    return values
-
-
-def compute_ranks_by_type(
-    types: Int8[Tensor, "g"], rank: Float[Tensor, "g"], names: Sequence[str]
-) -> dict[str, dict[str, Any]]:
-    """Return the number of ranked events of each type and their rank metrics; None without events."""
-    values = {}
-    for number, name in enumerate(QUERY_TYPES):
-        own = rank[types == number]
-        metrics = rank_metrics(own, names) if len(own) else dict.fromkeys(names)
-        values[name] = {"ranked": len(own), **metrics}
-    return values
-
-
-def merge_by_type(*parts: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Join the values of each type."""
-    return {
-        name: {key: value for part in parts for key, value in part.get(name, {}).items()}
-        for name in QUERY_TYPES
-    }

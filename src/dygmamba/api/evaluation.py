@@ -90,18 +90,19 @@ def evaluate(
     >>> table.column_names[:3], table.num_rows
     (['dataset', 'model', 'seed'], 1)
     """
-    request = EvaluationRequest(negatives, split, setting, visible, metrics, candidates, filtered, activity)
-    folder = None if data_dir is None else Path(data_dir)
-    return rows_to_table(
-        evaluate_untrained(
-            resolve_data(data), model, request, settings, seeds=seeds, protocol=protocol, data_dir=folder
-        )
-    )
+    request = EvaluationRequest(
+        negatives, split, setting, visible, metrics, candidates, filtered, activity, seeds, protocol,
+        data_dir=None if data_dir is None else Path(data_dir),
+    )  # fmt: skip
+    return rows_to_table(evaluate_untrained(resolve_data(data), model, request, settings))
 
 
 @dataclass(frozen=True, slots=True)
 class EvaluationRequest:
-    """Arguments of `evaluate`; with `negatives=None` the default samplers are used."""
+    """Arguments of `evaluate`; with `negatives=None` the default samplers are used.
+
+    Seeds, protocol and stored negatives are those of a model without training, the device is that of a run.
+    """
 
     negatives: Names | None = None
     split: Names = "test"
@@ -111,6 +112,11 @@ class EvaluationRequest:
     candidates: int | str | None = None
     filtered: bool = False
     activity: bool = False
+    seeds: Sequence[int] | None = None
+    protocol: str = AUTO_PROTOCOL
+    stored_negatives: Path | None = None  # folder that keeps drawn negatives for the next time
+    device: str = "auto"
+    data_dir: Path | None = None
 
     def list_choices(self, usual: Names) -> list[EvaluationKey]:
         """Return every combination of negatives, split and setting, in this order."""
@@ -137,47 +143,16 @@ def evaluate_target(
     model: str,
     request: EvaluationRequest,
     settings: dict[str, Any],
-    *,
-    seeds: Sequence[int] | None = None,
-    stored_negatives: Path | None = None,
-    protocol: str = AUTO_PROTOCOL,
-    device: str = "auto",
-    data_dir: Path | None = None,
     progress: Progress = SILENT,
 ) -> list[Row]:
-    """Evaluate the run in a directory, or a model without training on a dataset.
-
-    Args:
-        target: A run directory, or a dataset.
-        model: For a dataset: a model that needs no training.
-        request: What to evaluate.
-        settings: Settings of that model.
-        seeds: Draw other negatives than the published ones, once per seed.
-        stored_negatives: Folder that keeps drawn negatives for the next time.
-        protocol: For a dataset: "auto", "benchmark" or "time", as in `train`.
-        device: For a run: "auto", "cpu" or "cuda".
-        data_dir: Where datasets are.
-        progress: Observer.
-    """
+    """Evaluate the run in a directory, or a model without training and its settings on a dataset."""
     if (Path(target) / "config.toml").is_file():
-        check_run_protocol(protocol)
-        return evaluate_run(Path(target), request, device, data_dir)
-    return evaluate_untrained(
-        target,
-        model,
-        request,
-        settings,
-        seeds=seeds,
-        stored_negatives=stored_negatives,
-        protocol=protocol,
-        data_dir=data_dir,
-        progress=progress,
-    )
+        check_run_protocol(request.protocol)
+        return evaluate_run(Path(target), request)
+    return evaluate_untrained(target, model, request, settings, progress)
 
 
-def evaluate_run(
-    path: Path, request: EvaluationRequest, device: str = "auto", data_dir: Path | None = None
-) -> list[Row]:
+def evaluate_run(path: Path, request: EvaluationRequest) -> list[Row]:
     """Evaluate a trained run. A node classifier has a row per split, without setting and negatives."""
     choices = request.list_choices(PUBLISHED_NEGATIVES)
     request.apply_visibility(STRICT_RULE)
@@ -186,8 +161,8 @@ def evaluate_run(
     require_test_split(folder, "evaluate")
     warn_if_unfinished(folder)
     if folder.task == "link":
-        with process_group(where := choose_device(device)):
-            run = open_run(folder, where, data_dir)
+        with process_group(where := choose_device(request.device)):
+            run = open_run(folder, where, request.data_dir)
             about = {"dataset": run.dataset.name, "model": run.about["model"], "seed": run.seed}
             about |= describe_training(run.folder)
             given, visibility = (run.scorer, run.stream), request.apply_visibility(run.rule)
@@ -204,7 +179,7 @@ def evaluate_run(
                         rows.append(about | ranking.rank(*given, pairs, visibility, run.seed))
             return _require_rows(rows)
     _check_node_request(path, request, ranking)
-    fit = open_node_run(path, choose_device(device), data_dir)
+    fit = open_node_run(path, choose_device(request.device), request.data_dir)
     splits = tuple(dict.fromkeys(split for _, split, _ in choices))
     return _require_rows(evaluate_node_fit(fit, splits, load_calibration(fit.run)))
 
@@ -230,26 +205,21 @@ def evaluate_untrained(
     model: str,
     request: EvaluationRequest,
     settings: dict[str, Any],
-    *,
-    seeds: Sequence[int] | None = None,
-    stored_negatives: Path | None = None,
-    protocol: str = AUTO_PROTOCOL,
-    data_dir: Path | None = None,
     progress: Progress = SILENT,
 ) -> list[Row]:
     """Evaluate a model that needs no training, once per draw of the negatives or the candidates."""
     require_untrained(model, data if isinstance(data, str) else data.name)
-    dataset = _open_dataset(data, data_dir)
+    dataset = open_dataset(data, request.data_dir) if isinstance(data, str) else data
     choices, (pairwise, ranking) = request.list_choices("random"), request.parse_metrics()
-    split_rule = get_default_split(dataset, protocol)
+    split_rule = get_default_split(dataset, request.protocol)
     baselines = Baselines.from_dataset(dataset, request.apply_visibility(STRICT_RULE), split_rule)
     activity = ActivityFactor.from_stream(baselines.stream) if request.activity else None
     choices = [choice for choice in choices if baselines.has_events(choice)]
-    draws, rows = (None,) if seeds is None else tuple(seeds), []
+    draws, rows = (None,) if request.seeds is None else tuple(request.seeds), []
     for choice in choices if pairwise else ():
         for seed in draws:
             with progress.stage(" ".join(choice)) as stage:
-                options: dict[str, Any] = {"folder": stored_negatives, "activity": activity}
+                options: dict[str, Any] = {"folder": request.stored_negatives, "activity": activity}
                 scored = baselines.evaluate(model, settings, choice, seed, **options, advance=stage.advance)
                 rows.append(scored.about | scored.row(PAIR_METRICS) | _describe_draw(seed))
     if ranking is not None:
@@ -312,10 +282,6 @@ def rows_to_table(rows: list[Row]) -> pa.Table:
     """Return rows as a table with every column that any of them has, null where a row lacks it."""
     names = dict.fromkeys(name for row in rows for name in row)
     return pa.Table.from_pylist([{name: row.get(name) for name in names} for row in rows])
-
-
-def _open_dataset(data: Dataset | str, data_dir: Path | None) -> Dataset:
-    return open_dataset(data, data_dir) if isinstance(data, str) else data
 
 
 def _require_rows(rows: list[Row]) -> list[Row]:

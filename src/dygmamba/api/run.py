@@ -287,9 +287,10 @@ class Run:
                 code="option-without-events",
             )
         request = EvaluationRequest(
-            negatives, split, setting, visible, metrics, candidates, filtered, activity
-        )
-        return rows_to_table(evaluate_run(self.path, request, self.device, self.data_dir))
+            negatives, split, setting, visible, metrics, candidates, filtered, activity,
+            device=self.device, data_dir=self.data_dir,
+        )  # fmt: skip
+        return rows_to_table(evaluate_run(self.path, request))
 
     @check_arguments
     def export(self, to: Path | str) -> Path:

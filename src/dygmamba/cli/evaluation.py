@@ -144,13 +144,13 @@ def evaluate(
 
     from dygmamba.api.evaluation import EvaluationRequest, evaluate_target
 
-    request = EvaluationRequest(negatives, split, setting, visible, metrics, candidates, filtered, activity)
     seeds = None if seed is None and draws == 1 else range(seed or 0, (seed or 0) + draws)
+    request = EvaluationRequest(
+        negatives, split, setting, visible, metrics, candidates, filtered, activity,
+        seeds, protocol, store_negatives, device, data_dir,
+    )  # fmt: skip
     with show_progress() as progress:
-        rows = evaluate_target(
-            data, model, request, settings, seeds=seeds, stored_negatives=store_negatives, protocol=protocol,
-            device=device, data_dir=data_dir, progress=progress,
-        )  # fmt: skip
+        rows = evaluate_target(data, model, request, settings, progress)
     if not is_first_process():
         return
     if as_json:

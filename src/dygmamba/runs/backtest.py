@@ -60,25 +60,12 @@ PERIOD_METRICS = ("ap", "ap_se", "auc", "auc_se", "blocks", "log_loss", "log_los
 
 @dataclass(frozen=True, slots=True)
 class BacktestRequest:
-    """Request for a backtest.
-
-    Attributes:
-        dataset: The stream.
-        model: Name of the model.
-        device: Where it is trained.
-        start: The first origin.
-        every: Time from one origin to the next.
-        window: Length of what is known before an origin; None: everything.
-        variants: Which of frozen, warm and refit.
-        seed: Seed of every training.
-        settings: Settings of model and training.
-        preset: A size preset.
-    """
+    """Request for a backtest: the arguments of `dygmamba.backtest`, parsed."""
 
     dataset: Dataset
     model: str
     device: torch.device
-    start: float
+    start: float  # the first origin
     every: float
     window: float | None = None
     variants: tuple[str, ...] = VARIANTS
@@ -89,19 +76,9 @@ class BacktestRequest:
     @property
     def about(self) -> dict[str, Any]:
         """Identity of the backtest: a request with the same values continues it."""
-        values = {
-            "data": self.dataset.name,
-            "digest": self.dataset.digest,
-            "model": self.model,
-            "start": self.start,
-            "every": self.every,
-            "window": self.window,
-            "variants": self.variants,
-            "seed": self.seed,
-            "settings": self.settings,
-            "preset": self.preset,
-            "dygmamba": __version__,
-        }
+        names = ("model", "start", "every", "window", "variants", "seed", "settings", "preset")
+        values = {"data": self.dataset.name, "digest": self.dataset.digest}
+        values |= {name: getattr(self, name) for name in names} | {"dygmamba": __version__}
         return json.loads(json.dumps(values))
 
 

@@ -394,7 +394,7 @@ class Selector:
 
     def _blend(self, paths: list[Path], scores: list[Scored], fit: Trainer) -> Trainer | None:
         """Return the blend of these runs if it is better than the best of them by more than chance."""
-        evaluation_set = self._build_validation(fit)
+        evaluation_set = scores[0].queries.pairs
         try:
             check_blendable([RunDirectory(path) for path in paths], is_evaluated=False)
             difference = compare_blend(scores)

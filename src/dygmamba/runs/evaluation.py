@@ -76,14 +76,10 @@ class Queries:
     candidates: CandidateSet | None = None
     ranked: Int64[Tensor, "g"] | None = None
 
-    @property
-    def ranked_events(self) -> Int64[Tensor, "g"]:
-        """The ranked events, as rows of the stream."""
-        return self.pairs.events if self.ranked is None else self.pairs.events[self.ranked]
-
     def count_ranked_pairs(self) -> int:
         """Return how many pairs are scored to rank events, at most."""
-        return 0 if self.candidates is None else (1 + self.candidates.width) * len(self.ranked_events)
+        events = self.pairs.events if self.ranked is None else self.ranked
+        return 0 if self.candidates is None else (1 + self.candidates.width) * len(events)
 
     def count_pairs(self) -> int:
         """Return how many pairs are scored at most, those of candidates included."""
@@ -128,10 +124,9 @@ class Scored:
 
     def select(self, events: Bool[Tensor, "k"]) -> "Scored":
         """Return the scores and ranks of some of the events."""
-        pairs, ranked = self.queries.pairs, self.queries.ranked
-        kept = events[pairs.event_index]
-        is_ranked = events if ranked is None else events[ranked]
-        place = events.cumsum(0) - 1
+        pairs, place = self.queries.pairs, events.cumsum(0) - 1
+        ranked = torch.arange(len(events)) if self.queries.ranked is None else self.queries.ranked
+        kept, is_ranked = events[pairs.event_index], events[ranked]
         selected = replace(
             pairs,
             events=pairs.events[events],
@@ -140,9 +135,7 @@ class Scored:
         )
         return replace(
             self,
-            queries=Queries(
-                selected, self.queries.candidates, place[events if ranked is None else ranked[is_ranked]]
-            ),
+            queries=Queries(selected, self.queries.candidates, place[ranked[is_ranked]]),
             score=self.score[kept],
             probability=None if self.probability is None else self.probability[kept],
             rank=None if self.rank is None else self.rank[is_ranked],
@@ -171,9 +164,8 @@ class Scored:
         """Reliability diagrams of the sigmoid of the scores and of the probabilities."""
         assert self.probability is not None
         label = self.queries.pairs.pairs.label
-        return compute_reliability(self.score.double().sigmoid(), label), compute_reliability(
-            self.probability, label
-        )
+        before, after = self.score.double().sigmoid(), self.probability
+        return compute_reliability(before, label), compute_reliability(after, label)
 
     def _compute(self, name: str) -> Any:
         if name in CALIBRATED_METRICS and self.probability is None:
@@ -219,7 +211,8 @@ class Scored:
         """Return the number of events and their AP over all pairs at once, and the same of ranked events."""
         found, events = {}, len(self.queries.pairs.events)
         if "ap" in metrics:
-            found |= {"n": events, "ap": self.link["ap_pooled"] if events else None}
+            label = self.queries.pairs.pairs.label
+            found |= {"n": events, "ap": average_precision(self.score, label) if events else None}
         names = [name for name in metrics if is_rank_metric(name)]
         if self.rank is not None and names:
             ranks = rank_metrics(self.rank, names) if len(self.rank) else dict.fromkeys(names)

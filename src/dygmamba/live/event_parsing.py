@@ -7,7 +7,7 @@ does not spoil the others. All rows are parsed at once, and one by one only if t
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, TypeVar
 
 import numpy as np
@@ -20,18 +20,12 @@ from dygmamba.data.events.event_store import EventStore, FeatureTable
 from dygmamba.data.events.id_values import as_integers, parse_id, strip_decimal_zero
 from dygmamba.data.events.ids import NodeIds
 from dygmamba.data.events.times import EPOCH_RANGE, looks_like_epoch_seconds
-from dygmamba.data.readers.in_memory import ROW_NAMES
-from dygmamba.data.readers.options import USUAL_NAMES, find_usual_column
-from dygmamba.data.readers.other_columns import as_category_text
+from dygmamba.data.readers.bad_rows import BadValueError, ColumnLocation
+from dygmamba.data.readers.options import ROLES
 from dygmamba.data.readers.queries import read_query_columns
+from dygmamba.data.readers.roles import match_columns
 from dygmamba.data.readers.times import TICKS_PER_SECOND, choose_time_parser
-from dygmamba.data.readers.values import (
-    NUMBER_PATTERN,
-    BadValueError,
-    ColumnLocation,
-    is_text_type,
-    parse_floats,
-)
+from dygmamba.data.readers.values import NUMBER_PATTERN, as_category_text, is_text_type, parse_floats
 from dygmamba.data.storage.dataset import Dataset
 from dygmamba.data.storage.extension import check_time_scale
 from dygmamba.live.event_log import LogEvent
@@ -111,9 +105,10 @@ class EventParser:
         # a model with a node memory takes no new nodes
         self._known = predictor.dataset.ids if predictor.run.scorer.stateful else None
         self._model = str(predictor.run.about["model"])
+        # a client sends the same names every time
         self._recall_roles = lru_cache(REMEMBERED_NAMES)(
-            self._find_roles
-        )  # a client sends the same names every time
+            partial(match_columns, options=self._options, origin=self._origin)
+        )
 
     def parse(self, events: Any) -> ParsedEvents:
         """Parse the events of one call; raise only if they are no table of events at all."""
@@ -158,7 +153,7 @@ class EventParser:
         keys = [tuple(row) for row in rows]
         roles_of = {names: self._recall_roles(names) for names in dict.fromkeys(keys)}
         # a column that no row has is missing in each: one row alone must mean the same as among others
-        roles = {role: role for role in USUAL_NAMES}
+        roles = {role: role for role in ROLES}
         roles |= {role: name for found in reversed(roles_of.values()) for role, name in found.items()}
         by_role = {
             role: [
@@ -177,29 +172,18 @@ class EventParser:
 
     def _read_tuples(self, rows: Sequence[Sequence[Any]]) -> RawEvents:
         """Read rows of src, dst, time and, after them, the numeric columns of the stream in order."""
-        names = (*ROW_NAMES, *self.layout.features)
+        names = (*ROLES, *self.layout.features)
         if rows and max(map(len, rows)) > len(names):
             raise FileError(
                 f"the list has a row of {max(map(len, rows))} values; give {', '.join(names)}",
                 code="row-lengths-differ",
             )
         columns = {name: [row[k] if k < len(row) else ABSENT for row in rows] for k, name in enumerate(names)}
-        by_role = {role: columns[role] for role in ROW_NAMES}
-        return RawEvents("the list", len(rows), {role: role for role in ROW_NAMES}, columns, by_role)
-
-    def _find_roles(self, names: Sequence[str]) -> dict[str, str]:
-        roles = {}
-        for role in USUAL_NAMES:
-            own = [
-                name for name in (getattr(self._options, role), getattr(self._origin, role)) if name in names
-            ]
-            column = own[0] if own else find_usual_column([str(name) for name in names], role)
-            if column is not None:
-                roles[role] = column
-        return roles
+        by_role = {role: columns[role] for role in ROLES}
+        return RawEvents("the list", len(rows), {role: role for role in ROLES}, columns, by_role)
 
     def _require_roles(self, raw: RawEvents) -> RawEvents:
-        for role in USUAL_NAMES:
+        for role in ROLES:
             if role not in raw.roles:
                 raise NotFoundError(
                     f"cannot tell which column of {raw.source} is the {role}; name it '{role}'",
@@ -230,7 +214,7 @@ class EventParser:
     def _parse_times(self, raw: RawEvents, problems: dict[int, str]) -> list[float]:
         if not raw.count:
             return []
-        location = ColumnLocation(raw.source, raw.roles["time"], 0)
+        location = ColumnLocation(raw.source, raw.roles["time"])
         given = raw["time"]
         try:
             column = given if isinstance(given, pa.Array) else _to_array(given)
@@ -285,7 +269,7 @@ class EventParser:
         return [ABSENT] * raw.count
 
     def _parse_numbers(self, raw: RawEvents, name: str, problems: dict[int, str]) -> list[float]:
-        location, given = ColumnLocation(raw.source, name, 0), self._get_column(raw, name)
+        location, given = ColumnLocation(raw.source, name), self._get_column(raw, name)
         try:
             column = given if isinstance(given, pa.Array) else _to_array(given)
             return parse_floats(column, location, self._fill, self._decimal).require(location).tolist()

@@ -9,11 +9,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dygmamba.data.readers.bad_rows import ColumnLocation, Parsed
 from dygmamba.data.readers.values import (
     MISSING_WORDS,
     NO_VALUE,
-    ColumnLocation,
-    Parsed,
     is_text_type,
     parse_floats,
     strip_whitespace,

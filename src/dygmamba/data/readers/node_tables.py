@@ -18,8 +18,9 @@ from dygmamba.core.errors import ConfigError, FileError
 from dygmamba.data.events.categories import MISSING_VALUE
 from dygmamba.data.events.ids import NodeIds, Side
 from dygmamba.data.readers.bad_rows import BadRows, ColumnLocation
+from dygmamba.data.readers.column_kinds import HOLDS_DATES
 from dygmamba.data.readers.options import USUAL_NAMES, Layout, ReadOptions, find_usual_column
-from dygmamba.data.readers.other_columns import HOLDS_DATES, OtherColumns
+from dygmamba.data.readers.other_columns import OtherColumns
 from dygmamba.data.readers.queries import read_query_times
 from dygmamba.data.readers.roles import find_node_column, require_column
 from dygmamba.data.readers.sources import open_source

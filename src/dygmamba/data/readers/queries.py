@@ -21,13 +21,8 @@ from dygmamba.data.readers.bad_rows import BadRows, ColumnLocation, Parsed, find
 from dygmamba.data.readers.options import ID_HEADINGS, USUAL_NAMES, Layout, ReadOptions
 from dygmamba.data.readers.roles import find_destinations, find_query_columns
 from dygmamba.data.readers.sources import open_source, read_text_head
-from dygmamba.data.readers.times import (
-    FormatParser,
-    NumberTimeParser,
-    TimeParser,
-    choose_time_parser,
-    format_iso_time,
-)
+from dygmamba.data.readers.time_evidence import choose_time_parser
+from dygmamba.data.readers.times import FormatParser, NumberTimeParser, TimeParser, format_iso_time
 from dygmamba.data.readers.values import (
     as_category_text,
     drop_missing_words,

@@ -22,7 +22,7 @@ from dygmamba.data.readers.options import (
     find_usual_column,
 )
 from dygmamba.data.readers.source import Source
-from dygmamba.data.readers.times import detect_time_unit
+from dygmamba.data.readers.time_evidence import detect_time_unit
 
 NODE_COLUMNS = ("node", "id")  # names of the column of nodes, as predictions about nodes have it
 

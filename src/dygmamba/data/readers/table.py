@@ -18,17 +18,18 @@ from dygmamba.data.events.ids import NodeIds
 from dygmamba.data.events.origin import Origin
 from dygmamba.data.readers.bad_rows import BadRows, ColumnLocation, Parsed, ReadAgainError, find_bad_rows
 from dygmamba.data.readers.collect import EventColumns, RowCollector
+from dygmamba.data.readers.column_kinds import TextEvidence, TextKind, find_decimal_mark
 from dygmamba.data.readers.labels import LabelParser
 from dygmamba.data.readers.options import Layout, ReadOptions
-from dygmamba.data.readers.other_columns import MAX_BAD_CELLS, OtherColumns, TextEvidence, TextKind
+from dygmamba.data.readers.other_columns import OtherColumns
 from dygmamba.data.readers.roles import find_layout
 from dygmamba.data.readers.source import Source
 from dygmamba.data.readers.text import undecodable_error
-from dygmamba.data.readers.times import TimeEvidence, TimeParser
+from dygmamba.data.readers.time_evidence import TimeEvidence
+from dygmamba.data.readers.times import TimeParser
 from dygmamba.data.readers.values import (
     clean_ids,
     convert_ids,
-    find_decimal_mark,
     parse_floats,
     proves_other_mark,
 )
@@ -190,7 +191,7 @@ class RowReader:
             evidence = TextEvidence()
             for values in self._iterate_column(Layout(features=(name,))):
                 evidence.add(values)
-            mark = evidence.choose_kind(layout.fill, None, MAX_BAD_CELLS).mark
+            mark = evidence.choose_mark()
             self._final_marks[name] = mark
             if mark != self.marks[name]:
                 raise ReadAgainError(marks=self._final_marks)
@@ -254,7 +255,7 @@ def _finish_table(
     others = reader.others.finish(bad_rows)
     columns, ids = collector.finish()
     edge, codes = others.select(columns.edge, columns.codes)
-    label = reader.label_parser.finish(columns.label)
+    label, classes = reader.label_parser.finish(columns.label)
     columns = replace(columns, edge=edge, codes=codes, categories=others.categories, label=label)
     unused = {name: others.unused[name] for name in source.names if name in others.unused}
     marks = {*reader.marks.values(), *others.marks} - {None}
@@ -265,7 +266,7 @@ def _finish_table(
         dst=layout.dst or "",
         time=layout.time or "",
         label=layout.label or "",
-        classes=reader.label_parser.classes,
+        classes=classes,
         features=others.names,
         types=tuple(category.name for category in others.categories),
         decimal="," if marks == {","} else "",

@@ -138,24 +138,6 @@ def drop_missing_words(text: pa.Array) -> pa.Array:
     return pc.if_else(missing, pa.scalar(None, text.type), text)
 
 
-def find_decimal_mark(column: pa.Array) -> str | None:
-    """Return the decimal mark of numbers that are text, such as 1.097,23 or 1,097.23; None if no value tells.
-
-    "1,097" may be either. A value that is no number in either way leaves the mark open too.
-    """
-    if not is_text_type(column.type):
-        return None
-    text = pc.fill_null(drop_missing_words(strip_whitespace(column)), "0")
-    if try_cast(text, pa.float64()) is not None:
-        return "." if pc.any(pc.match_substring(text, ".")).as_py() else None
-    for mark, pattern in GROUPED_NUMBERS.items():
-        if pc.all(pc.match_substring_regex(text, pattern)).as_py():
-            tells = pc.match_substring_regex(text, GROUPED_EVIDENCE[mark])
-            if pc.any(tells).as_py():
-                return mark
-    return None
-
-
 def as_category_text(column: pa.Array) -> pa.Array:
     """Return values as text without surrounding blanks; missing values and words for them are `MISSING_VALUE`."""
     if isinstance(column, pa.DictionaryArray):

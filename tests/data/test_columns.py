@@ -284,3 +284,29 @@ def test_ids_and_classes_of_bad_rows_are_left_out(tmp_path):
     assert data.origin.classes == ("no", "yes")
     assert data.ids.values.to_pylist() == ["a", "b"]
     assert data.origin.skipped == 2
+
+
+@pytest.mark.parametrize("block", [2500, 1 << 20])
+@pytest.mark.parametrize(
+    ("amount", "expected"),
+    [
+        (lambda k: f"{k % 9},25" if k > 300 else k % 9, (0, 3.25)),
+        (lambda k: f"1.{100 + k % 9}" if k < 300 else f"1.{100 + k % 9},5", (0, 1103.5)),
+        (lambda k: "lots" if k == 7 else f"{k % 9},25", (1, 3.25)),
+        (lambda k: "3,14" if k == 300 else k % 9 + 0.25, (1, 3.25)),
+    ],
+)
+def test_all_rows_decide_the_decimal_mark_of_a_chosen_column(tmp_path, monkeypatch, block, amount, expected):
+    """However the file is cut into batches: decimals that begin late, and a typing error on either side."""
+    path = write_log(tmp_path / "log.tsv", 400, amount=amount)
+    path.write_text("\n".join("\t".join(line.split(",", 3)) for line in path.read_text().splitlines()))
+    monkeypatch.setattr(delimited, "BLOCK_BYTES", block)
+    data = read_dataset(path, ReadOptions(features=("amount",), skip_bad=True))
+    assert (data.origin.skipped, float(data.store.features.edge[-1, 0])) == expected
+
+
+def test_a_column_with_the_other_decimal_mark_is_left_out(tmp_path):
+    path = write_log(tmp_path / "log.csv", amount=lambda k: k % 9 + 0.5)
+    origin = read_dataset(path, ReadOptions(decimal=",")).origin
+    assert origin.unused_columns == ("amount",)
+    assert origin.unused_reasons == ("is '0.5', not a number with the decimal mark ','",)

@@ -12,8 +12,8 @@ from dygmamba.core.errors import EventError, FileError, NotFoundError
 from dygmamba.data.events.id_values import parse_id
 from dygmamba.data.events.ids import NodeIds
 from dygmamba.data.readers import ReadOptions, read_in_memory
-from dygmamba.data.readers.queries import parse_ids
-from dygmamba.data.readers.values import ColumnLocation
+from dygmamba.data.readers.bad_rows import ColumnLocation
+from dygmamba.data.readers.values import parse_ids
 from dygmamba.runs.numpy_scorer import NodeNumbers
 from numbering import number_nodes
 from raising import raises
@@ -145,7 +145,8 @@ def test_every_reader_has_the_same_rule_of_ids(value, expected):
 
     def read_query():
         column = pa.array([str(value) if value == 2**63 else value])
-        return str(parse_ids(column, ColumnLocation("queries", "src", 0), False)[0])
+        location = ColumnLocation("queries", "src")
+        return str(parse_ids(column, location, any_id=False).require(location)[0])
 
     def read_exported():
         numbers = NodeNumbers(np.array([1]), None)

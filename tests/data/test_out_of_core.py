@@ -15,7 +15,7 @@ from dygmamba.data.events.anomalies import find_anomalies
 from dygmamba.data.events.ids import NodeIds
 from dygmamba.data.generate.stream import GeneratorConfig, generate_stream, simulate, simulate_in_blocks
 from dygmamba.data.readers import ReadOptions, columnar, delimited, read_dataset
-from dygmamba.data.readers.collect import BatchColumns, RowCollector
+from dygmamba.data.readers.collect import RowCollector
 from dygmamba.data.storage.dataset import Dataset, load_dataset, save_dataset
 from raising import raises
 
@@ -130,7 +130,8 @@ def test_batches_are_sorted_stably_on_the_disk(batches, memory):
     for batch in batches:
         ids = pa.array([f"{k}" for k in batch]).dictionary_encode()
         none = np.zeros((len(batch), 0), np.float32)
-        collector.add(BatchColumns(ids, ids, np.array(batch, float), none, none.astype(np.int32)))
+        columns = {"time": np.array(batch, float), "edge": none, "codes": none.astype(np.int32)}
+        collector.add({"src": ids, "dst": ids, **columns})
     columns, _ = collector.finish()
     time = np.concatenate(batches).astype(float)
     order = np.arange(len(time)) if columns.out_of_order is None else np.argsort(time, kind="stable")

@@ -320,3 +320,37 @@ def test_the_likely_encoding_is_in_the_hint(tmp_path, encoding, word):
         dm.read(path)
     assert f"`encoding='{encoding}'`" in str(caught.value)
     assert len(dm.read(path, encoding=encoding)) == 30
+
+
+LATE_TIMES = {  # times by row, and what the clock and the order of dates are by all rows
+    "a day above twelve comes late": (lambda k: f"0{k % 9 + 1}/0{k % 8 + 1}/2024" if k < 300 else "25/01/2024", "dmy"),
+    "the year comes first later": (lambda k: "1" if k < 9 else f"2024-01-{k % 28 + 1:02d}", "ymd"),
+    "no time at first": (lambda k: "" if k < 200 else f"2024-01-{k % 28 + 1:02d}", "ymd"),
+    "milliseconds after small numbers": (lambda k: k if k < 9 else 1_700_000_000_000 + k, "ms since 1970"),
+    "a number like a date at first": (lambda k: 20_240_101 if k < 150 else k, "numbers"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("block", [300, 1 << 20])
+@pytest.mark.parametrize("case", LATE_TIMES)
+def test_all_rows_decide_how_times_are_written(tmp_path, monkeypatch, block, case):
+    """However the file is cut into batches; rows that are written otherwise are bad rows."""
+    times, expected = LATE_TIMES[case]
+    lines = [f"u{k % 5},v{k % 7},{times(k)}" for k in range(400)]
+    path = tmp_path / "log.csv"
+    path.write_text("\n".join(["src,dst,time", *lines]) + "\n")
+    monkeypatch.setattr(csv_format, "BLOCK_BYTES", block)
+    origin = read_dataset(path, ReadOptions(skip_bad=True)).origin
+    assert expected in (origin.order, origin.clock)
+    assert origin.skipped == {"the year comes first later": 9, "no time at first": 200}.get(case, 0)
+
+
+@pytest.mark.parametrize("block", [300, 1 << 20])
+def test_dates_in_two_orders_are_refused(tmp_path, monkeypatch, block):
+    """Also where the second order begins late: a row must not be read with day and month exchanged."""
+    lines = [f"u{k % 5},v{k % 7},{'01/13/2024' if k < 200 else '13/01/2024'}" for k in range(400)]
+    path = tmp_path / "log.csv"
+    path.write_text("\n".join(["src,dst,time", *lines]) + "\n")
+    monkeypatch.setattr(csv_format, "BLOCK_BYTES", block)
+    with raises("mixed-date-order"):
+        read_dataset(path, ReadOptions(skip_bad=True))

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dygmamba.core.errors import DygError
-from dygmamba.data.readers import ReadOptions, read_dataset, values
+from dygmamba.data.readers import ReadOptions, bad_rows, read_dataset
 from dygmamba.data.readers import delimited as csv_format
 from dygmamba.data.storage.dataset import Dataset
 from raising import raises
@@ -179,7 +179,7 @@ def test_bad_rows_are_skipped_and_counted(tmp_path, monkeypatch):
 
 def test_a_file_of_mostly_bad_rows_is_rejected(tmp_path, monkeypatch):
     """A wrong column is reported early, even with `skip_bad`."""
-    monkeypatch.setattr(values, "MAX_BAD_ROWS", 50)
+    monkeypatch.setattr(bad_rows, "MAX_BAD_ROWS", 50)
     path = table(tmp_path / "t.csv", "src,dst,time,x\n" + "a,b,word,1\n" * 200 + "a,b,1,1\n" * 10)
     with raises("mostly-bad-rows"):
         read_dataset(path, ReadOptions(skip_bad=True, time="time"))

@@ -1,13 +1,16 @@
 """Events of users as rows of the log, and rows of the log as events of a stream.
 
 Every row stands for itself: what it means does not depend on the rows it was sent with, and a row that cannot be read
-does not spoil the others. All rows are parsed at once, and one by one only if that fails.
+does not spoil the others. Values of a column that are written alike are parsed at once, with a mask of the bad ones.
 """
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from bisect import bisect
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
+from datetime import datetime
+from functools import lru_cache, partial
+from numbers import Number
 from typing import Any, TypeVar
 
 import numpy as np
@@ -20,18 +23,18 @@ from dygmamba.data.events.event_store import EventStore, FeatureTable
 from dygmamba.data.events.id_values import as_integers, parse_id, strip_decimal_zero
 from dygmamba.data.events.ids import NodeIds
 from dygmamba.data.events.times import EPOCH_RANGE, looks_like_epoch_seconds
-from dygmamba.data.readers.in_memory import ROW_NAMES
-from dygmamba.data.readers.options import USUAL_NAMES, find_usual_column
-from dygmamba.data.readers.other_columns import as_category_text
+from dygmamba.data.readers.bad_rows import ColumnLocation, Parsed
+from dygmamba.data.readers.options import ROLES
 from dygmamba.data.readers.queries import read_query_columns
-from dygmamba.data.readers.times import TICKS_PER_SECOND, choose_time_parser
-from dygmamba.data.readers.values import (
-    NUMBER_PATTERN,
-    BadValueError,
-    ColumnLocation,
-    is_text_type,
-    parse_floats,
+from dygmamba.data.readers.roles import match_columns
+from dygmamba.data.readers.time_evidence import (
+    COMPACT_FORMATS,
+    NON_FINITE_WORDS,
+    NUMERIC_DATE,
+    choose_time_parser,
 )
+from dygmamba.data.readers.times import TICKS_PER_SECOND, FormatParser, parse_formatted_dates
+from dygmamba.data.readers.values import NUMBER_PATTERN, as_category_text, is_text_type, parse_floats
 from dygmamba.data.storage.dataset import Dataset
 from dygmamba.data.storage.extension import check_time_scale
 from dygmamba.live.event_log import LogEvent
@@ -111,9 +114,10 @@ class EventParser:
         # a model with a node memory takes no new nodes
         self._known = predictor.dataset.ids if predictor.run.scorer.stateful else None
         self._model = str(predictor.run.about["model"])
+        # a client sends the same names every time
         self._recall_roles = lru_cache(REMEMBERED_NAMES)(
-            self._find_roles
-        )  # a client sends the same names every time
+            partial(match_columns, options=self._options, origin=self._origin)
+        )
 
     def parse(self, events: Any) -> ParsedEvents:
         """Parse the events of one call; raise only if they are no table of events at all."""
@@ -158,7 +162,7 @@ class EventParser:
         keys = [tuple(row) for row in rows]
         roles_of = {names: self._recall_roles(names) for names in dict.fromkeys(keys)}
         # a column that no row has is missing in each: one row alone must mean the same as among others
-        roles = {role: role for role in USUAL_NAMES}
+        roles = {role: role for role in ROLES}
         roles |= {role: name for found in reversed(roles_of.values()) for role, name in found.items()}
         by_role = {
             role: [
@@ -177,29 +181,18 @@ class EventParser:
 
     def _read_tuples(self, rows: Sequence[Sequence[Any]]) -> RawEvents:
         """Read rows of src, dst, time and, after them, the numeric columns of the stream in order."""
-        names = (*ROW_NAMES, *self.layout.features)
+        names = (*ROLES, *self.layout.features)
         if rows and max(map(len, rows)) > len(names):
             raise FileError(
                 f"the list has a row of {max(map(len, rows))} values; give {', '.join(names)}",
                 code="row-lengths-differ",
             )
         columns = {name: [row[k] if k < len(row) else ABSENT for row in rows] for k, name in enumerate(names)}
-        by_role = {role: columns[role] for role in ROW_NAMES}
-        return RawEvents("the list", len(rows), {role: role for role in ROW_NAMES}, columns, by_role)
-
-    def _find_roles(self, names: Sequence[str]) -> dict[str, str]:
-        roles = {}
-        for role in USUAL_NAMES:
-            own = [
-                name for name in (getattr(self._options, role), getattr(self._origin, role)) if name in names
-            ]
-            column = own[0] if own else find_usual_column([str(name) for name in names], role)
-            if column is not None:
-                roles[role] = column
-        return roles
+        by_role = {role: columns[role] for role in ROLES}
+        return RawEvents("the list", len(rows), {role: role for role in ROLES}, columns, by_role)
 
     def _require_roles(self, raw: RawEvents) -> RawEvents:
-        for role in USUAL_NAMES:
+        for role in ROLES:
             if role not in raw.roles:
                 raise NotFoundError(
                     f"cannot tell which column of {raw.source} is the {role}; name it '{role}'",
@@ -228,41 +221,39 @@ class EventParser:
         return _parse_each(_to_values(raw.columns[ID_COLUMN]), ID_COLUMN, parse, problems, None)
 
     def _parse_times(self, raw: RawEvents, problems: dict[int, str]) -> list[float]:
-        if not raw.count:
-            return []
-        location = ColumnLocation(raw.source, raw.roles["time"], 0)
-        given = raw["time"]
-        try:
-            column = given if isinstance(given, pa.Array) else _to_array(given)
-            if _is_uniform(column):
-                return self._parse_time_column(column, location)
-        except CONVERSION_ERRORS:
-            pass  # one of them is not a time, or they are written in different ways
+        location = ColumnLocation(raw.source, raw.roles["time"])
+        parse = partial(self._parse_time_group, location=location)
+        return _parse_groups(raw["time"], location.column, _find_time_notation, parse, problems, 0.0)
 
-        def parse(value: Any) -> float:
-            if value is ABSENT or value is None:
-                raise ValueError("is missing or empty; give the event a time")
-            return self._parse_time_column(_to_array([value]), location)[0]
+    def _parse_time_group(self, values: Sequence[Any] | pa.Array, location: ColumnLocation) -> Parsed:
+        if values[0] is None or values[0] is ABSENT:
+            return _mark_bad(values, "is missing or empty", "give the event a time")
+        column, options, own_format = _to_array(values), self._options, self._origin.time_format
+        is_open = options.time_format is None and options.time_unit == "auto"
+        if not (own_format and is_open and is_text_type(column.type)):
+            return self._choose_and_parse(column, location)
+        parsed = FormatParser(own_format).parse(column, location)
+        rest = np.flatnonzero(parsed.bad)  # written in another way after all
+        other = self._choose_and_parse(column.take(pa.array(rest)), location) if len(rest) else None
+        if other is None:
+            return self._check_times(parsed, is_unix_time=True, location=location)
+        time, bad = parsed.values.copy(), parsed.bad.copy()
+        time[rest], bad[rest] = other.values, other.bad
+        return Parsed(time, bad, lambda row: other.explain(int(np.searchsorted(rest, row))))
 
-        return _parse_each(_to_values(given), raw.roles["time"], parse, problems, 0.0)
-
-    def _parse_time_column(self, column: pa.Array, location: ColumnLocation) -> list[float]:
-        options, origin = self._options, self._origin
-        given = options.time_format is not None or options.time_unit != "auto"
-        if origin.time_format and not given and is_text_type(column.type):
-            try:
-                return self._read_times(column, location, origin.time_format)
-            except FileError:  # written in another way after all
-                pass
-        return self._read_times(column, location, options.time_format)
-
-    def _read_times(self, column: pa.Array, location: ColumnLocation, time_format: str | None) -> list[float]:
+    def _choose_and_parse(self, column: pa.Array, location: ColumnLocation) -> Parsed:
+        options, order = self._options, self._origin.order
         parser = choose_time_parser(
-            column, self._unit, location, time_format=time_format, order=self._origin.order, guess=True
+            column, self._unit, location, time_format=options.time_format, order=order, guess=True
         )
-        time = parser.parse(column, location).require(location)
-        check_time_scale(self._dataset, location.file, parser.is_unix_time, time)
-        return np.add(time, 0.0).tolist()  # -0.0 becomes 0.0, as which SQLite stores it
+        return self._check_times(parser.parse(column, location), parser.is_unix_time, location)
+
+    def _check_times(self, parsed: Parsed, is_unix_time: bool, location: ColumnLocation) -> Parsed:
+        good = parsed.values[~parsed.bad]
+        if len(good):
+            check_time_scale(self._dataset, location.file, is_unix_time, good)
+        # -0.0 becomes 0.0, as which SQLite stores it
+        return Parsed(np.add(parsed.values, 0.0), parsed.bad, parsed.explain)
 
     def _parse_columns(self, raw: RawEvents, problems: dict[int, str]) -> list[str | None]:
         """Return the columns of each event as JSON: numbers, then categories."""
@@ -285,33 +276,30 @@ class EventParser:
         return [ABSENT] * raw.count
 
     def _parse_numbers(self, raw: RawEvents, name: str, problems: dict[int, str]) -> list[float]:
-        location, given = ColumnLocation(raw.source, name, 0), self._get_column(raw, name)
-        try:
-            column = given if isinstance(given, pa.Array) else _to_array(given)
-            return parse_floats(column, location, self._fill, self._decimal).require(location).tolist()
-        except CONVERSION_ERRORS:
-            pass
+        location = ColumnLocation(raw.source, name)
 
-        def parse(value: Any) -> float:
-            known = None if value is ABSENT else value
-            parsed = parse_floats(_to_array([known]), location, self._fill, self._decimal)
-            return parsed.require(location).tolist()[0]
+        def parse(values: Sequence[Any] | pa.Array) -> Parsed:
+            return parse_floats(_to_array(values), location, self._fill, self._decimal)
 
-        return _parse_each(_to_values(given), name, parse, problems, 0.0)
+        given = self._get_column(raw, name)
+        return _parse_groups(given, name, _find_number_notation, parse, problems, 0.0)
 
     def _parse_categories(self, raw: RawEvents, name: str, problems: dict[int, str]) -> list[str]:
-        given = self._get_column(raw, name)
+        def parse(values: Sequence[Any] | pa.Array) -> Parsed:
+            if values[0] is ABSENT and not self._fills_absent:
+                return _mark_bad(
+                    values, "is missing", "add it, null for an unknown value, or give `fill=VALUE`"
+                )
+            sizes = np.array([len(value) if isinstance(value, str) else 0 for value in values])
+            short = [value if size <= MAX_TEXT else "" for value, size in zip(values, sizes, strict=True)]
+            return Parsed(
+                as_category_text(_to_array(short, from_pandas=False)),
+                sizes > MAX_TEXT,
+                lambda row: (f"has {sizes[row]:,} characters", f"give at most {MAX_TEXT:,}"),
+            )
 
-        def parse(value: Any) -> str:
-            if value is ABSENT and not self._fills_absent:
-                raise ValueError("is missing; add it, null for an unknown value, or give `fill=VALUE`")
-            known = None if value is ABSENT else value
-            if isinstance(known, str) and len(known) > MAX_TEXT:
-                raise ValueError(f"has {len(known):,} characters; give at most {MAX_TEXT:,}")
-            text = as_category_text(pa.array([known], pa.string() if known is None else None))
-            return text.to_pylist()[0]
-
-        return _parse_each(_to_values(given), name, parse, problems, "")
+        given = _to_values(self._get_column(raw, name))
+        return _parse_groups(given, name, _find_category_notation, parse, problems, "")
 
     def _find_unknown_nodes(self, src: list[str], dst: list[str], problems: dict[int, str]) -> None:
         assert self._known is not None
@@ -393,16 +381,98 @@ def _parse_each(
     for row, value in enumerate(values):
         try:
             parsed.append(parse(value))
-        except BadValueError as error:
-            problems.setdefault(row, f"{error.problem}; {error.advice}")
-            parsed.append(default)
-        except DygError as error:
-            problems.setdefault(row, str(error))
-            parsed.append(default)
         except CONVERSION_ERRORS as error:
-            problems.setdefault(row, f"column {column!r} {str(error).splitlines()[0]}")
+            problems.setdefault(row, _describe_error(column, error))
             parsed.append(default)
     return parsed
+
+
+def _parse_groups(
+    given: Sequence[Any] | pa.Array,
+    column: str,
+    find_notation: Callable[[Any], Hashable],
+    parse: Callable[[Sequence[Any] | pa.Array], Parsed],
+    problems: dict[int, str],
+    default: T,
+) -> list[T]:
+    """Parse values that are written alike at once; those that cannot be read are recorded as problems of their rows."""
+    result = [default] * len(given)
+    if isinstance(given, pa.Array) and _is_uniform(given):
+        waiting: list[tuple[list[int], Sequence[Any] | pa.Array]] = [([*range(len(given))], given)]
+    else:
+        values, groups = _to_values(given), {}
+        for row, value in enumerate(values):
+            groups.setdefault(find_notation(value), []).append(row)
+        waiting = [(rows, [values[row] for row in rows]) for rows in groups.values()]
+    while waiting:
+        rows, values = waiting.pop()
+        try:
+            parsed = parse(values)
+        except CONVERSION_ERRORS as error:
+            if len(rows) == 1:
+                problems.setdefault(rows[0], _describe_error(column, error))
+            else:  # one of them has no notation, or is on another scale
+                waiting += [([row], [value]) for row, value in zip(rows, _to_values(values), strict=True)]
+            continue
+        for k, (row, value) in enumerate(zip(rows, parsed.values.tolist(), strict=True)):
+            if parsed.bad[k]:
+                problem, advice = parsed.explain(k)
+                problems.setdefault(row, f"column {column!r} {problem}; {advice}")
+            else:
+                result[row] = value
+    return result
+
+
+def _is_uniform(column: pa.Array) -> bool:
+    """Return whether the type of a column says how its values are written; numbers must have one unit as times."""
+    if (
+        is_text_type(column.type)
+        or pa.types.is_dictionary(column.type)
+        or column.null_count
+        or not len(column)
+    ):
+        return False
+    if not (pa.types.is_integer(column.type) or pa.types.is_floating(column.type)):
+        return True
+    value = column.to_numpy(zero_copy_only=False)
+    return bisect(UNIT_BOUNDS, value.min()) == bisect(UNIT_BOUNDS, value.max())
+
+
+def _find_number_notation(value: Any) -> Hashable:
+    if isinstance(value, str):
+        return "word" if value.strip().lower() in ("true", "false") else "text"
+    return None if value is ABSENT else type(value)
+
+
+def _find_category_notation(value: Any) -> Hashable:
+    return value is ABSENT, type(value), isinstance(value, float) and value.is_integer()
+
+
+def _find_time_notation(value: Any) -> Hashable:
+    """Return what decides how a time is read if it is the only one: its type, order of date, or unit of number."""
+    kind, text = type(value), value.strip() if isinstance(value, str) else str(value)
+    if isinstance(value, datetime):
+        return kind, value.tzinfo is None
+    if isinstance(value, str) and not NUMBER_PATTERN.fullmatch(text):
+        date = NUMERIC_DATE.fullmatch(text)
+        return (
+            kind,
+            text.lower() in NON_FINITE_WORDS,
+            date and (int(date[1]) > 12, date[2], int(date[3]) > 12),
+        )
+    if value is ABSENT or isinstance(value, bool) or not isinstance(value, str | Number):
+        return None if value is ABSENT else kind
+    compact = COMPACT_FORMATS.get(len(text)) if text[:2] in ("19", "20") and text.isdigit() else None
+    is_compact = compact is not None and not parse_formatted_dates(pa.array([text]), compact)[1].any()
+    return kind, text.lstrip("+-").isdigit(), is_compact, bisect(UNIT_BOUNDS, float(text))
+
+
+def _mark_bad(values: Sequence[Any] | pa.Array, problem: str, advice: str) -> Parsed:
+    return Parsed(np.zeros(len(values)), np.ones(len(values), bool), lambda _: (problem, advice))
+
+
+def _describe_error(column: str, error: Exception) -> str:
+    return str(error) if isinstance(error, DygError) else f"column {column!r} {str(error).splitlines()[0]}"
 
 
 def _parse_id(value: Any, any_id: bool) -> str:
@@ -421,27 +491,12 @@ def _to_values(column: Any) -> Sequence[Any]:
     return column.to_pylist() if isinstance(column, pa.Array) else column
 
 
-def _to_array(values: Sequence[Any]) -> pa.Array:
-    if any(value is ABSENT for value in values):
-        raise ValueError("a value is missing")
-    return pa.array(values, from_pandas=True)
+def _to_array(values: Sequence[Any] | pa.Array, from_pandas: bool = True) -> pa.Array:
+    if isinstance(values, pa.Array):
+        return values
+    known = [None if value is ABSENT else value for value in values]
+    return pa.array(known, from_pandas=from_pandas)
 
 
 # where the unit that a number is taken to have changes
-UNIT_BOUNDS = np.sort([bound * ticks for bound in EPOCH_RANGE for ticks in TICKS_PER_SECOND.values()])
-
-
-def _is_uniform(column: pa.Array) -> bool:
-    """Return whether all times are numbers of one unit, or all dates, so that each alone would be read the same way."""
-    if is_text_type(column.type):
-        numeric = [NUMBER_PATTERN.fullmatch(text.strip()) is not None for text in column.to_pylist() if text]
-        if not any(numeric):
-            return True
-        if not all(numeric) or len(numeric) < len(column):
-            return False
-        column = pa.array([float(text) for text in column.to_pylist()])
-    elif not (pa.types.is_integer(column.type) or pa.types.is_floating(column.type)):
-        return True
-    value = column.to_numpy(zero_copy_only=False)
-    unit = np.searchsorted(UNIT_BOUNDS, (value.min(), value.max()), side="right")
-    return bool(unit[0] == unit[1])
+UNIT_BOUNDS = sorted(bound * ticks for bound in EPOCH_RANGE for ticks in TICKS_PER_SECOND.values())

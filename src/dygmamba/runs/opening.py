@@ -26,8 +26,8 @@ from dygmamba.data.events.split_spec import (
 )
 from dygmamba.data.events.splits import SplitRule
 from dygmamba.data.readers import ReadOptions
+from dygmamba.data.readers.bad_rows import ColumnLocation
 from dygmamba.data.readers.queries import read_query_times
-from dygmamba.data.readers.values import ColumnLocation
 from dygmamba.data.storage.dataset import Dataset, load_dataset, save_dataset
 from dygmamba.data.storage.extension import check_time_scale
 from dygmamba.data.storage.leaderboard import (
@@ -342,7 +342,7 @@ def parse_times(dataset: Dataset, name: str, parts: list[str], expected: str) ->
     """
     try:
         times = read_query_times(
-            pa.array(parts), ColumnLocation(f"`{name}`", "time", 0), ReadOptions(), dataset.origin
+            pa.array(parts), ColumnLocation(f"`{name}`", "time"), ReadOptions(), dataset.origin
         )
     except (FileError, UnicodeEncodeError) as error:
         text = ",".join(parts)

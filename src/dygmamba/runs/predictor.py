@@ -14,7 +14,7 @@ from dygmamba.core.errors import ConfigError, EventError, FileError, NotFoundErr
 from dygmamba.core.progress import SILENT, Advance, Progress, no_advance
 from dygmamba.data.readers import ReadOptions, read_in_memory, read_more_events
 from dygmamba.data.readers.in_memory import is_in_memory, wrap_table
-from dygmamba.data.readers.options import USUAL_NAMES
+from dygmamba.data.readers.options import ROLES
 from dygmamba.data.readers.queries import QuerySource
 from dygmamba.data.storage.dataset import Dataset
 from dygmamba.data.storage.extension import check_time_scale, extend_dataset
@@ -146,7 +146,7 @@ class Predictor:
         like = self.options.resemble(origin, bipartite)
         names = {
             part: getattr(self.options, part) or _name_if_present(getattr(origin, part), table.names)
-            for part in USUAL_NAMES
+            for part in ROLES
         }
         # times in memory have a type, so only what the user says of them counts
         times = {part: getattr(self.options, part) for part in ("time_unit", "time_format", "date_order")}

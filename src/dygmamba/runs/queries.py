@@ -16,6 +16,7 @@ from torch import Tensor
 from dygmamba.core.errors import ConfigError, FileError, NotFoundError, ScoreError
 from dygmamba.data.events.columns import ColumnFacts
 from dygmamba.data.events.ids import Side
+from dygmamba.data.readers.bad_rows import BadRows, ColumnLocation
 from dygmamba.data.readers.options import ReadOptions
 from dygmamba.data.readers.queries import (
     QuerySource,
@@ -27,7 +28,6 @@ from dygmamba.data.readers.queries import (
     read_query_times,
 )
 from dygmamba.data.readers.times import format_iso_time
-from dygmamba.data.readers.values import BadRows, ColumnLocation
 from dygmamba.data.storage.dataset import Dataset
 from dygmamba.data.storage.extension import check_time_scale, next_instant
 from dygmamba.sampling.columns import QueryColumns
@@ -286,7 +286,7 @@ class QueryParser:
     def _parse_time(self, at: TimeLike) -> QueryTimes:
         try:
             time = read_query_times(
-                pa.array([str(at)]), ColumnLocation("`at`", "time", 0), self.options, self.dataset.origin
+                pa.array([str(at)]), ColumnLocation("`at`", "time"), self.options, self.dataset.origin
             )
         except (FileError, UnicodeEncodeError) as error:
             form = self.options.time_format

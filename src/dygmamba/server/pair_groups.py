@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from dygmamba.data.readers.times import COMPACT_FORMATS, detect_time_unit
+from dygmamba.data.readers.time_evidence import COMPACT_FORMATS, detect_time_unit
 
 ISO_TIME = re.compile(r"\d{4}-\d\d-\d\d(?:[T ]\d\d:\d\d(?::\d\d(?:\.\d{1,9})?)?(?:Z|[+-]\d\d:\d\d)?)?")
 DIGITS = re.compile(r"\d")

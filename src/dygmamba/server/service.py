@@ -16,7 +16,7 @@ import pyarrow as pa
 from dygmamba.core.clock import SYSTEM_CLOCK
 from dygmamba.core.errors import DygError, FileError, WriteError
 from dygmamba.core.progress import Progress
-from dygmamba.data.readers.values import BadValueError
+from dygmamba.data.readers.bad_rows import BadValueError
 from dygmamba.live.event_sources import RETRY_SECONDS as SOURCE_RETRY_SECONDS
 from dygmamba.live.event_sources import EventSource, SourceBatch, follow_source
 from dygmamba.runs.queries import Predictions, WrongSides

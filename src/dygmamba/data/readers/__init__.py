@@ -10,9 +10,9 @@ from dygmamba.core.files.untrusted import require_regular_file
 from dygmamba.data.catalogue.leaderboard_folders import LEADERBOARD_FORMATS, detect_folder_format
 from dygmamba.data.readers import jodie_dyglib, numpy_files, tgb
 from dygmamba.data.readers.databases import DATABASE_FORMATS
-from dygmamba.data.readers.event_tables import read_events
 from dygmamba.data.readers.options import FORMATS, TABLE_FORMAT, ReadOptions
 from dygmamba.data.readers.sources import Detected, detect, detect_format, open_source
+from dygmamba.data.readers.table import read_events
 from dygmamba.data.storage.locations import check_dataset_name
 
 if TYPE_CHECKING:  # torch is imported only after a file was read: errors in a file are reported at once

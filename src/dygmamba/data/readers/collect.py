@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pyarrow as pa
 
 from dygmamba.core.memory_budget import require_memory
 from dygmamba.data.events.categories import Category
@@ -19,24 +18,6 @@ if TYPE_CHECKING:  # torch is imported only after a file was read: errors in a f
     from dygmamba.data.storage.mapped_columns import ScratchColumn
 
 MEMORY_FRACTION = 8  # buffered rows take 1/8 of the memory at most: joining, sorting and writing copy them
-
-
-@dataclass(frozen=True, slots=True)
-class BatchColumns:
-    """The parsed columns of one batch."""
-
-    src: pa.DictionaryArray
-    dst: pa.DictionaryArray
-    time: np.ndarray
-    edge: np.ndarray
-    codes: np.ndarray
-    label: np.ndarray | None = None
-
-    @property
-    def nbytes(self) -> int:
-        return sum(getattr(self, name).nbytes for name in ("src", "dst", "time", "edge", "codes")) + (
-            0 if self.label is None else self.label.nbytes
-        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,9 +56,10 @@ class RowCollector:
     def __bool__(self) -> bool:
         return bool(self._batches or self._disk)
 
-    def add(self, batch: BatchColumns) -> None:
+    def add(self, batch: dict[str, Any]) -> None:
+        """Add the parsed columns of a batch: `src` and `dst` dictionary-encoded, the others as numpy arrays."""
         self._batches.append(batch)
-        self._size += batch.nbytes
+        self._size += sum(column.nbytes for column in batch.values())
         if self._size * MEMORY_FRACTION > self._options.memory:
             self._spill()
 
@@ -99,10 +81,11 @@ class RowCollector:
     def _join_batches(self) -> dict[str, Any]:
         """Join the rows in memory; ids become provisional numbers in order of arrival."""
         batches, self._batches, self._size = self._batches, [], 0
-        src, dst = self._numbering.add([batch.src for batch in batches], [batch.dst for batch in batches])
-        names = ("time", "edge", "codes") if batches[0].label is None else ("time", "edge", "codes", "label")
-        rest = {name: np.concatenate([getattr(batch, name) for batch in batches]) for name in names}
-        return {"src": src, "dst": dst} | rest
+        src, dst = self._numbering.add(*([batch[name] for batch in batches] for name in ("src", "dst")))
+        rest = [name for name in batches[0] if name not in ("src", "dst")]
+        return {"src": src, "dst": dst} | {
+            name: np.concatenate([batch[name] for batch in batches]) for name in rest
+        }
 
     def _spill(self) -> None:
         """Append the rows in memory to the columns on disk, sorted by time.

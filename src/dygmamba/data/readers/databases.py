@@ -9,10 +9,10 @@ from typing import Any
 import pyarrow as pa
 
 from dygmamba.core.errors import FileError, NotFoundError, first_line, make_package_error
+from dygmamba.data.readers.bad_rows import BadRows
 from dygmamba.data.readers.columnar import BATCH_ROWS
-from dygmamba.data.readers.options import ColumnRoles, ReadOptions
+from dygmamba.data.readers.options import Layout, ReadOptions
 from dygmamba.data.readers.source import Source
-from dygmamba.data.readers.values import BadRows
 
 DATABASE_FORMATS = {"sqlite": "SQLite", "duckdb": "DuckDB"}  # format: its name in messages
 SQLITE_MAGIC, DUCKDB_MAGIC = b"SQLite format 3\0", b"DUCK"
@@ -48,8 +48,8 @@ def open_sqlite(path: Path, options: ReadOptions) -> Iterator[Source]:
             ]
             schema = _find_schema(connection, query, names)
 
-            def iterate(roles: ColumnRoles, _: BadRows) -> Iterator[pa.RecordBatch]:
-                return _iter_sqlite(connection, query, schema, roles.columns)
+            def iterate(layout: Layout, _: BadRows) -> Iterator[pa.RecordBatch]:
+                return _iter_sqlite(connection, query, schema, layout.needed)
 
             yield Source("sqlite", tuple(names), iterate, path)
 
@@ -102,9 +102,9 @@ def open_duckdb(path: Path, options: ReadOptions) -> Iterator[Source]:
         if relation is None:
             raise FileError(f"{path}: the query returns no rows; give a SELECT", code="query-failed")
 
-        def iterate(roles: ColumnRoles, _: BadRows) -> Iterator[pa.RecordBatch]:
+        def iterate(layout: Layout, _: BadRows) -> Iterator[pa.RecordBatch]:
             rows = connection.sql(query).to_arrow_reader(BATCH_ROWS)
-            return (batch.select(roles.columns) for batch in rows)
+            return (batch.select(layout.needed) for batch in rows)
 
         yield Source("duckdb", tuple(relation.columns), iterate, path)
 

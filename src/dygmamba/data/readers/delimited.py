@@ -3,7 +3,6 @@
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +10,10 @@ import pyarrow as pa
 import pyarrow.csv as arrow_csv
 
 from dygmamba.core.errors import FileError, first_line
-from dygmamba.data.events.ids import NodeIds
-from dygmamba.data.events.origin import Origin
-from dygmamba.data.readers.collect import EventColumns
+from dygmamba.data.readers.bad_rows import NOT_TEXT, BadRows
 from dygmamba.data.readers.header import WHITESPACE, Header
-from dygmamba.data.readers.options import ColumnRoles, ReadOptions
+from dygmamba.data.readers.options import Layout, ReadOptions
 from dygmamba.data.readers.source import Source
-from dygmamba.data.readers.table import read_table
 from dygmamba.data.readers.text import (
     MAX_LINE_BYTES,
     UNDECODABLE_MARK,
@@ -30,61 +26,61 @@ from dygmamba.data.readers.text import (
     undecodable_error,
     unreadable_error,
 )
-from dygmamba.data.readers.values import NOT_TEXT, BadRows
 
 BLOCK_BYTES = MAX_LINE_BYTES  # Arrow cannot read a row that is longer than a block
 COLUMN_COUNT_ERROR = re.compile(r"Expected \d+ columns, got \d+")  # as Arrow words it
 
 
-class MalformedRowError(FileError):
-    """A row that has the wrong number of columns or cannot be decoded as text.
-
-    It can be skipped only by reading the file again, which is slower.
-    """
-
-    code = "malformed-row"
+class MalformedRowError(Exception):
+    """A row has the wrong number of columns or cannot be decoded as text, which only a slower reader can leave out."""
 
 
-def open_csv(path: Path, options: ReadOptions, header: Header) -> Source:
+def open_csv(path: Path, options: ReadOptions, header: Header, format: str = "csv") -> Source:
     """Return a file with one row per line, with or without a line of column names."""
 
-    def iterate(roles: ColumnRoles, bad_rows: BadRows) -> Iterator[pa.RecordBatch]:
-        return iter_csv_batches(path, header, roles, options, bad_rows)
+    def iterate(layout: Layout, bad_rows: BadRows) -> Iterator[pa.RecordBatch]:
+        """Iterate fast, and from the first malformed row on with care."""
+        rows = 0
+        try:
+            for batch in _iter_batches(path, header, layout, options):
+                rows += len(batch)
+                yield batch
+        except MalformedRowError:
+            yield from _skip_rows(_iter_batches(path, header, layout, options, bad_rows), rows)
 
-    return Source("csv", header.names, iterate, path, header=header)
-
-
-def read_csv_rows(
-    path: Path,
-    format: str,
-    header: Header,
-    roles: ColumnRoles,
-    options: ReadOptions,
-    keep_rows: bool = False,
-) -> tuple[EventColumns, NodeIds, Origin]:
-    """Read the columns of all rows: fast, and a second time with care if a row is malformed."""
-    open_batches = partial(iter_csv_batches, path, header, roles, options)
-    try:
-        return read_table(path, format, lambda _: open_batches(), roles, options, keep_rows)
-    except MalformedRowError:
-        return read_table(path, format, open_batches, roles, options, keep_rows)
+    expected = 1 + path.stat().st_size // BLOCK_BYTES
+    return Source(format, header.names, iterate, path, expected, header=header)
 
 
-def iter_csv_batches(
-    path: Path, header: Header, roles: ColumnRoles, options: ReadOptions, bad_rows: BadRows | None = None
+def _skip_rows(batches: Iterator[pa.RecordBatch], rows: int) -> Iterator[pa.RecordBatch]:
+    """Leave out the first rows, and their ids in dictionaries."""
+    for batch in batches:
+        if rows and len(batch) > rows:
+            rest = pa.Table.from_batches([batch[rows:]])
+            plain = {
+                field.name: field.type.value_type if pa.types.is_dictionary(field.type) else field.type
+                for field in batch.schema
+            }
+            yield from rest.cast(pa.schema(plain)).cast(batch.schema).combine_chunks().to_batches()
+        elif not rows:
+            yield batch
+        rows = max(rows - len(batch), 0)
+
+
+def _iter_batches(
+    path: Path, header: Header, layout: Layout, options: ReadOptions, bad_rows: BadRows | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """Iterate over the columns of `roles` block by block: ids dictionary-encoded, all else as text.
+    """Iterate over the columns of a layout block by block: ids dictionary-encoded, all else as text.
 
     Malformed rows are added to `bad_rows` and left out; without `bad_rows` they raise MalformedRowError.
     """
     refusals: list[FileError] = []
     try:
-        with _open_source(path, header, options, bad_rows is not None) as (stream, encoding):
+        with _open_stream(path, header, options, bad_rows is not None) as (stream, encoding):
             handler = {}
             if bad_rows is not None:
                 handler["invalid_row_handler"] = _malformed_row_handler(header, bad_rows, refusals)
-            blocks = _iter_blocks(stream, encoding, header, roles, handler, threads=bad_rows is None)
-            yield from options.watch(blocks, 1 + path.stat().st_size // BLOCK_BYTES)
+            yield from _iter_blocks(stream, encoding, header, layout, handler, threads=bad_rows is None)
     except UnicodeError as error:
         raise undecodable_error(path, options.encoding, options.skip_bad) from error
     except OSError as error:
@@ -94,7 +90,7 @@ def iter_csv_batches(
             raise refusals[0] from error
         is_undecodable, is_malformed = "UTF8" in str(error), COLUMN_COUNT_ERROR.search(str(error))
         if bad_rows is None and (is_malformed or (is_undecodable and options.skip_bad)):
-            raise MalformedRowError(str(path)) from error
+            raise MalformedRowError from error
         if is_undecodable:
             raise undecodable_error(path, options.encoding, options.skip_bad) from error
         if "straddl" in str(error):  # how Arrow words that a row is longer than a block
@@ -106,7 +102,7 @@ def iter_csv_batches(
 
 
 @contextmanager
-def _open_source(
+def _open_stream(
     path: Path, header: Header, options: ReadOptions, careful: bool
 ) -> Iterator[tuple[Any, str]]:
     """Open the stream that Arrow parses, and its encoding: the file itself unless lines must be normalized."""
@@ -125,10 +121,10 @@ def _open_source(
 
 
 def _iter_blocks(
-    stream: Any, encoding: str, header: Header, roles: ColumnRoles, handler: dict[str, Any], threads: bool
+    stream: Any, encoding: str, header: Header, layout: Layout, handler: dict[str, Any], threads: bool
 ) -> Iterator[pa.RecordBatch]:
-    ids = {name: pa.dictionary(pa.int32(), pa.string()) for name in (roles.src, roles.dst)}
-    types = {name: pa.string() for name in roles.columns} | ids
+    ids = {name: pa.dictionary(pa.int32(), pa.string()) for name in (layout.src, layout.dst) if name}
+    types = {name: pa.string() for name in layout.needed} | ids
     reader = arrow_csv.open_csv(
         stream,
         arrow_csv.ReadOptions(
@@ -139,7 +135,7 @@ def _iter_blocks(
             encoding=encoding,
         ),
         arrow_csv.ParseOptions(delimiter=header.delimiter, newlines_in_values=True, **handler),
-        arrow_csv.ConvertOptions(column_types=types, include_columns=roles.columns),
+        arrow_csv.ConvertOptions(column_types=types, include_columns=layout.needed),
     )
     with reader as blocks:  # closed on an error too: its threads must not outlive the interpreter
         yield from blocks

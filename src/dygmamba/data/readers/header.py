@@ -1,18 +1,17 @@
-"""The first lines of a text file: comments, delimiter, column names, and the roles of columns without names."""
+"""The first lines of a text file: comments, delimiter and column names."""
 
 import csv
 import io
 import re
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
 from dygmamba.core.errors import FileError
-from dygmamba.data.readers.options import USUAL_NAMES, ReadOptions, find_usual_column, require_column
+from dygmamba.data.readers.options import ROLES, USUAL_NAMES, ReadOptions, find_usual_column
 from dygmamba.data.readers.text import read_head, undecodable_error
-from dygmamba.data.readers.times import detect_time_unit
 from dygmamba.data.readers.values import NUMBER_PATTERN
 
 SAMPLE_ROWS = 200  # rows looked at
@@ -177,10 +176,9 @@ def _is_header_line(path: Path, first: Row, sample: Sequence[Row], options: Read
     if not any(kinds):
         return True
     names = [field.strip() for field in first]
-    roles = ("src", "dst", "time")
     recognized = [
         name in names if name is not None else find_usual_column(names, role) is not None
-        for role, name in ((role, getattr(options, role)) for role in roles)
+        for role, name in ((role, getattr(options, role)) for role in ROLES)
     ]
     if all(recognized) and not all(kinds):
         return True
@@ -217,88 +215,3 @@ def _names_from_comment(comments: str, delimiter: str, width: int) -> tuple[str,
 
 def _position_names(width: int) -> tuple[str, ...]:
     return tuple(map(str, range(width)))
-
-
-def assign_by_position(path: Path, header: Header, options: ReadOptions) -> ReadOptions:
-    """Choose the columns of a file without column names.
-
-    The first two columns that the options do not use are source and destination, then comes the time.
-    """
-    if header.named:
-        return options
-    given = [options.src, options.dst, options.time, options.label, *options.features, *options.types]
-    given = [require_column(path, header.names, name) for name in given if name is not None]
-    free = [name for name in header.names if name not in given]
-    nodes: dict[str, str] = {}
-    for role in ("src", "dst"):
-        if getattr(options, role) is None:
-            nodes[role] = free.pop(0) if free else ""
-    if "" in nodes.values() or (options.time is None and not free):
-        raise FileError(
-            f"{path} has {header.width} column{'s' * (header.width != 1)} and its first line looks like data, "
-            f"but an event has a source, a destination and a time; check `delimiter`, or add the column",
-            code="too-few-columns",
-        )
-    time = options.time if options.time is not None else _find_time_column(path, header, free)
-    return replace(options, **nodes, time=time)
-
-
-def assign_by_content(header: Header, options: ReadOptions) -> ReadOptions:
-    """Choose the columns of a file whose names say nothing: one column of times, and two others with ids before it.
-
-    Only where a single column can be the time and exactly two columns are left; else the names decide, or the user.
-    """
-    roles = ("src", "dst", "time")
-    if not header.named or any(
-        getattr(options, role) is not None or find_usual_column(header.names, role) is not None
-        for role in roles
-    ):
-        return options
-    rows = [row for row in header.sample if len(row) == header.width]
-    used = {*options.features, *([options.label] if options.label else [])}
-    columns = {
-        name: [row[at].strip() for row in rows]
-        for at, name in enumerate(header.names)
-        if name and name not in used
-    }
-    times = [name for name, column in columns.items() if looks_like_time(column)]
-    rest = [name for name in columns if name not in times]
-    if len(times) != 1 or len(rest) != 2:
-        return options
-    return replace(options, src=rest[0], dst=rest[1], time=times[0])
-
-
-def _find_time_column(path: Path, header: Header, free: list[str]) -> str:
-    """Find the only free column of dates or times since 1970, else of numbers, else of numbers that never fall."""
-    if len(free) == 1:
-        return free[0]
-    rows = [row for row in header.sample if len(row) == header.width]
-    position = {name: k for k, name in enumerate(header.names)}
-    columns = {name: [row[position[name]].strip() for row in rows] for name in free}
-    dated = [name for name, column in columns.items() if looks_like_time(column)]
-    numeric = [name for name, column in columns.items() if {*map(classify_field, column)} == {"number"}]
-    rising = [name for name in numeric if _is_increasing([float(field) for field in columns[name]])]
-    for candidates in (dated, numeric if not dated else [], rising if not dated else []):
-        if len(candidates) == 1:
-            return candidates[0]
-    options = " or ".join(f"`time={name}`" for name in (dated or rising or numeric or free)[:4])
-    raise FileError(
-        f"{path} has no column names, and its time may be one of several columns; say which with {options} "
-        "(columns are numbered from 0)",
-        code="ambiguous-time-column",
-    )
-
-
-def looks_like_time(column: Sequence[str]) -> bool:
-    """Return whether nearly all values are dates, or numbers that are times since 1970."""
-    kinds = [classify_field(field) for field in column]
-    if kinds.count("date") > 0.9 * len(kinds):
-        return True
-    numbers = [float(field) for field, kind in zip(column, kinds, strict=True) if kind == "number"]
-    whole = all(field.lstrip("+-").isdigit() for field in column)
-    return len(numbers) > 0.9 * len(kinds) and detect_time_unit(numbers, whole) is not None
-
-
-def _is_increasing(numbers: list[float]) -> bool:
-    """Return whether numbers never fall and are not all equal."""
-    return numbers == sorted(numbers) and numbers[0] < numbers[-1]

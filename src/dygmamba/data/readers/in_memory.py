@@ -4,7 +4,7 @@ pandas, polars, PyG and NetworkX are not imported; an object is recognized by th
 is read as a table of its edges.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -13,12 +13,11 @@ import numpy as np
 import pyarrow as pa
 
 from dygmamba.core.errors import ConfigError, FileError
+from dygmamba.data.readers.bad_rows import BadRows
 from dygmamba.data.readers.columnar import BATCH_ROWS
-from dygmamba.data.readers.options import TABLE_FORMAT, ColumnRoles, TableMetadata, read_table_metadata
+from dygmamba.data.readers.options import ROLES, TABLE_FORMAT, Layout, ReadOptions, parse_metadata
 from dygmamba.data.readers.source import Source
-from dygmamba.data.readers.values import BadRows
 
-ROW_NAMES = ("src", "dst", "time")
 ENDPOINTS = ("src", "dst")
 SIDE_ATTRIBUTE = "bipartite"  # NetworkX's convention: 0 for sources, 1 for destinations
 
@@ -30,49 +29,54 @@ class InMemoryTable:
     Attributes:
         source: what to call the table in messages.
         names: its columns; those of a matrix are NAME_0, NAME_1 and so on.
-        select: converts some columns to an Arrow table.
+        convert: converts a column to Arrow.
         matrices: the columns of each matrix, by its name.
         features: the feature columns, if the layout fixes them.
-        metadata: what the table says about itself.
+        hints: what the table says about itself.
     """
 
     source: str
     names: tuple[str, ...]
-    select: Callable[[list[str]], pa.Table]
+    convert: Callable[[str], pa.Array | pa.ChunkedArray]
     matrices: dict[str, tuple[str, ...]] = field(default_factory=dict)
     features: tuple[str, ...] = ()
-    metadata: TableMetadata = field(default_factory=TableMetadata)
+    hints: Layout = field(default_factory=Layout)
+    _converted: dict[str, pa.ChunkedArray] = field(default_factory=dict, repr=False, compare=False)
 
-    def drop_mixed_candidates(self, roles: ColumnRoles) -> ColumnRoles:
+    def column(self, name: str) -> pa.ChunkedArray:
+        """Return a column, converted once; raise FileError if its values have several types."""
+        try:
+            if name not in self._converted:
+                self._converted[name] = pa.table({name: self.convert(name)}).column(0)
+        except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+            reason = str(error).splitlines()[0]
+            raise FileError(
+                f"{self.source}: column {name!r} has values of several types ({reason}); give one type",
+                code="mixed-column-types",
+            ) from error
+        return self._converted[name]
+
+    def drop_mixed_candidates(self, layout: ReadOptions) -> ReadOptions:
         """Leave out candidates whose values have several types: they were not asked for."""
         mixed = {}
-        for name in roles.candidates:
+        for name in layout.candidates:
             try:
-                self.select([name])
-            except (pa.ArrowException, TypeError, ValueError, OverflowError):
+                self.column(name)
+            except FileError:
                 mixed[name] = "has values of several types"
-        kept = tuple(name for name in roles.candidates if name not in mixed)
-        return replace(roles, candidates=kept, unused={**roles.unused, **mixed})
+        kept = tuple(name for name in layout.candidates if name not in mixed)
+        return replace(layout, candidates=kept, unused={**layout.unused, **mixed})
 
-    def to_arrow(self, columns: Iterable[str]) -> pa.Table:
-        """Convert these columns; raise FileError naming a column whose values have several types."""
-        parts: dict[str, pa.ChunkedArray] = {}
-        for name in columns:
-            try:
-                parts[name] = self.select([name]).column(0)
-            except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
-                reason = str(error).splitlines()[0]
-                raise FileError(
-                    f"{self.source}: column {name!r} has values of several types ({reason}); give one type",
-                    code="mixed-column-types",
-                ) from error
-        sizes = {name: len(part) for name, part in parts.items()}
+    def iterate(self, layout: Layout, _: BadRows) -> Iterator[pa.RecordBatch]:
+        """Iterate over the columns of a layout."""
+        columns = {name: self.column(name) for name in layout.needed}
+        sizes = {name: len(column) for name, column in columns.items()}
         if len(set(sizes.values())) > 1:
             raise FileError(
                 f"{self.source} has columns of different lengths, {sizes}; give one value per event",
                 code="column-lengths-differ",
             )
-        return pa.table(parts)
+        return iter(pa.table(columns).to_batches(max_chunksize=BATCH_ROWS))
 
 
 def is_in_memory(source: Any) -> bool:
@@ -82,40 +86,39 @@ def is_in_memory(source: Any) -> bool:
 
 def open_in_memory(table: InMemoryTable) -> Source:
     """Return a table in memory, which is read by the rules of a Parquet file."""
-
-    def iterate(roles: ColumnRoles, _: BadRows) -> Iterator[pa.RecordBatch]:
-        return iter(table.to_arrow(roles.columns).to_batches(max_chunksize=BATCH_ROWS))
-
-    return Source(TABLE_FORMAT, table.names, iterate, table.source, table=table, metadata=table.metadata)
+    return Source(TABLE_FORMAT, table.names, table.iterate, table.source, table=table, hints=table.hints)
 
 
 def wrap_table(source: Any) -> InMemoryTable:
     """Wrap an object of any supported type; raise ConfigError for others."""
     if has_class(source, "pandas", "DataFrame"):
         names = tuple(map(str, source.columns))
-        metadata = read_table_metadata(source.attrs)
         return InMemoryTable(
-            "the pandas DataFrame", names, lambda some: _from_pandas(source, names, some), metadata=metadata
+            "the pandas DataFrame",
+            names,
+            lambda name: _convert_series(source.iloc[:, names.index(name)].rename(name)),
+            hints=parse_metadata(source.attrs),
         )
     if has_class(source, "polars", "LazyFrame"):
         source = source.collect()
     if has_class(source, "polars", "DataFrame"):
         names = tuple(source.columns)
-        return InMemoryTable("the polars DataFrame", names, lambda some: source.select(some).to_arrow())
+        return InMemoryTable(
+            "the polars DataFrame", names, lambda name: source.select(name).to_arrow().column(0)
+        )
     if has_class(source, "torch_geometric", "TemporalData"):
         columns = {name: source[name] for name in source.keys()}  # noqa: SIM118 (no dict)
         wrapped = _wrap_columns("the TemporalData", columns)
-        metadata = describe_temporal_data(source, (*wrapped.names, *wrapped.matrices))
-        return replace(wrapped, metadata=metadata)
+        return replace(wrapped, hints=_describe_temporal_data(source, (*wrapped.names, *wrapped.matrices)))
     if has_class(source, "networkx", "Graph"):
-        columns, metadata = read_graph_columns(source)
-        return replace(_wrap_columns("the graph", columns), metadata=metadata)
+        columns, hints = _read_graph_columns(source)
+        return replace(_wrap_columns("the graph", columns), hints=hints)
     if isinstance(source, Mapping):
         return _wrap_columns("the table", source)
     if isinstance(source, pa.Table | pa.RecordBatch) or hasattr(source, "__arrow_c_stream__"):
         table = source if isinstance(source, pa.Table) else pa.table(source)
-        metadata = read_table_metadata(table.schema.metadata)
-        return InMemoryTable("the Arrow table", tuple(table.column_names), table.select, metadata=metadata)
+        hints = parse_metadata(table.schema.metadata)
+        return InMemoryTable("the Arrow table", tuple(table.column_names), table.column, hints=hints)
     if isinstance(source, Sequence) and not isinstance(source, str) and all(map(_is_row, source)):
         return _wrap_rows(source)
     raise ConfigError(
@@ -138,21 +141,20 @@ def _is_row(row: Any) -> bool:
 
 def _wrap_rows(source: Sequence[Any]) -> InMemoryTable:
     """Wrap rows of src, dst, time and, after them, features."""
-    widths = {len(row) for row in source} or {len(ROW_NAMES)}
+    widths = {len(row) for row in source} or {len(ROLES)}
     if len(widths) > 1:
         raise FileError(
             f"the list has rows of {min(widths)} to {max(widths)} values; give rows of equal length",
             code="row-lengths-differ",
         )
-    features = tuple(f"feature_{k}" for k in range(max(widths) - len(ROW_NAMES)))
-    names = (*ROW_NAMES, *features)[: max(widths)]
+    features = tuple(f"feature_{k}" for k in range(max(widths) - len(ROLES)))
+    names = (*ROLES, *features)[: max(widths)]
     columns = zip(*source, strict=True) if source else ([] for _ in names)
     return replace(_wrap_columns("the list", dict(zip(names, columns, strict=True))), features=features)
 
 
-def _from_pandas(frame: Any, names: tuple[str, ...], some: list[str]) -> pa.Table:
-    chosen = frame.iloc[:, [names.index(name) for name in some]].set_axis(some, axis=1)
-    return pa.Table.from_pandas(chosen, preserve_index=False)
+def _convert_series(series: Any) -> pa.ChunkedArray:
+    return pa.Table.from_pandas(series.to_frame(), preserve_index=False).column(0)
 
 
 def _wrap_columns(source: str, given: Mapping[Any, Any]) -> InMemoryTable:
@@ -166,11 +168,7 @@ def _wrap_columns(source: str, given: Mapping[Any, Any]) -> InMemoryTable:
             columns |= dict(zip(matrices[str(name)], array.T, strict=True))
         else:
             columns[str(name)] = array
-
-    def select(some: list[str]) -> pa.Table:
-        return pa.table({name: _to_arrow(columns[name]) for name in some})
-
-    return InMemoryTable(source, tuple(columns), select, matrices)
+    return InMemoryTable(source, tuple(columns), lambda name: _to_arrow(columns[name]), matrices)
 
 
 def _to_host(values: Any) -> Any:
@@ -190,16 +188,16 @@ def _to_arrow(values: Any) -> pa.Array | pa.ChunkedArray:
         return pa.array([None if value is None else str(value) for value in values])
 
 
-def describe_temporal_data(source: Any, names: Sequence[str]) -> TableMetadata:
+def _describe_temporal_data(source: Any, names: Sequence[str]) -> Layout:
     """Describe a TemporalData: messages `msg` are features, `y` is the label.
 
     If every source has a lower number than every destination, the graph is bipartite.
     """
     is_bipartite = bool(len(source.src)) and bool(source.src.max() < source.dst.min())
-    return TableMetadata(("msg",) if "msg" in names else (), "y", is_bipartite)
+    return Layout(features=("msg",) if "msg" in names else (), label="y", bipartite=is_bipartite)
 
 
-def read_graph_columns(graph: Any) -> tuple[dict[str, Any], TableMetadata]:
+def _read_graph_columns(graph: Any) -> tuple[dict[str, Any], Layout]:
     """Turn the edges of a NetworkX graph into columns, one per attribute; None where an edge lacks it."""
     edges = [(u, v, attributes) for u, v, attributes in graph.edges(data=True)]
     side = {node: attributes.get(SIDE_ATTRIBUTE) for node, attributes in graph.nodes(data=True)}
@@ -207,7 +205,7 @@ def read_graph_columns(graph: Any) -> tuple[dict[str, Any], TableMetadata]:
     if is_bipartite and not graph.is_directed():  # edges have no direction, but their nodes have sides
         edges = [(u, v, attributes) if side[u] == 0 else (v, u, attributes) for u, v, attributes in edges]
     is_bipartite = is_bipartite and all(side[u] == 0 for u, _, _ in edges)
-    return _build_edge_columns(edges), TableMetadata(bipartite=is_bipartite)
+    return _build_edge_columns(edges), Layout(bipartite=is_bipartite)
 
 
 def _build_edge_columns(edges: list[tuple[Any, Any, dict[Any, Any]]]) -> dict[str, Any]:

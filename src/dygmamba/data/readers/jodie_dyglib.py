@@ -16,11 +16,11 @@ from dygmamba.core.errors import FileError, first_line
 from dygmamba.data.events.ids import NodeIds
 from dygmamba.data.events.origin import Origin
 from dygmamba.data.readers.collect import EventColumns
-from dygmamba.data.readers.delimited import read_csv_rows
+from dygmamba.data.readers.delimited import open_csv
 from dygmamba.data.readers.header import read_header
 from dygmamba.data.readers.numpy_files import build_numbered_ids, load_matrix
-from dygmamba.data.readers.options import COLUMN_OPTIONS, FIXED_OPTIONS, ColumnRoles, ReadOptions
-from dygmamba.data.readers.table import build_dataset, drop_zero_columns
+from dygmamba.data.readers.options import COLUMN_OPTIONS, FIXED_OPTIONS, ReadOptions
+from dygmamba.data.readers.table import build_dataset, drop_zero_columns, read_table
 
 if TYPE_CHECKING:
     from dygmamba.data.storage.dataset import Dataset
@@ -52,9 +52,10 @@ def read_jodie_table(
             code="too-few-columns",
         )
     features = tuple(f"feature_{k}" for k in range(header.width - len(JODIE_COLUMNS)))
-    roles = ColumnRoles(*JODIE_COLUMNS[:3], features, JODIE_COLUMNS[3])
+    src, dst, time, label = JODIE_COLUMNS
     header = replace(header, names=JODIE_COLUMNS + features)
-    columns, ids, origin = read_csv_rows(path, format, header, roles, replace(options, bipartite=True))
+    layout = replace(options, src=src, dst=dst, time=time, features=features, label=label, bipartite=True)
+    columns, ids, origin = read_table(open_csv(path, options, header, format), layout)
     columns = drop_zero_columns(columns)
     return columns, ids, replace(origin, features=features[: columns.edge.shape[1]])
 

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import chain, islice
 from pathlib import Path
@@ -13,7 +13,8 @@ import pyarrow.json as arrow_json
 
 from dygmamba.core.errors import FileError
 from dygmamba.data.events.id_values import parse_id
-from dygmamba.data.readers.options import ColumnRoles, ReadOptions
+from dygmamba.data.readers.bad_rows import NOT_TEXT, BadRows
+from dygmamba.data.readers.options import Layout, ReadOptions
 from dygmamba.data.readers.source import Source
 from dygmamba.data.readers.text import (
     UNDECODABLE_MARK,
@@ -23,7 +24,6 @@ from dygmamba.data.readers.text import (
     undecodable_error,
     unreadable_error,
 )
-from dygmamba.data.readers.values import NOT_TEXT, BadRows
 
 BATCH_ROWS = 1 << 16
 BLOCK_BYTES = 1 << 20
@@ -34,7 +34,6 @@ SUFFIXES = {".jsonl", ".ndjson"}
 scan_value = json.JSONDecoder(parse_float=str, parse_int=str, parse_constant=str).scan_once  # pyright: ignore[reportAttributeAccessIssue]
 TEXT_TYPES = {str, type(None)}
 FOR_PYTHON = re.compile(r"\\u|-0(?![.\d])")
-Row = Sequence[str | None]
 
 
 def is_json_lines(path: Path, head: str) -> bool:
@@ -53,8 +52,8 @@ def is_json_lines(path: Path, head: str) -> bool:
 def open_json_lines(path: Path, options: ReadOptions) -> Iterator[Source]:
     """Open a file with one object per line; its keys are the columns."""
 
-    def iterate(roles: ColumnRoles, bad_rows: BadRows) -> Iterator[pa.RecordBatch]:
-        return iter_json_batches(path, roles, options, bad_rows)
+    def iterate(layout: Layout, bad_rows: BadRows) -> Iterator[pa.RecordBatch]:
+        return _iter_batches(path, layout, options, bad_rows)
 
     try:
         expected = 1 + path.stat().st_size // (100 * BATCH_ROWS)
@@ -104,45 +103,48 @@ def _parse_object(text: str) -> dict[str, Any] | str:
     return fields if isinstance(fields, dict) else f"is not a JSON object ({text[:60]!r})"
 
 
-def iter_json_batches(
-    path: Path, roles: ColumnRoles, options: ReadOptions, bad_rows: BadRows
+def _iter_batches(
+    path: Path, layout: Layout, options: ReadOptions, bad_rows: BadRows
 ) -> Iterator[pa.RecordBatch]:
-    """Iterate over the columns of `roles` as text, ids dictionary-encoded; other lines go to `bad_rows`."""
-    waiting = _build_table([], roles)
+    """Iterate over the columns of a layout as text; lines that cannot be used go to `bad_rows`."""
+    waiting = pa.schema([(name, pa.string()) for name in layout.needed]).empty_table()
     first, schema = 1, None
     for texts in _iter_lines(path, options):
-        schema = schema if first > 1 else _detect_schema(texts[:SAMPLE_OBJECTS], roles)
+        schema = schema if first > 1 else _detect_schema(texts[:SAMPLE_OBJECTS], layout)
         table = None if schema is None else _parse_with_arrow(texts, schema)
         if table is None:
-            table = _build_table(_parse_lines(texts, roles, bad_rows, first), roles)
+            table = _parse_lines(texts, layout, bad_rows, first)
         first += len(texts)
         waiting = pa.concat_tables([waiting, table])
         while waiting.num_rows >= BATCH_ROWS:
-            yield _encode_ids(waiting[:BATCH_ROWS], roles)
+            yield waiting[:BATCH_ROWS].combine_chunks().to_batches()[0]
             waiting = waiting[BATCH_ROWS:]
     if waiting.num_rows:
-        yield _encode_ids(waiting, roles)
+        yield waiting.combine_chunks().to_batches()[0]
 
 
-def _parse_lines(texts: list[str], roles: ColumnRoles, bad_rows: BadRows, first: int) -> list[Row]:
+def _parse_lines(texts: list[str], layout: Layout, bad_rows: BadRows, first: int) -> pa.Table:
     """Parse lines one by one; those that cannot be used go to `bad_rows`."""
-    rows: list[Row] = []
+    rows: list[list[str | None]] = []
     for row, text in enumerate(texts, first):
         fields = _parse_object(text)
-        values = fields if isinstance(fields, str) else _extract_fields(fields, roles.columns, roles)
+        values = fields if isinstance(fields, str) else _extract_fields(fields, layout)
         if isinstance(values, str):
             bad_rows.add_malformed(row, values)
         else:
             rows.append(values)
-    return rows
+    columns = zip(*rows, strict=True) if rows else [[] for _ in layout.needed]
+    return pa.table(
+        {name: pa.array(values, pa.string()) for name, values in zip(layout.needed, columns, strict=True)}
+    )
 
 
-def _detect_schema(texts: list[str], roles: ColumnRoles) -> pa.Schema | None:
+def _detect_schema(texts: list[str], layout: Layout) -> pa.Schema | None:
     """Return the types by which Arrow parses lines like these to the same text; None if it cannot.
 
     Ids, times and categories must be strings or integers, because other numbers are not kept as they are written.
     """
-    kinds: dict[str, set[type]] = {name: set() for name in roles.columns}
+    kinds: dict[str, set[type]] = {name: set() for name in layout.needed}
     try:
         for text in texts:
             fields = json.loads(text)
@@ -150,7 +152,7 @@ def _detect_schema(texts: list[str], roles: ColumnRoles) -> pa.Schema | None:
                 found.add(type(fields.get(name)))
     except (ValueError, RecursionError, AttributeError):
         return None
-    exact = {roles.src, roles.dst, roles.time, *roles.types}
+    exact = {layout.src, layout.dst, layout.time, *layout.types}
     types = {}
     for name, found in kinds.items():
         found -= {type(None)}
@@ -184,35 +186,21 @@ def _parse_with_arrow(texts: list[str], schema: pa.Schema) -> pa.Table | None:
     return table.select(schema.names).cast(pa.schema({name: pa.string() for name in schema.names}))
 
 
-def _extract_fields(fields: dict[str, Any], names: list[str], roles: ColumnRoles) -> list[str | None] | str:
+def _extract_fields(fields: dict[str, Any], layout: Layout) -> list[str | None] | str:
     """Return each column as text, None if it is missing; or what is wrong with a value that is not a scalar."""
+    names = layout.needed
     values: list[Any] = [fields.get(name) for name in names]
     if TEXT_TYPES.issuperset(map(type, values)):
         return values
     for k, (name, value) in enumerate(zip(names, values, strict=True)):
-        if name in roles.candidates and isinstance(value, dict | list):
+        if name in layout.candidates and isinstance(value, dict | list):
             values[k] = None  # the column was not asked for
             continue
         if isinstance(value, dict | list):
             return f"has {json.dumps(value)[:60]} for {name!r}, which is not a single value"
         try:
-            is_id = name in (roles.src, roles.dst) and not isinstance(value, str | None)
+            is_id = name in (layout.src, layout.dst) and not isinstance(value, str | None)
             values[k] = parse_id(value) if is_id else value if value is None else str(value)
         except ValueError:
             return f"has {json.dumps(value)[:60]} for {name!r}, which is not an id"
     return values
-
-
-def _build_table(rows: list[Row], roles: ColumnRoles) -> pa.Table:
-    columns = zip(*rows, strict=True) if rows else [[] for _ in roles.columns]
-    return pa.table(
-        {name: pa.array(values, pa.string()) for name, values in zip(roles.columns, columns, strict=True)}
-    )
-
-
-def _encode_ids(table: pa.Table, roles: ColumnRoles) -> pa.RecordBatch:
-    columns = {}
-    for name in roles.columns:
-        column = table[name].combine_chunks()
-        columns[name] = column.dictionary_encode() if name in (roles.src, roles.dst) else column
-    return pa.RecordBatch.from_pydict(columns)

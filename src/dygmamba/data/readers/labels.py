@@ -9,11 +9,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dygmamba.data.readers.bad_rows import ColumnLocation, Parsed
+from dygmamba.data.readers.column_kinds import Vocabulary
 from dygmamba.data.readers.values import (
     MISSING_WORDS,
     NO_VALUE,
-    ColumnLocation,
-    Parsed,
     is_text_type,
     parse_floats,
     strip_whitespace,
@@ -33,7 +33,7 @@ class LabelParser:
     """
 
     is_text: bool | None = None
-    _numbers: dict[str, int] = field(default_factory=dict)  # of the classes, in order of arrival
+    _classes: Vocabulary = field(default_factory=lambda: Vocabulary("label"))
 
     def parse(
         self, array: pa.Array, location: ColumnLocation, fill: float | None, decimal: str | None = None
@@ -55,28 +55,24 @@ class LabelParser:
         """Return labels of good rows as numbers; classes are numbered in order of arrival until `finish`."""
         if isinstance(label, np.ndarray):
             return label
-        for name in pc.unique(label).to_pylist():
-            self._numbers.setdefault(name, len(self._numbers))
-        if len(self._numbers) > MAX_CLASSES:
+        number = self._classes.encode(label)
+        if len(self._classes) > MAX_CLASSES:
             raise location.bad_column(
                 f"has more than {MAX_CLASSES:,} different texts",
                 "choose a column with fewer classes, or group them",
                 "too-many-classes",
             )
-        number = pc.index_in(label, value_set=pa.array(list(self._numbers), label.type))
-        return number.to_numpy(zero_copy_only=False).astype(np.float32)
+        return number.astype(np.float32)
 
-    @property
-    def classes(self) -> tuple[str, ...]:
-        """Names of the classes in alphabetical order; none for a column of numbers."""
-        return tuple(sorted(self._numbers))
+    def finish(self, label: np.ndarray | None) -> tuple[np.ndarray | None, tuple[str, ...]]:
+        """Return the labels of all batches, and the names of classes in alphabetical order, by which they are numbered.
 
-    def finish(self, label: np.ndarray | None) -> np.ndarray | None:
-        """Return the labels of all batches with classes numbered in alphabetical order."""
-        if label is None or not self._numbers:
-            return label
-        position = {name: place for place, name in enumerate(self.classes)}
-        return np.array([position[name] for name in self._numbers], np.float32)[label.astype(np.int64)]
+        A column of numbers has no classes.
+        """
+        if label is None or not len(self._classes):
+            return label, ()
+        category, order = self._classes.finish()
+        return order.astype(np.float32)[label.astype(np.int64)], category.values
 
 
 def _has_no_number(text: pa.Array, decimal: str | None) -> bool:

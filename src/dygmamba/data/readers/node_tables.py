@@ -17,17 +17,14 @@ import pyarrow.compute as pc
 from dygmamba.core.errors import ConfigError, FileError
 from dygmamba.data.events.categories import MISSING_VALUE
 from dygmamba.data.events.ids import NodeIds, Side
-from dygmamba.data.readers.options import (
-    USUAL_NAMES,
-    ColumnRoles,
-    ReadOptions,
-    find_usual_column,
-    require_column,
-)
-from dygmamba.data.readers.other_columns import HOLDS_DATES, OtherColumns, as_category_text
-from dygmamba.data.readers.queries import ID_HEADINGS, parse_ids, read_query_times
+from dygmamba.data.readers.bad_rows import BadRows, ColumnLocation
+from dygmamba.data.readers.column_kinds import HOLDS_DATES
+from dygmamba.data.readers.options import USUAL_NAMES, Layout, ReadOptions, find_usual_column
+from dygmamba.data.readers.other_columns import OtherColumns
+from dygmamba.data.readers.queries import read_query_times
+from dygmamba.data.readers.roles import find_node_column, require_column
 from dygmamba.data.readers.sources import open_source
-from dygmamba.data.readers.values import BadRows, ColumnLocation
+from dygmamba.data.readers.values import as_category_text, parse_ids
 
 if TYPE_CHECKING:
     from dygmamba.data.storage.dataset import Dataset
@@ -75,10 +72,11 @@ def add_node_features(
             code="no-rows",
         )
     when = find_usual_column(names, "time") if time is None else require_column(source, names, time)
-    who = _find_node_column([name for name in names if name != when], dataset)
+    who = find_node_column([name for name in names if name != when], dataset.origin)
     instant = None if when is None else _read_times(rows, when, source, dataset, options)
     any_id = options.recall(dataset.origin).any_id
-    ids = parse_ids(rows[who].combine_chunks(), ColumnLocation(source, who, 0), any_id)
+    location = ColumnLocation(source, who)
+    ids = parse_ids(rows[who].combine_chunks(), location, any_id).require(location)
     place, node = _find_nodes(source, dataset.ids, ids, who, dataset)
     return _build(dataset, source, rows, (who, when), (place, node), instant, options)
 
@@ -109,21 +107,18 @@ def _build(
 
     place, node = found
     rest = tuple(name for name in rows.column_names if name not in ends)
-    others = OtherColumns(
-        ColumnRoles(ends[0], ends[0], ends[0], candidates=rest, names=rest), fill=0.0, decimal=options.decimal
-    )
+    layout = Layout(candidates=rest, fill=0.0, decimal=options.decimal)
+    others = OtherColumns(source, layout, kinds={})  # all rows are in one batch
     batch = rows.combine_chunks().to_batches()[0]
-    value, codes, _ = others.read(
-        batch, {}, lambda name: ColumnLocation(source, name, 0), np.arange(batch.num_rows)
-    )
-    numeric = [others.numeric[k] for k in others.kept_numeric]
-    known = [as_category_text(batch.column(name)) for name in numeric]
+    edge, provisional, _ = others.read(batch, {}, np.arange(batch.num_rows))
+    finished = others.finish(BadRows(source, skip=True), keep_constants=True)
+    value, codes = finished.select(edge, provisional)
+    known = [as_category_text(batch.column(name)) for name in finished.names]
     is_known = [pc.not_equal(text, MISSING_VALUE).to_numpy(zero_copy_only=False) for text in known]
-    finished = [others.vocabularies[k].finish() for k in others.kept_vocabularies]
-    final = [order[codes[:, k]] for k, (_, order) in zip(others.kept_vocabularies, finished, strict=True)]
-    if not numeric and not finished:
+    unused = {name: finished.unused[name] for name in rest if name in finished.unused}
+    if not finished.names and not finished.categories:
         raise FileError(
-            f"{source} has no usable node feature ({_describe(others.list_unused())}); give numbers or categories",
+            f"{source} has no usable node feature ({_describe(unused)}); give numbers or categories",
             code="no-node-features",
         )
     count = rows.num_rows
@@ -132,16 +127,15 @@ def _build(
         torch.full((len(node),), STATIC_TIME, dtype=torch.float64)
         if instant is None
         else torch.from_numpy(instant[place]),
-        torch.from_numpy(np.ascontiguousarray(value[place][:, others.kept_numeric])),
-        torch.from_numpy(_stack(is_known, count, bool)[place]),
-        torch.from_numpy(_stack(final, count, np.int32)[place]),
-        tuple(numeric),
-        tuple(category for category, _ in finished),
+        torch.from_numpy(value[place]),
+        torch.from_numpy(np.stack(is_known, axis=1)[place] if is_known else np.zeros((len(place), 0), bool)),
+        torch.from_numpy(codes[place] if codes is not None else np.zeros((len(place), 0), np.int32)),
+        finished.names,
+        finished.categories,
     )
     features = replace(dataset.store.features, node_rows=table)
     store = dataset.store.derive(features=features)
     result = replace(Dataset.from_events(dataset.name, store, dataset.ids, dataset.origin), path=dataset.path)
-    unused = others.list_unused()
     dates = [name for name, reason in unused.items() if reason == HOLDS_DATES]
     warning = _describe_repeated_nodes(source, batch, found, dates) if instant is None else None
     return NodeTableResult(result, count - len(np.unique(place)), unused, warning)
@@ -173,10 +167,6 @@ def _describe_repeated_nodes(
     )
 
 
-def _stack(columns: Sequence[np.ndarray], count: int, kind: Any) -> np.ndarray:
-    return np.stack(columns, axis=1).astype(kind) if columns else np.zeros((count, 0), kind)
-
-
 def _describe(unused: dict[str, str]) -> str:
     return "; ".join(f"{name} {reason}" for name, reason in unused.items())
 
@@ -190,25 +180,9 @@ def _read_table(table: Any, options: ReadOptions) -> tuple[str, pa.Table]:
                 f"{source.name} does not name its columns; give a first line such as node,time,city",
                 code="column-not-recognized",
             )
-        rows = (
-            source.read(_take_all(source.names), BadRows(source.name, False))
-            if source.names
-            else pa.table({})
-        )
+        every = Layout(types=source.names)  # each as it is written
+        rows = source.read(every, BadRows(source.name, False)) if source.names else pa.table({})
         return source.name, rows
-
-
-def _take_all(names: Sequence[str]) -> ColumnRoles:
-    """Return roles that read every column as it is written."""
-    return ColumnRoles(names[0], names[0], names[0], types=tuple(names[1:]), names=tuple(names))
-
-
-def _find_node_column(names: Sequence[str], dataset: "Dataset") -> str:
-    origin = dataset.origin
-    wanted = [name for name in names if name in (origin.src, origin.dst)]
-    wanted += [name for name in names if name.lower() in ID_HEADINGS]
-    wanted += [found for role in ("src", "dst") if (found := find_usual_column(names, role)) is not None]
-    return [*wanted, names[0]][0]
 
 
 def _read_times(
@@ -217,7 +191,7 @@ def _read_times(
     from dygmamba.data.storage.extension import check_time_scale
 
     times = read_query_times(
-        rows[name].combine_chunks(), ColumnLocation(source, name, 0), options, dataset.origin
+        rows[name].combine_chunks(), ColumnLocation(source, name), options, dataset.origin
     )
     if len(dataset.store):
         check_time_scale(dataset, source, times.is_unix_time, times.value)

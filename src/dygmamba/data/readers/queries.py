@@ -14,35 +14,21 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dygmamba.core.errors import DygError, FileError, NotFoundError
+from dygmamba.core.errors import DygError, FileError
 from dygmamba.data.events.categories import Category
 from dygmamba.data.events.origin import Origin
-from dygmamba.data.readers.columnar import convert_ids
-from dygmamba.data.readers.options import (
-    USUAL_NAMES,
-    ColumnRoles,
-    ReadOptions,
-    find_usual_column,
-    require_distinct_names,
-)
-from dygmamba.data.readers.other_columns import as_category_text
+from dygmamba.data.readers.bad_rows import BadRows, ColumnLocation, Parsed, find_bad_rows
+from dygmamba.data.readers.options import ID_HEADINGS, USUAL_NAMES, Layout, ReadOptions
+from dygmamba.data.readers.roles import find_destinations, find_query_columns
 from dygmamba.data.readers.sources import open_source, read_text_head
-from dygmamba.data.readers.table import clean_ids
-from dygmamba.data.readers.times import (
-    FormatParser,
-    NumberTimeParser,
-    TimeParser,
-    choose_time_parser,
-    format_iso_time,
-)
+from dygmamba.data.readers.time_evidence import choose_time_parser
+from dygmamba.data.readers.times import FormatParser, NumberTimeParser, TimeParser, format_iso_time
 from dygmamba.data.readers.values import (
-    BadRows,
-    ColumnLocation,
-    Parsed,
+    as_category_text,
     drop_missing_words,
-    find_bad_rows,
     is_text_type,
     parse_floats,
+    parse_ids,
     strip_whitespace,
     try_cast,
 )
@@ -50,7 +36,6 @@ from dygmamba.data.readers.values import (
 # a file's path, or whatever `wrap_table` accepts; with a column src and, optionally, dst and time
 QuerySource = Any
 FIRST_TIMES = 100  # that decide how times are read if some are bad
-NODE_COLUMNS = ("node", "id")  # names of the column of nodes, as predictions about nodes have it
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +85,7 @@ class QueryTable:
 
     def parse_numbers(self, name: str, options: ReadOptions) -> np.ndarray:
         """Return a column of the events in question as numbers."""
-        location = ColumnLocation(self.source, name, 0)
+        location = ColumnLocation(self.source, name)
         return parse_floats(self.columns[name], location, options.fill, options.decimal).require(location)
 
     def format_numbers(self, name: str, decimal: str | None) -> pa.Array:
@@ -151,54 +136,64 @@ def read_queries(
     """
     wanted = (*numeric, *types)
     raw = read_query_columns(pairs, options, origin, wanted, nodes_only)
-    table, roles, bad_rows = raw.table, raw.roles, raw.bad_rows
-    if options.skip_bad and table.num_rows:
-        table = _drop_bad_rows(raw, options, origin, numeric)
-    if not table.num_rows:
+    roles, bad_rows, table = raw.roles, raw.bad_rows, raw.table.combine_chunks()
+    parser = parsed = None
+    if table.num_rows:
+        parser, parsed = _parse_columns(raw, options, origin, numeric if options.skip_bad else ())
+        found = find_bad_rows([*parsed.items()], table.num_rows)
+        if found.bad.any():
+            bad_rows.add_bad_values(np.arange(table.num_rows), found)
+            table = table.filter(pa.array(~found.bad))
+            parsed = {name: column.keep(~found.bad) for name, column in parsed.items()}
+    if parsed is None or not table.num_rows:
         problem = f"no row that can be read ({bad_rows.summarize()})" if bad_rows.count else "no rows"
         raise FileError(f"{raw.source} has {problem}; give at least one pair", code="no-rows")
-    columns = {role: table[name].combine_chunks() for role, name in roles.items()}
-    locations = {role: ColumnLocation(raw.source, name, 0) for role, name in roles.items()}
+    columns = {name: _combine(table[name]) for name in table.column_names}
+    time = None
+    if parser is not None:
+        name = roles["time"]
+        time = _show_times(columns[name], parser, parsed[name].values)
     return QueryTable(
         raw.source,
-        parse_ids(columns["src"], locations["src"], options.any_id),
-        parse_ids(columns["dst"], locations["dst"], options.any_id) if "dst" in roles else None,
-        read_query_times(columns["time"], locations["time"], options, origin) if "time" in roles else None,
-        {name: table[name].combine_chunks() for name in raw.names if name in wanted},
+        parsed[roles["src"]].values,
+        parsed[roles["dst"]].values if "dst" in roles else None,
+        time,
+        {name: columns[name] for name in raw.names if name in wanted},
         bad_rows if bad_rows.count else None,
         tuple(name for name in raw.names if name not in wanted and name not in roles.values()),
     )
 
 
-def _drop_bad_rows(
+def _parse_columns(
     raw: "RawQueries", options: ReadOptions, origin: Origin, numeric: Sequence[str]
-) -> pa.Table:
-    """Return the rows whose ids, times and numbers can be read, and add the others to `raw.bad_rows`."""
-    parsed: list[tuple[str, Parsed]] = []
+) -> tuple[TimeParser | None, dict[str, Parsed]]:
+    """Parse numbers, ids and times; raise FileError for the first bad value unless such rows are skipped."""
+    parser, parsed = None, {}
     for name in [*(name for name in numeric if name in raw.names), *raw.roles.values()]:
-        column, location = raw.table[name].combine_chunks(), ColumnLocation(raw.source, name, 0)
+        column, location = _combine(raw.table[name]), ColumnLocation(raw.source, name)
         if name == raw.roles.get("time"):
-            parser = _choose_query_time_parser(column, location, options, origin)
-            parsed.append((name, parser.parse(column, location)))
+            parser, parsed[name] = _parse_times(column, location, options, origin)
         elif name in raw.roles.values():
-            ids = convert_ids(column, location).dictionary_encode()
-            parsed.append((name, clean_ids(ids, options.any_id)))
+            parsed[name] = parse_ids(column, location, options.any_id)
         else:
-            parsed.append((name, parse_floats(column, location, options.fill, options.decimal)))
-    found = find_bad_rows(parsed, raw.table.num_rows)
-    raw.bad_rows.add_bad_values(np.arange(raw.table.num_rows), found)
-    return raw.table.filter(pa.array(~found.bad))
+            parsed[name] = parse_floats(column, location, options.fill, options.decimal)
+        if not options.skip_bad:
+            parsed[name].require(location)
+    return parser, parsed
 
 
-def _choose_query_time_parser(
+def _parse_times(
     column: pa.Array, location: ColumnLocation, options: ReadOptions, origin: Origin
-) -> TimeParser:
-    """Choose how to parse times of which some are bad: as the dataset's own file if that reads most of the first."""
-    if origin.time_format and not _says_how_times_are_read(options) and is_text_type(column.type):
-        parser, first = FormatParser(origin.time_format), column[:FIRST_TIMES]
-        if 2 * int(parser.parse(first, location).bad.sum()) < len(first):
-            return parser
-    return choose_time_parser(
+) -> tuple[TimeParser, Parsed]:
+    """Parse times as the dataset's own file writes them, unless the options or the times say otherwise."""
+    is_open = options.time_format is None and options.time_unit == "auto"
+    if origin.time_format and is_open and is_text_type(column.type):
+        parser = FormatParser(origin.time_format)
+        parsed = parser.parse(column, location)
+        first = parsed.bad[:FIRST_TIMES]
+        if not parsed.bad.any() or (options.skip_bad and 2 * int(first.sum()) < len(first)):
+            return parser, parsed
+    parser = choose_time_parser(
         column,
         options.time_unit,
         location,
@@ -206,40 +201,29 @@ def _choose_query_time_parser(
         order=origin.order,
         guess=origin.guessed,
     )
-
-
-def _says_how_times_are_read(options: ReadOptions) -> bool:
-    return options.time_format is not None or options.time_unit != "auto"
+    return parser, parser.parse(column, location)
 
 
 def read_query_times(
     column: pa.Array, location: ColumnLocation, options: ReadOptions, origin: Origin
 ) -> QueryTimes:
-    """Parse times as the dataset's own file writes them, unless the options say otherwise."""
-    if origin.time_format and not _says_how_times_are_read(options) and is_text_type(column.type):
-        try:
-            return _parse_query_times(column, location, time_format=origin.time_format)
-        except FileError:  # written in another way after all
-            pass
-    return _parse_query_times(
-        column,
-        location,
-        options.time_unit,
-        time_format=options.time_format,
-        order=origin.order,
-        guess=origin.guessed,
-    )
+    """Parse times as the dataset's own file writes them, unless the options or the times say otherwise."""
+    parser, parsed = _parse_times(column, location, options, origin)
+    return _show_times(column, parser, parsed.require(location))
 
 
-def _parse_query_times(
-    column: pa.Array, location: ColumnLocation, unit: str = "auto", **options: Any
-) -> QueryTimes:
-    parser = choose_time_parser(column, unit, location, **options)
-    value = parser.parse(column, location).require(location)
-    if isinstance(parser, NumberTimeParser):
-        return QueryTimes(value, _as_numbers(column), parser.is_unix_time)
-    shown = column if is_text_type(column.type) else pa.array([format_iso_time(seconds) for seconds in value])
+def _show_times(column: pa.Array, parser: TimeParser, value: np.ndarray) -> QueryTimes:
+    if is_text_type(column.type) and isinstance(parser, NumberTimeParser):
+        shown = try_cast(column, pa.int64(), pa.float64())
+    elif is_text_type(column.type) or isinstance(parser, NumberTimeParser):
+        shown = column
+    else:
+        shown = pa.array([format_iso_time(seconds) for seconds in value])
     return QueryTimes(value, shown, parser.is_unix_time)
+
+
+def _combine(column: pa.ChunkedArray) -> pa.Array:
+    return column.combine_chunks()
 
 
 class RawQueries(NamedTuple):
@@ -261,65 +245,11 @@ def read_query_columns(
 ) -> RawQueries:
     """Read the columns of sources, destinations and times and, as far as there are any, the wanted ones."""
     with open_source(pairs, options) as source:
-        names, header = source.names, source.header
-        if header is None or header.named:
-            roles = _assign_query_roles(source.name, names, options, origin, nodes_only)
-        else:
-            own = {} if origin.header else {role: getattr(origin, role) for role in USUAL_NAMES}
-            roles = dict(zip(USUAL_NAMES, names, strict=False)) | {
-                role: name for role, name in own.items() if name in names
-            }
-        # the source column stands in for a missing one
-        ends = (roles["src"], roles.get("dst", roles["src"]), roles.get("time", roles["src"]))
-        needed = ColumnRoles(*ends, types=tuple(name for name in wanted if name in names))
+        roles = find_query_columns(source, options, origin, nodes_only)
+        types = tuple(name for name in wanted if name in source.names)
+        layout = replace(Layout(types=types), **roles)
         bad_rows = BadRows(source.name, options.skip_bad)
-        return RawQueries(source.name, source.read(needed, bad_rows), roles, names, bad_rows)
-
-
-def _assign_query_roles(
-    source: str, names: Sequence[str], options: ReadOptions, origin: Origin, nodes_only: bool = False
-) -> dict[str, str]:
-    """Find the column of each role; dst and time may be missing."""
-    require_distinct_names(source, names)
-    roles = {}
-    for role in USUAL_NAMES:
-        chosen = [name for name in (getattr(options, role), getattr(origin, role)) if name in names]
-        column = chosen[0] if chosen else find_usual_column(names, role)
-        if column is not None:
-            roles[role] = column
-    if nodes_only and "src" not in roles:
-        named = [name for usual in NODE_COLUMNS for name in names if name.lower() == usual]
-        roles |= {"src": named[0]} if named else {}
-    if nodes_only and "src" not in roles:
-        raise NotFoundError(
-            f"cannot tell which column of {source} holds the nodes ({', '.join(names)}); name it node, and the column "
-            "of times, if there is one, time",
-            code="column-not-recognized",
-        )
-    if "src" not in roles or len(set(roles.values())) < len(roles):
-        raise NotFoundError(
-            f"cannot tell which columns of {source} are source, destination and time ({', '.join(names)}); "
-            "name them src, dst and, if there are times, time",
-            code="column-not-recognized",
-        )
-    return roles
-
-
-def _as_numbers(column: pa.Array) -> pa.Array:
-    """Turn text into numbers: integers if all are."""
-    try:
-        return column.cast(pa.int64()) if is_text_type(column.type) else column
-    except pa.ArrowInvalid:
-        return column.cast(pa.float64())
-
-
-def parse_ids(column: pa.Array, location: ColumnLocation, any_id: bool) -> pa.Array:
-    """Return ids as text, read as those of events; raise FileError if one is missing."""
-    ids = clean_ids(convert_ids(column, location).dictionary_encode(), any_id).require(location)
-    return ids.dictionary_decode().cast(pa.large_string())
-
-
-ID_HEADINGS = {"id", "ids", "node", "nodes", "name", "account", "candidate", "candidates"}
+        return RawQueries(source.name, source.read(layout, bad_rows), roles, source.names, bad_rows)
 
 
 def read_id_list(path: Path, options: ReadOptions, origin: Origin) -> pa.Array | None:
@@ -343,7 +273,8 @@ def read_id_list(path: Path, options: ReadOptions, origin: Origin) -> pa.Array |
     ids = rows[1:] if first.lower() in headings or first in own else rows
     if not ids:
         raise FileError(f"{path} has a heading but no ids; give at least one", code="no-rows")
-    return parse_ids(pa.array([row[0] for row in ids]), ColumnLocation(str(path), first, 0), options.any_id)
+    location = ColumnLocation(str(path), first)
+    return parse_ids(pa.array([row[0] for row in ids]), location, options.any_id).require(location)
 
 
 def read_ids(path: Path, options: ReadOptions, origin: Origin) -> pa.Array:
@@ -352,19 +283,9 @@ def read_ids(path: Path, options: ReadOptions, origin: Origin) -> pa.Array:
     if ids is not None:
         return ids
     with open_source(path, options) as source:
-        name = _find_destinations(path, source.names, options, origin)
-        column = source.read(ColumnRoles(name, name, name), BadRows(source.name, None))[name]
+        name = find_destinations(source, options, origin)
+        column = source.read(Layout(dst=name), BadRows(source.name, None))[name]
     if not len(column):
         raise FileError(f"{path} has no rows; give at least one id", code="no-rows")
-    return parse_ids(column.combine_chunks(), ColumnLocation(str(path), name, 0), options.any_id)
-
-
-def _find_destinations(path: Path, names: Sequence[str], options: ReadOptions, origin: Origin) -> str:
-    own = [name for name in (options.dst, origin.dst) if name in names]
-    column = own[0] if own else find_usual_column(names, "dst")
-    if column is None and len(names) > 1:
-        raise NotFoundError(
-            f"{path} has no column of destinations among {', '.join(names)}; name it 'dst', or give one id per line",
-            code="column-not-recognized",
-        )
-    return column if column is not None else names[0]
+    location = ColumnLocation(str(path), name)
+    return parse_ids(column.combine_chunks(), location, options.any_id).require(location)

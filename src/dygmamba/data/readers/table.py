@@ -1,94 +1,115 @@
-"""From batches of Arrow columns to a dataset: shared by the readers of files and of in-memory tables.
+"""From an open table to a dataset: the one place where rows are judged.
 
 Every column of a batch is parsed once, with a mask of its bad rows; rows that are bad in one of them are dropped or
-refused here and nowhere else. `collect` keeps the good rows.
+refused here and nowhere else. `collect` keeps the good rows. What the first batch shows of times, decimals and kinds of
+columns is a first guess: where other rows show something else, the table is read again.
 """
 
-# pyarrow.compute creates its functions at import, where pyright cannot see them
-# pyright: reportAttributeAccessIssue=false
-
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from dygmamba.core.errors import EventError, FileError
-from dygmamba.data.events.id_values import MISSING_ID_WORDS, describe_missing_id
 from dygmamba.data.events.ids import NodeIds
 from dygmamba.data.events.origin import Origin
-from dygmamba.data.readers.collect import BatchColumns, EventColumns, RowCollector
+from dygmamba.data.readers.bad_rows import BadRows, ColumnLocation, Parsed, ReadAgainError, find_bad_rows
+from dygmamba.data.readers.collect import EventColumns, RowCollector
+from dygmamba.data.readers.column_kinds import TextEvidence, TextKind, find_decimal_mark
 from dygmamba.data.readers.labels import LabelParser
-from dygmamba.data.readers.options import ColumnRoles, ReadOptions
-from dygmamba.data.readers.other_columns import OtherColumns, TextKind
+from dygmamba.data.readers.options import Layout, ReadOptions
+from dygmamba.data.readers.other_columns import OtherColumns
+from dygmamba.data.readers.roles import find_layout
+from dygmamba.data.readers.source import Source
 from dygmamba.data.readers.text import undecodable_error
-from dygmamba.data.readers.times import TimeParser, choose_time_parser
+from dygmamba.data.readers.time_evidence import TimeEvidence
+from dygmamba.data.readers.times import TimeParser
 from dygmamba.data.readers.values import (
-    BadRows,
-    ColumnLocation,
-    Parsed,
-    find_bad_rows,
-    find_nulls,
-    is_text_type,
+    clean_ids,
+    convert_ids,
+    parse_floats,
+    proves_other_mark,
 )
 
 if TYPE_CHECKING:  # torch is imported only after a file was read: errors in a file are reported at once
     from dygmamba.data.storage.dataset import Dataset
 
-MISSING_ID_HINT = "remove the row or name both its nodes"
-
-
-def clean_ids(ids: pa.DictionaryArray, any_id: bool) -> Parsed:
-    """Strip whitespace from the ids of a batch; a missing one is bad (see `id_values`)."""
-    bad, pool = find_nulls(ids), ids.dictionary
-    if is_text_type(pool.type):
-        pool = pc.utf8_trim_whitespace(pool)
-        words = pa.array(MISSING_ID_WORDS[:1] if any_id else MISSING_ID_WORDS, pool.type)
-        missing = pc.indices_nonzero(pc.is_in(pc.utf8_lower(pool), value_set=words))
-        if len(missing):
-            is_missing = pc.is_in(ids.indices, value_set=missing.cast(ids.indices.type))
-            bad = bad | is_missing.to_numpy(zero_copy_only=False)
-        ids = pa.DictionaryArray.from_arrays(ids.indices, pool)
-
-    def explain(row: int) -> tuple[str, str]:
-        written = ids[row].as_py()
-        return "is empty" if written is None else describe_missing_id(written), MISSING_ID_HINT
-
-    return Parsed(ids, bad, explain)
-
-
 CHECK_ROWS = 1 << 16  # rows checked for NaN at a time
 DEFAULT_NAME = "data"  # name of a dataset that was not read from a file
 
 
+def read_events(source: Source, options: ReadOptions, bipartite: bool | None = None) -> "Dataset":
+    """Read a table with one event per row.
+
+    `bipartite` is the caller's setting for a table in memory; None means that the table's hints decide.
+    """
+    if source.format == "jsonl":
+        options.reject("JSONL", "delimiter", "header")
+    table, header = source.table, source.header
+    options = options.complete(source.hints, (*source.names, *(table.matrices if table else ())), bipartite)
+    if table is not None:  # a matrix stands for its columns
+        chosen = options.features if options.features or options.types else table.features
+        features = [column for name in chosen for column in table.matrices.get(name, (name,))]
+        options = replace(options, features=tuple(features))
+    layout = find_layout(source, options)
+    if table is not None:
+        layout = table.drop_mixed_candidates(layout)
+    columns, ids, origin = read_table(source, layout)
+    if header is not None:
+        origin = replace(origin, header=header.named, delimiter=header.delimiter, comments=header.comments)
+    return build_dataset(source.place, columns, ids, origin)
+
+
 class RowReader:
-    """Reads the rows of one table: parses each column of a batch once, and leaves out the bad rows."""
+    """Reads the rows of one table: parses each column of a batch once, and leaves out the bad rows.
+
+    Args:
+        source: The table.
+        layout: Which column is what, and how values are written.
+        time: How times are parsed, if all rows are known; None: the first batch decides.
+        marks: Decimal marks of numeric columns of which all rows are known.
+        kinds: Kinds of other columns, if all rows are known.
+    """
 
     def __init__(
         self,
-        path: Path | str,
-        roles: ColumnRoles,
-        options: ReadOptions,
+        source: Source,
+        layout: ReadOptions,
+        *,
+        time: TimeParser | None = None,
+        marks: Mapping[str, str | None] | None = None,
         kinds: Mapping[str, TextKind] | None = None,
     ) -> None:
-        self._source, self._roles, self._options = str(path), roles, options
-        self.bad_rows = BadRows(self._source, options.skip_bad)
-        self.others = OtherColumns(roles, options.fill, options.decimal, keep_numeric=True, kinds=kinds)
+        self._source, self._layout = source, layout
+        self.bad_rows = BadRows(source.name, layout.skip_bad)
+        self.others = OtherColumns(source.name, layout, keep_numeric=True, kinds=kinds)
         self.label_parser = LabelParser()
-        self.time_parser: TimeParser | None = None  # chosen by the first batch
+        self.time_parser = time
+        self._evidence = TimeEvidence() if time is None and layout.time_format is None else None
+        self.marks, self._final_marks = dict(marks or {}), dict(marks or {})
+        self._id_type: pa.DataType | None = None
         self._rows = 0
 
-    def read(self, batch: pa.RecordBatch) -> BatchColumns | None:
-        """Parse a batch; None if it has no good row."""
+    def read(self, batch: pa.RecordBatch) -> dict[str, Any] | None:
+        """Parse a batch: src, dst, time, edge, codes and, if there is one, label; None if it has no good row."""
         if not batch.num_rows:
             return None
         positions = np.arange(self._rows, self._rows + batch.num_rows)
         self._rows += batch.num_rows
-        ends, chosen = self._parse_ends(batch), self.others.parse_chosen(batch, self._locate)
-        named = [(getattr(self._roles, role), column) for role, column in ends.items()]
+        layout = self._layout
+        ends = self._parse_ids(batch) | {"time": self._parse_time(batch.column(layout.time))}
+        if layout.label is not None:
+            column, location = batch.column(layout.label), self._locate(layout.label)
+            ends["label"] = self.label_parser.parse(column, location, layout.fill, layout.decimal)
+        chosen = {
+            name: self._parse_feature(name, batch.column(name))
+            for name in layout.features
+            if name not in layout.absent
+        }
+        named = [(getattr(layout, role), column) for role, column in ends.items()]
         found = find_bad_rows([*named, *chosen.items()], len(batch))
         if found.bad.any():
             self.bad_rows.add_bad_values(positions, found)
@@ -97,94 +118,158 @@ class RowReader:
             ends, chosen = ({k: column.keep(good) for k, column in part.items()} for part in (ends, chosen))
         if not batch.num_rows:
             return None
-        edge, codes, found = self.others.read(batch, chosen, self._locate, positions)
+        edge, codes, found = self.others.read(batch, chosen, positions)
         if found.bad.any():
             self.bad_rows.add_bad_values(positions, found, certain=False)
             ends = {role: column.keep(~found.bad) for role, column in ends.items()}
         values = {role: column.values for role, column in ends.items()}
-        if self._roles.label is not None:
-            values["label"] = self.label_parser.encode(values["label"], self._locate(self._roles.label))
-        return BatchColumns(**values, edge=edge, codes=codes) if len(edge) else None
+        if layout.label is not None:
+            values["label"] = self.label_parser.encode(values["label"], self._locate(layout.label))
+        return {**values, "edge": edge, "codes": codes} if len(edge) else None
 
-    def _parse_ends(self, batch: pa.RecordBatch) -> dict[str, Parsed]:
-        """Parse sources, destinations, times and labels, by role."""
-        roles, options = self._roles, self._options
-        src, dst = (clean_ids(batch.column(name), options.any_id) for name in (roles.src, roles.dst))
-        time, location = batch.column(roles.time), self._locate(roles.time)
+    def _parse_ids(self, batch: pa.RecordBatch) -> dict[str, Parsed]:
+        names = {role: getattr(self._layout, role) for role in ("src", "dst")}
+        ids = {role: batch.column(name) for role, name in names.items()}
+        if self._source.header is None:  # delimited text is dictionary-encoded already
+            ids = {role: convert_ids(column, self._locate(names[role])) for role, column in ids.items()}
+            if self._id_type is None:
+                has_text = pa.string() in [column.type for column in ids.values()]
+                self._id_type = pa.string() if has_text else pa.int64()
+            ids = {role: column.cast(self._id_type).dictionary_encode() for role, column in ids.items()}
+        return {role: clean_ids(column, self._layout.any_id) for role, column in ids.items()}
+
+    def _parse_time(self, column: pa.Array) -> Parsed:
+        location = self._locate(self._layout.time)
         if self.time_parser is None:
-            self.time_parser = choose_time_parser(
-                time,
-                options.time_unit,
-                location,
-                time_format=options.time_format,
-                order=options.date_order,
-                guess=True,
-            )
-        ends = {"src": src, "dst": dst, "time": self.time_parser.parse(time, location)}
-        if roles.label is not None:
-            column, location = batch.column(roles.label), self._locate(roles.label)
-            ends["label"] = self.label_parser.parse(column, location, options.fill, options.decimal)
-        return ends
+            try:
+                self.time_parser = self._choose_time_parser(self._evidence, column)
+            except FileError as error:
+                if error.code != "ambiguous-date-order":
+                    raise
+                self.time_parser, self._evidence = self._survey_times(), None  # other rows may tell
+            return self.time_parser.parse(column, location)
+        parsed = self.time_parser.parse(column, location)
+        if self._evidence is not None:
+            self._evidence.add_parsed(column, self.time_parser, parsed)
+            if self._choose_time_parser(self._evidence) != self.time_parser:
+                final = self._survey_times()
+                if final != self.time_parser:
+                    raise ReadAgainError(time=final)
+                self._evidence = None
+        return parsed
 
-    def _locate(self, column: str) -> ColumnLocation:
-        return ColumnLocation(self._source, column, 0)
+    def _choose_time_parser(
+        self, evidence: TimeEvidence | None, column: pa.Array | None = None
+    ) -> TimeParser:
+        layout, evidence = self._layout, evidence or TimeEvidence()
+        if column is not None and layout.time_format is None:
+            evidence.add(column)
+        return evidence.choose(
+            layout.time_unit,
+            self._locate(layout.time),
+            time_format=layout.time_format,
+            order=layout.date_order,
+            guess=True,
+        )
 
+    def _survey_times(self) -> TimeParser:
+        """Choose how times are parsed by all rows, in a pass over their column."""
+        evidence = TimeEvidence()
+        for column in self._iterate_column(Layout(time=self._layout.time)):
+            evidence.add(column)
+        return self._choose_time_parser(evidence)
 
-# opens the batches of a table with the columns of some roles; rows without the right columns go to `BadRows`
-OpenBatches = Callable[[BadRows], Iterable[pa.RecordBatch]]
+    def _parse_feature(self, name: str, column: pa.Array) -> Parsed:
+        """Parse a numeric column that was asked for."""
+        layout = self._layout
+        if name not in self.marks:
+            self.marks[name] = layout.decimal or find_decimal_mark(column)
+        parsed = parse_floats(column, self._locate(name), layout.fill, self.marks[name])
+        if layout.decimal is not None or name in self._final_marks or not parsed.bad.any():
+            return parsed
+        if proves_other_mark(column.filter(pa.array(parsed.bad)), self.marks[name]):
+            evidence = TextEvidence()
+            for values in self._iterate_column(Layout(features=(name,))):
+                evidence.add(values)
+            mark = evidence.choose_mark()
+            self._final_marks[name] = mark
+            if mark != self.marks[name]:
+                raise ReadAgainError(marks=self._final_marks)
+        return parsed
+
+    def _iterate_column(self, layout: Layout) -> Iterator[pa.Array]:
+        for batch in self._source.iterate(layout, BadRows(self._source.name, skip=True)):
+            yield batch.column(0)
+
+    def _locate(self, column: str | None) -> ColumnLocation:
+        return ColumnLocation(self._source.name, str(column))
 
 
 def read_table(
-    path: Path | str,
-    format: str,
-    open_batches: OpenBatches,
-    roles: ColumnRoles,
-    options: ReadOptions,
-    keep_rows: bool = False,
+    source: Source, layout: ReadOptions, keep_rows: bool = False
 ) -> tuple[EventColumns, NodeIds, Origin]:
     """Read a table with one event per row, in file order unless it had to be sorted on disk.
 
     Args:
-        path: the file, or a few words for a table that has none.
-        format: recorded in the origin.
-        open_batches: opens the columns of `roles`; src and dst are dictionary-encoded. The table is read a second time
-            if its later rows show that a column is not what the first ones look like.
-        roles: which column is what.
-        options: how to parse values.
-        keep_rows: whether other files have values by row, so that events that were sorted must remember theirs.
+        source: The table.
+        layout: Which column is what, as `find_layout` returns it, and how values are written.
+        keep_rows: Whether other files have values by row, so that events that were sorted must remember theirs.
     """
-    collector = RowCollector(options, keep_rows)
-    reader = _read_rows(path, open_batches, roles, options, collector)
-    if kinds := reader.others.revise_kinds():
-        collector = RowCollector(options, keep_rows)
-        reader = _read_rows(path, open_batches, roles, options, collector, kinds)
-    bad_rows, others, time_parser = reader.bad_rows, reader.others, reader.time_parser
-    bad_rows.raise_unless_skipped()
-    others.raise_for_bad_cells(bad_rows)
+    decided: dict[str, Any] = {}
+    while True:
+        collector, reader = RowCollector(layout, keep_rows), RowReader(source, layout, **decided)
+        try:
+            _read_rows(source, layout, reader, collector)
+            return _finish_table(source, layout, reader, collector)
+        except ReadAgainError as error:
+            decided |= error.decided
+
+
+def _read_rows(source: Source, layout: ReadOptions, reader: RowReader, collector: RowCollector) -> None:
+    """Collect all good rows."""
+    try:
+        for batch in layout.watch(iter(source.iterate(layout, reader.bad_rows)), source.batches):
+            if (columns := reader.read(batch)) is not None:
+                collector.add(columns)
+    except FileError as error:
+        is_encoding = error.code == "mostly-bad-rows" and reader.bad_rows.are_undecodable
+        if isinstance(source.place, Path) and is_encoding:
+            raise undecodable_error(source.place, layout.encoding, layout.skip_bad) from error
+        raise
+
+
+def _finish_table(
+    source: Source, layout: ReadOptions, reader: RowReader, collector: RowCollector
+) -> tuple[EventColumns, NodeIds, Origin]:
+    path, bad_rows, time_parser = source.place, reader.bad_rows, reader.time_parser
     if not collector or time_parser is None:
+        bad_rows.raise_unless_skipped()
         if isinstance(path, Path) and bad_rows.are_undecodable:
-            raise undecodable_error(path, options.encoding, options.skip_bad)
+            raise undecodable_error(path, layout.encoding, layout.skip_bad)
         problem = (
             f"no row that can be read ({bad_rows.summarize()})"
             if bad_rows.count
             else "column names but no rows"
         )
         raise FileError(f"{path} has {problem}; give at least one event", code="no-rows")
+    others = reader.others.finish(bad_rows)
     columns, ids = collector.finish()
-    columns = _finish_other_columns(columns, others)
-    columns = replace(columns, label=reader.label_parser.finish(columns.label))
-    unused = others.list_unused()
+    edge, codes = others.select(columns.edge, columns.codes)
+    label, classes = reader.label_parser.finish(columns.label)
+    columns = replace(columns, edge=edge, codes=codes, categories=others.categories, label=label)
+    unused = {name: others.unused[name] for name in source.names if name in others.unused}
+    marks = {*reader.marks.values(), *others.marks} - {None}
     origin = Origin(
         file=path.name if isinstance(path, Path) else "",
-        format=format,
-        src=roles.src,
-        dst=roles.dst,
-        time=roles.time,
-        label=roles.label or "",
-        classes=reader.label_parser.classes,
-        features=tuple(others.numeric[k] for k in others.kept_numeric),
-        types=tuple(category.name for category in columns.categories),
-        decimal="," if {*others.marks.values()} - {None} == {","} else "",
+        format=source.format,
+        src=layout.src or "",
+        dst=layout.dst or "",
+        time=layout.time or "",
+        label=layout.label or "",
+        classes=classes,
+        features=others.names,
+        types=tuple(category.name for category in others.categories),
+        decimal="," if marks == {","} else "",
         unused_columns=tuple(unused),
         unused_reasons=tuple(unused.values()),
         time_unit="s" if time_parser.is_unix_time else "",
@@ -194,42 +279,6 @@ def read_table(
         **time_parser.describe(),
     )
     return columns, ids, origin
-
-
-def _read_rows(
-    path: Path | str,
-    open_batches: OpenBatches,
-    roles: ColumnRoles,
-    options: ReadOptions,
-    collector: RowCollector,
-    kinds: Mapping[str, TextKind] | None = None,
-) -> RowReader:
-    """Collect all good rows, once."""
-    reader = RowReader(path, roles, options, kinds)
-    try:
-        for batch in open_batches(reader.bad_rows):
-            if (columns := reader.read(batch)) is not None:
-                collector.add(columns)
-    except FileError as error:
-        is_encoding = error.code == "mostly-bad-rows" and reader.bad_rows.are_undecodable
-        if isinstance(path, Path) and is_encoding:
-            raise undecodable_error(path, options.encoding, options.skip_bad) from error
-        raise
-    return reader
-
-
-def _finish_other_columns(columns: EventColumns, others: OtherColumns) -> EventColumns:
-    """Drop the candidates that are not usable after all, and give values of categorical columns their final codes."""
-    others.finish()
-    edge, codes = columns.edge, columns.codes
-    if len(others.kept_numeric) < edge.shape[1]:
-        edge = np.ascontiguousarray(edge[:, others.kept_numeric])
-    finished = [others.vocabularies[k].finish() for k in others.kept_vocabularies]
-    if codes is None or not finished:
-        return replace(columns, edge=edge, codes=None)
-    final = [order[codes[:, k]] for k, (_, order) in zip(others.kept_vocabularies, finished, strict=True)]
-    categories = tuple(category for category, _ in finished)
-    return replace(columns, edge=edge, codes=np.stack(final, axis=1), categories=categories)
 
 
 def build_dataset(path: Path | str, columns: EventColumns, ids: NodeIds, origin: Origin) -> "Dataset":

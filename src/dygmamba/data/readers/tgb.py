@@ -33,7 +33,7 @@ from dygmamba.data.catalogue.leaderboard_folders import (
 from dygmamba.data.events.ids import NodeIds
 from dygmamba.data.events.origin import Origin
 from dygmamba.data.readers.collect import EventColumns
-from dygmamba.data.readers.delimited import read_csv_rows
+from dygmamba.data.readers.delimited import open_csv
 from dygmamba.data.readers.header import read_header
 from dygmamba.data.readers.jodie_dyglib import read_jodie_table
 from dygmamba.data.readers.numpy_files import (
@@ -42,8 +42,8 @@ from dygmamba.data.readers.numpy_files import (
     build_numbered_ids,
     load_matrix,
 )
-from dygmamba.data.readers.options import COLUMN_OPTIONS, TGB_FORMAT, ColumnRoles, ReadOptions
-from dygmamba.data.readers.table import build_dataset
+from dygmamba.data.readers.options import COLUMN_OPTIONS, TGB_FORMAT, ReadOptions
+from dygmamba.data.readers.table import build_dataset, read_table
 
 if TYPE_CHECKING:
     from dygmamba.data.storage.dataset import Dataset
@@ -248,9 +248,9 @@ def _read_known_layout(
             code="too-few-columns",
         )
     features = tuple(header.names[position] for position in layout.features)
-    roles = ColumnRoles(header.names[1], header.names[2], header.names[0], features)
-    options = replace(options, bipartite=layout.bipartite)
-    columns, ids, origin = read_csv_rows(table, TGB_FORMAT, header, roles, options, keep_rows=True)
+    time, src, dst = header.names[:3]
+    chosen = replace(options, src=src, dst=dst, time=time, features=features, bipartite=layout.bipartite)
+    columns, ids, origin = read_table(open_csv(table, options, header, TGB_FORMAT), chosen, keep_rows=True)
     edge = layout.transform(columns.edge)
     if layout.texts:
         # py-tgb drops an aircraft type that is too long, but cuts a callsign
@@ -320,9 +320,9 @@ def read_split_table(table: Path, options: ReadOptions) -> tuple[EventColumns, O
             f"{table} has no column '{SPLIT_COLUMN}', as TGB-Seq's tables do; read it with `format='csv'`",
             code="wrong-columns",
         )
-    roles = ColumnRoles("src", "dst", "time", (), SPLIT_COLUMN)
-    columns, ids, origin = read_csv_rows(
-        table, TGB_SEQ_FORMAT, header, roles, replace(options, bipartite=False), keep_rows=True
+    layout = replace(options, src="src", dst="dst", time="time", label=SPLIT_COLUMN, bipartite=False)
+    columns, ids, origin = read_table(
+        open_csv(table, options, header, TGB_SEQ_FORMAT), layout, keep_rows=True
     )
     return _take_numbers(table, columns, ids, "TGB-Seq has node numbers; read it with `format='csv'`"), origin
 

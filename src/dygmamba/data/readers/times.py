@@ -1,14 +1,13 @@
 """Columns of timestamps: numbers, dates in the usual spellings, dates in a given format.
 
-`choose_time_parser` picks a parser by the options, the column's type or its first values; the parser turns whole
-columns into float64 seconds. Dates are rewritten by regular expressions into the spelling that Arrow parses.
+`TimeEvidence` picks a parser by the options, the column's type or its values; the parser turns whole columns into
+float64 seconds. Dates are rewritten by regular expressions into the spelling that Arrow parses.
 """
 
 # pyarrow.compute creates its functions at import, where pyright cannot see them
 # pyright: reportAttributeAccessIssue=false
 
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -18,13 +17,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dygmamba.core.errors import ConfigError, FileError
-from dygmamba.data.events.times import EPOCH_RANGE, to_utc_date
+from dygmamba.data.events.times import to_utc_date
+from dygmamba.data.readers.bad_rows import ColumnLocation, Parsed
 from dygmamba.data.readers.options import TIME_UNITS
 from dygmamba.data.readers.values import (
-    NUMBER_PATTERN,
-    ColumnLocation,
-    Parsed,
     cast_each,
     find_nulls,
     is_real_type,
@@ -52,14 +48,10 @@ DATE_FIXES = (
 )
 ZONE_PATTERN = r":\d.*(Z|[+-]\d\d:?(\d\d)?)$"
 AM_PM_PATTERN = r"(?i) ?([ap])\.?m\.?$"
-NUMERIC_DATE = re.compile(r"(\d{1,2})([-/.])(\d{1,2})\2\d{4}(.*)", re.DOTALL)
 FORMAT_FIELDS = {  # the fields of a format that a regular expression can parse
     "Y": r"(?P<Y>\d{4})",
     **{part: rf"(?P<{part}>\d{{1,2}})" for part in "mdHMS"},
 }
-COMPACT_FORMATS = {8: "%Y%m%d", 14: "%Y%m%d%H%M%S"}  # number of digits: a date without separators
-NON_FINITE_WORDS = {"nan", "inf", "-inf", "infinity", "-infinity"}
-TIME_SAMPLE = 100_000  # values examined to find out how times are written
 MAX_EXACT_INTEGER = 2.0**53  # above it not every integer is a float64
 MISSING_TIME_HINT = "remove the row or give it a time"
 
@@ -113,38 +105,6 @@ def split_am_pm(text: pa.Array) -> tuple[pa.Array, np.ndarray | None]:
     is_pm = pc.match_substring_regex(text, r"(?i)p\.?m\.?$").to_numpy(zero_copy_only=False)
     am_pm = np.where(marked.to_numpy(zero_copy_only=False), is_pm.astype(np.int64), -1)
     return pc.replace_substring_regex(text, AM_PM_PATTERN, ""), am_pm
-
-
-def detect_date_order(texts: list[str]) -> tuple[str | None, str]:
-    """Detect the order of day, month and year in most of these dates.
-
-    Returns:
-        The order, or None if the dates do not show it (01/02/2024) or contradict each other (13/01/2024 and
-        01/13/2024); and an example for the message. With points as separators the day comes first.
-    """
-    dates = [match for text in texts if (match := NUMERIC_DATE.fullmatch(text))]
-    if 2 * len(dates) <= len(texts):
-        return "ymd", ""
-    above_twelve = {(int(date[1]) > 12, int(date[3]) > 12) for date in dates}
-    day_first, month_first = (True, False) in above_twelve, (False, True) in above_twelve
-    if day_first != month_first:
-        return ("dmy" if day_first else "mdy"), ""
-    ambiguous = next((date for date in dates if int(date[1]) <= 12 and int(date[3]) <= 12), dates[0])
-    return (None if day_first or ambiguous[2] != "." else "dmy"), ambiguous[0]
-
-
-def suggest_time_format(text: str, order: str) -> str:
-    """Suggest a strptime format for a date of this order, for a message."""
-    match = NUMERIC_DATE.fullmatch(text)
-    if match is None:
-        return "%d.%m.%Y"
-    days = match[2].join(("%d", "%m", "%Y") if order == "dmy" else ("%m", "%d", "%Y"))
-    time = re.fullmatch(r"([ T])\d+:\d+(:\d+)?(\.\d+)?( ?[AaPp][Mm])?", match[4])
-    if time is None:
-        return days
-    hours = "%I:%M" if time[4] else "%H:%M"
-    tail = (":%S" if time[2] else "") + (".%f" if time[3] else "")
-    return f"{days}{time[1]}{hours}{tail}" + (time[4] or "")[:-2] + ("%p" if time[4] else "")
 
 
 def parse_each_timestamp(text: pa.Array, zone: str | None) -> tuple[np.ndarray, np.ndarray]:
@@ -338,7 +298,7 @@ class FormatParser:
 
     def parse(self, array: pa.Array, location: ColumnLocation) -> Parsed:
         """Parse dates as seconds since 1970-01-01 UTC in float64."""
-        if not (_is_text_or_integer(array) or pa.types.is_null(array.type)):
+        if not (is_text_type(array.type) or pa.types.is_integer(array.type) or pa.types.is_null(array.type)):
             raise location.bad_column(
                 f"has type {array.type}, not text", "leave out `time_format`", "option-not-applicable"
             )
@@ -367,120 +327,3 @@ def _explain_bad_time(text: pa.Array, row: int, problem: str, advice: str) -> tu
     if not text[row].as_py():
         return "is empty", MISSING_TIME_HINT
     return f"is {quote_value(text, row)}, {problem}", advice
-
-
-def choose_time_parser(
-    array: pa.Array,
-    unit: str,
-    location: ColumnLocation,
-    *,
-    time_format: str | None = None,
-    order: str = "",
-    guess: bool = False,
-) -> TimeParser:
-    """Choose how to parse a column of timestamps.
-
-    Args:
-        array: the first values of the column.
-        unit: one of `TIME_UNITS`, for numbers.
-        location: for error messages.
-        time_format: strptime format of dates; if given, the values are not examined.
-        order: dmy or mdy, used where dates are ambiguous.
-        guess: treat numbers that would be dates in `EPOCH_RANGE` as seconds, ms, us or ns since 1970.
-    """
-    if time_format is not None:
-        if unit not in ("auto", "plain"):
-            raise ConfigError(
-                "`time_format` is for date strings, `time_unit` for numbers; give only one of them",
-                code="conflicting-time-options",
-            )
-        return FormatParser(time_format)
-    texts = (
-        [text for text in strip_whitespace(array[:TIME_SAMPLE]).drop_null().to_pylist() if text]
-        if _is_text_or_integer(array)
-        else []
-    )
-    if is_text_type(array.type):
-        numeric = [
-            NUMBER_PATTERN.fullmatch(text) is not None or text.lower() in NON_FINITE_WORDS
-            for text in texts[:1000]
-        ]
-        # the majority decides, and at a tie the first value
-        is_dates = bool(numeric) and 2 * sum(numeric) < len(numeric) + (not numeric[0])
-    else:
-        is_dates = pa.types.is_temporal(array.type)
-    if is_dates and unit not in ("auto", "plain"):
-        raise ConfigError(
-            f"column {location.column!r} of {location.file} holds dates; leave out `time_unit`",
-            code="conflicting-time-options",
-        )
-    if is_dates:
-        return DateParser(_choose_date_order(texts, location, order) if is_text_type(array.type) else "ymd")
-    return _choose_number_parser(array, texts, unit) if guess else NumberTimeParser(unit)
-
-
-def _is_text_or_integer(array: pa.Array) -> bool:
-    return is_text_type(array.type) or pa.types.is_integer(array.type)
-
-
-def _choose_date_order(texts: list[str], location: ColumnLocation, fallback: str) -> str:
-    order, example = detect_date_order(texts)
-    if order is not None or fallback:
-        return order or fallback
-    dates = [match for text in texts if (match := NUMERIC_DATE.fullmatch(text))]
-    day_first = next((date[0] for date in dates if int(date[3]) <= 12 < int(date[1])), None)
-    month_first = next((date[0] for date in dates if int(date[1]) <= 12 < int(date[3])), None)
-    if day_first and month_first:
-        raise FileError(
-            f"{location.file}: column {location.column!r} has dates with the day first ({day_first[:40]!r}) and with "
-            f"the month first ({month_first[:40]!r}); write them alike, best as 2024-01-31",
-            code="mixed-date-order",
-        )
-    day, month = (suggest_time_format(example, way) for way in ("dmy", "mdy"))
-    raise FileError(
-        f"{location.file}: column {location.column!r} has dates like {example[:40]!r}, which may begin with the "
-        f"day or the month; say which with `time_format='{day}'` or `time_format='{month}'`",
-        code="ambiguous-date-order",
-    )
-
-
-def _choose_number_parser(array: pa.Array, texts: list[str], unit: str) -> TimeParser:
-    """Choose the unit of numbers by their size, unless it is given."""
-    if unit != "auto":
-        return NumberTimeParser(unit)
-    if _is_text_or_integer(array):
-        numbers = [text for text in texts if NUMBER_PATTERN.fullmatch(text)]
-        values, whole = (
-            [float(text) for text in numbers],
-            all(text.lstrip("+-").isdigit() for text in numbers),
-        )
-        compact = COMPACT_FORMATS.get(len(numbers[0]) if numbers else 0)
-        if (
-            compact is not None
-            and whole
-            and not parse_formatted_dates(pa.array(numbers), compact)[1].any()
-            and numbers[0][:2] in ("19", "20")
-        ):
-            return FormatParser(compact, guessed=True)
-    elif is_real_type(array.type):
-        sample = array[:TIME_SAMPLE].cast(pa.float64(), safe=False).to_pylist()
-        values, whole = [value for value in sample if value is not None], False
-    else:
-        values, whole = [], False
-    detected = detect_time_unit([value for value in values if np.isfinite(value)], whole)
-    return NumberTimeParser(unit) if detected is None else NumberTimeParser(detected, guessed=True)
-
-
-def detect_time_unit(values: Sequence[float], whole: bool) -> str | None:
-    """Detect the unit in which the middle 90 % of these numbers are in `EPOCH_RANGE`; None if there is none.
-
-    Only whole numbers can be milliseconds or finer.
-    """
-    ordered = sorted(values)
-    if not ordered:
-        return None
-    low, high = ordered[len(ordered) // 20], ordered[len(ordered) - 1 - len(ordered) // 20]
-    for unit, ticks in TICKS_PER_SECOND.items():
-        if EPOCH_RANGE[0] * ticks <= low <= high < EPOCH_RANGE[1] * ticks and (whole or ticks == 1):
-            return unit
-    return None

@@ -1,23 +1,18 @@
-"""Values of Arrow columns as numbers, and the bad rows met on the way.
-
-Every error names the data row, the column and the value. Bad rows are counted and the first few shown; they are an
-error unless the user skips them (`skip_bad`).
-"""
+"""Values of Arrow columns: ids, numbers and categories, each parsed as a whole with a mask of what cannot be read."""
 
 # pyarrow.compute creates its functions at import, where pyright cannot see them
 # pyright: reportAttributeAccessIssue=false
 
 import re
-from bisect import bisect_right, insort
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dygmamba.core.errors import FileError
+from dygmamba.core.errors import first_line
+from dygmamba.data.events.categories import MISSING_VALUE
+from dygmamba.data.events.id_values import MISSING_ID_WORDS, convert_id_column, describe_missing_id
+from dygmamba.data.readers.bad_rows import ColumnLocation, Parsed
 
 MISSING_WORDS = pa.array(["", "na", "n/a", "nan", "null", "none"])
 NUMBER_PATTERN = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
@@ -30,88 +25,42 @@ GROUPED_NUMBERS = {
 GROUPED_EVIDENCE = {",": r",(\d{1,2}|\d{4,})$|\.\d{3},", ".": r",\d{3}(\.|,)"}
 GROUPED_HINT = "say which mark its decimals have: `decimal=','` or `decimal='.'`"
 NUMERIC_HINT = "leave the column out or turn it into numbers"
-
-
+MISSING_ID_HINT = "remove the row or name both its nodes"
 NO_VALUE = "has no value"
-NOT_TEXT = "is not UTF-8 text"
 CAST_PARTS = 64  # parts of a column in the search for values that cannot be cast
 
 
-class BadValueError(FileError):
-    """One value that cannot be read, its row from 0, and the parts `problem` and `advice` of its message."""
-
-    code = "bad-value"
-
-    def __init__(self, message: str, problem: str, advice: str, row: int) -> None:
-        super().__init__(message)
-        self.problem, self.advice, self.row = problem, advice, row
+def convert_ids(column: pa.Array, location: ColumnLocation) -> pa.Array:
+    """Return a column of ids as integers or text (`convert_id_column`); raise FileError if it holds other values."""
+    try:
+        return convert_id_column(column)
+    except ValueError as error:
+        raise location.bad_column(first_line(error), "give integers or strings", "column-not-ids") from error
 
 
-@dataclass(frozen=True, slots=True)
-class ColumnLocation:
-    """Location of a run of values in its file, for error messages.
-
-    Data rows are numbered from 1, after any header; `first_row` rows come before this run.
-    """
-
-    file: str
-    column: str
-    first_row: int
-
-    def bad_value(self, row: int, problem: str, advice: str) -> BadValueError:
-        """Build the error for the value in this row of the run."""
-        problem = f"column {self.column!r} {problem}"
-        message = f"{self.file}: data row {self.first_row + row + 1}, {problem}; {advice}"
-        return BadValueError(message, problem, advice, self.first_row + row)
-
-    def bad_column(self, problem: str, advice: str, code: str) -> FileError:
-        """Build the error for the column as a whole."""
-        return FileError(f"{self.file}: column {self.column!r} {problem}; {advice}", code=code)
-
-
-@dataclass(frozen=True, slots=True)
-class Parsed:
-    """The values of a column, which of its rows are bad, and what is wrong with each of those."""
-
-    values: Any  # a numpy or Arrow array; where a row is bad, anything
-    bad: np.ndarray  # a mask
-    explain: Callable[[int], tuple[str, str]] = lambda _: (
-        "is bad",
-        "correct it",
-    )  # problem and advice of a bad row
-
-    def require(self, location: ColumnLocation) -> Any:
-        """Return the values; raise `BadValueError` for the first bad row."""
-        if self.bad.any():
-            row = int(self.bad.argmax())
-            raise location.bad_value(row, *self.explain(row))
-        return self.values
-
-    def keep(self, rows: np.ndarray) -> "Parsed":
-        """Return some rows, given by a mask; ids that only other rows have are no longer in the dictionary."""
-        if isinstance(self.values, pa.DictionaryArray):
-            values = self.values.filter(pa.array(rows)).dictionary_decode().dictionary_encode()
-        else:
-            values = (
-                self.values[rows]
-                if isinstance(self.values, np.ndarray)
-                else self.values.filter(pa.array(rows))
-            )
-        return Parsed(values, self.bad[rows], self.explain)
-
-
-def find_bad_rows(columns: Sequence[tuple[str, Parsed]], count: int) -> Parsed:
-    """Return which of `count` rows are bad in one of these columns; the first such column is the one to explain."""
+def clean_ids(ids: pa.DictionaryArray, any_id: bool) -> Parsed:
+    """Strip whitespace from the ids of a batch; a missing one is bad (see `id_values`)."""
+    bad, pool = find_nulls(ids), ids.dictionary
+    if is_text_type(pool.type):
+        pool = pc.utf8_trim_whitespace(pool)
+        words = pa.array(MISSING_ID_WORDS[:1] if any_id else MISSING_ID_WORDS, pool.type)
+        missing = pc.indices_nonzero(pc.is_in(pc.utf8_lower(pool), value_set=words))
+        if len(missing):
+            is_missing = pc.is_in(ids.indices, value_set=missing.cast(ids.indices.type))
+            bad = bad | is_missing.to_numpy(zero_copy_only=False)
+        ids = pa.DictionaryArray.from_arrays(ids.indices, pool)
 
     def explain(row: int) -> tuple[str, str]:
-        name, column = next((name, column) for name, column in columns if column.bad[row])
-        problem, advice = column.explain(row)
-        return f"column {name!r} {problem}", advice
+        written = ids[row].as_py()
+        return "is empty" if written is None else describe_missing_id(written), MISSING_ID_HINT
 
-    bad = np.zeros(count, bool)
-    for _, column in columns:
-        bad |= column.bad
-    return Parsed(None, bad, explain)
+    return Parsed(ids, bad, explain)
+
+
+def parse_ids(column: pa.Array, location: ColumnLocation, any_id: bool) -> Parsed:
+    """Parse a column of ids, as those of events; the values are large strings."""
+    parsed = clean_ids(convert_ids(column, location).dictionary_encode(), any_id)
+    return Parsed(parsed.values.dictionary_decode().cast(pa.large_string()), parsed.bad, parsed.explain)
 
 
 def parse_floats(
@@ -189,22 +138,32 @@ def drop_missing_words(text: pa.Array) -> pa.Array:
     return pc.if_else(missing, pa.scalar(None, text.type), text)
 
 
-def find_decimal_mark(column: pa.Array) -> str | None:
-    """Return the decimal mark of numbers that are text, such as 1.097,23 or 1,097.23; None if no value tells.
+def as_category_text(column: pa.Array) -> pa.Array:
+    """Return values as text without surrounding blanks; missing values and words for them are `MISSING_VALUE`."""
+    if isinstance(column, pa.DictionaryArray):
+        column = column.dictionary_decode()
+    if pa.types.is_floating(column.type):  # data frames make floats of integers with gaps
+        whole = pc.fill_null(pc.equal(pc.floor(column), column), True)
+        column = column.cast(pa.int64()) if pc.all(whole).as_py() and not _has_nan(column) else column
+    text = pc.fill_null(strip_whitespace(column), MISSING_VALUE)
+    missing = pc.is_in(pc.utf8_lower(text), value_set=MISSING_WORDS.cast(text.type))
+    return pc.if_else(missing, pa.scalar(MISSING_VALUE, text.type), text)
 
-    "1,097" may be either. A value that is no number in either way leaves the mark open too.
-    """
+
+def _has_nan(column: pa.Array) -> bool:
+    return bool(pc.any(pc.is_nan(column)).as_py())
+
+
+def proves_other_mark(column: pa.Array, mark: str | None) -> bool:
+    """Return whether a value is a number with another decimal mark, and with that one only."""
     if not is_text_type(column.type):
-        return None
-    text = pc.fill_null(drop_missing_words(strip_whitespace(column)), "0")
-    if try_cast(text, pa.float64()) is not None:
-        return "." if pc.any(pc.match_substring(text, ".")).as_py() else None
-    for mark, pattern in GROUPED_NUMBERS.items():
-        if pc.all(pc.match_substring_regex(text, pattern)).as_py():
-            tells = pc.match_substring_regex(text, GROUPED_EVIDENCE[mark])
-            if pc.any(tells).as_py():
-                return mark
-    return None
+        return False
+    text = strip_whitespace(column)
+    for other in {*GROUPED_NUMBERS} - {mark}:
+        is_number = pc.match_substring_regex(text, GROUPED_NUMBERS[other])
+        if pc.any(pc.and_(is_number, pc.match_substring_regex(text, GROUPED_EVIDENCE[other]))).as_py():
+            return True
+    return False
 
 
 def find_numbers(column: pa.Array, decimal: str | None) -> tuple[np.ndarray, np.ndarray]:
@@ -274,102 +233,3 @@ def find_nulls(array: pa.Array) -> np.ndarray:
 def quote_value(text: pa.Array, row: int) -> str:
     """Quote a value for a message, cut to 60 characters."""
     return repr(text[row].as_py()[:60])
-
-
-MAX_SHOWN = 5
-MAX_BAD_ROWS = 1_000  # without `skip_bad`, reading stops after this many
-MAX_BAD_SHARE = 0.5  # with more bad rows than this, the columns are probably misunderstood
-
-
-@dataclass(frozen=True, slots=True, order=True)
-class BadRow:
-    """A row that cannot be read, numbered from 1 after any header."""
-
-    row: int
-    problem: str
-    advice: str
-
-    def __str__(self) -> str:
-        return f"data row {self.row}{',' * self.problem.startswith('column')} {self.problem}"
-
-
-@dataclass(slots=True)
-class BadRows:
-    """The bad rows of one file: how many, and the first few; with `skip` they are left out."""
-
-    source: str
-    skip: bool | None  # None: the user has no option for it, so that messages do not name it
-    count: int = 0
-    certain: int = 0  # of these, rows that are bad however the file goes on
-    first: list[BadRow] = field(default_factory=list)
-    rows_read: int = 0  # good and bad
-    # of each malformed row, its number minus how many malformed rows came before it
-    _malformed: list[int] = field(default_factory=list)
-
-    def add_malformed(self, row: int, problem: str, advice: str = "correct it") -> None:
-        """Add a row without the right columns. It is in no batch, so later rows have higher numbers."""
-        self._malformed.append(row - len(self._malformed))
-        self._show(BadRow(row, problem, advice))
-        self.count, self.certain, self.rows_read = self.count + 1, self.certain + 1, max(self.rows_read, row)
-        self._check()
-
-    def add_bad_values(self, positions: np.ndarray, found: Parsed, *, certain: bool = True) -> None:
-        """Add the rows that are bad in `found`.
-
-        Args:
-            positions: Of all rows of `found`, among well-formed rows only, from 0.
-            found: Which are bad, and why.
-            certain: Whether they are bad however the file goes on; only those can end the reading early.
-        """
-        bad = np.flatnonzero(found.bad)
-        for row in bad[:MAX_SHOWN].tolist():
-            self._show(BadRow(self.number_row(int(positions[row])), *found.explain(row)))
-        self.count += len(bad)
-        self.certain += len(bad) if certain else 0
-        self.rows_read = max(self.rows_read, self.number_row(int(positions[-1])))
-        self._check()
-
-    @property
-    def are_undecodable(self) -> bool:
-        """Whether the first ones could not be decoded, so that the encoding is to blame and not the rows."""
-        return bool(self.first) and all(row.problem == NOT_TEXT for row in self.first)
-
-    def number_row(self, position: int) -> int:
-        """Return the number of a row in the file; `position` counts well-formed rows only, from 0."""
-        return position + 1 + bisect_right(self._malformed, position + 1)
-
-    def _show(self, bad_row: BadRow) -> None:
-        insort(self.first, bad_row)
-        del self.first[MAX_SHOWN:]
-
-    def _check(self) -> None:
-        """Raise FileError if there are too many to go on."""
-        if self.certain <= MAX_BAD_ROWS:
-            return
-        if not self.skip:
-            raise FileError(self._message(f"more than {MAX_BAD_ROWS:,} bad rows"), code="bad-rows")
-        if self.certain > MAX_BAD_SHARE * self.rows_read:
-            raise FileError(
-                f"{self.source}: most rows are bad ({self.certain:,} of the first {self.rows_read:,}), "
-                f"{self.summarize()}; check that the right columns are named as source, destination and time",
-                code="mostly-bad-rows",
-            )
-
-    def raise_unless_skipped(self) -> None:
-        """Raise FileError if rows are certainly bad and they are not to be left out."""
-        if self.certain and not self.skip:
-            raise FileError(self._message(f"{self.count:,} bad rows"), code="bad-rows")
-
-    def _message(self, number: str) -> str:
-        skip_hint = "" if self.skip is None else ", or leave out bad rows with `skip_bad=True`"
-        if self.count == 1:
-            (only,) = self.first
-            return f"{self.source}: {only}; {only.advice}{skip_hint}"
-        hints = {bad_row.advice for bad_row in self.first}
-        advice = hints.pop() if len(hints) == 1 else "correct them"
-        return f"{self.source} has {number}: {self.summarize()}; {advice}{skip_hint}"
-
-    def summarize(self) -> str:
-        """Return the first few, and how many more there are."""
-        more = self.count - len(self.first)
-        return "; ".join(map(str, self.first)) + (f"; and {more:,} more" if more else "")

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from dygmamba.core.errors import make_package_error
-from dygmamba.data.readers.options import METADATA_KEY, TIME_UNITS, TableMetadata
+from dygmamba.data.readers.options import METADATA_KEY, TIME_UNITS, Layout, format_metadata
 from dygmamba.data.readers.times import ticks_to_seconds
 
 if TYPE_CHECKING:
@@ -36,7 +36,9 @@ def to_arrow(dataset: "Dataset") -> pa.Table:
         columns[name] = pa.array(category.values, pa.large_string()).take(
             pa.array(np.ascontiguousarray(store.features.codes[:, k].numpy()))
         )
-    return pa.table(columns).replace_schema_metadata({METADATA_KEY: build_table_metadata(dataset).to_json()})
+    return pa.table(columns).replace_schema_metadata(
+        {METADATA_KEY: format_metadata(describe_layout(dataset))}
+    )
 
 
 def _label_array(dataset: "Dataset") -> pa.Array:
@@ -54,16 +56,22 @@ def to_pandas(dataset: "Dataset") -> Any:
     """Return the table of `to_arrow` as a data frame."""
     require_package("pandas", "pandas")
     frame = to_arrow(dataset).to_pandas()
-    frame.attrs[METADATA_KEY] = build_table_metadata(dataset).to_json()
+    frame.attrs[METADATA_KEY] = format_metadata(describe_layout(dataset))
     return frame
 
 
-def build_table_metadata(dataset: "Dataset") -> TableMetadata:
-    """Return the metadata that a converted table carries."""
+def describe_layout(dataset: "Dataset") -> Layout:
+    """Return the layout that a converted table carries."""
     label = None if dataset.store.label is None else LABEL_COLUMN
     unit = "s" if dataset.origin.time_origin else "plain"
     unit = "auto" if _to_microseconds(dataset) is not None else unit
-    return TableMetadata(feature_names(dataset), label, dataset.store.bipartite, unit, type_names(dataset))
+    return Layout(
+        features=feature_names(dataset),
+        types=type_names(dataset),
+        label=label,
+        bipartite=dataset.store.bipartite,
+        time_unit=unit,
+    )
 
 
 def feature_names(dataset: "Dataset") -> tuple[str, ...]:

@@ -21,6 +21,7 @@ from dygmamba.api.prediction import select_alerts
 from dygmamba.cli.options import parse_seeds
 from dygmamba.core.errors import EventError, FileError, NotFoundError
 from dygmamba.data.readers import ReadOptions, read_dataset
+from dygmamba.models.configs import BlendConfig
 from dygmamba.runs.opening import choose_device, parse_split
 from dygmamba.runs.queries import Predictions
 from dygmamba.server.settings import ServerSettings
@@ -122,6 +123,7 @@ unknown-setting             evaluate generated --setting new
 setting-of-wrong-type       evaluate generated --visible tomorrow
 unknown-metric              evaluate generated --metrics map
 unknown-metric              evaluate generated --metrics hits@0
+filtered-board              evaluate generated --metrics mrr --candidates board --filtered
 candidates-without-ranking  evaluate generated --candidates 5
 unknown-candidates          evaluate generated --metrics mrr --candidates none
 malformed-command-line      evaluate generated --draws 0
@@ -164,6 +166,7 @@ unknown-dataset             models --data nothing-here
 malformed-command-line      demo --epochs 0
 malformed-command-line      fit generated
 invalid-dataset-name        data import pairs.csv --out a/b
+append-and-name             data import pairs.csv --append mail --out new
 file-missing                data import nowhere.csv
 is-a-folder                 data import folder
 unknown-format              data import pairs.csv --format word
@@ -367,6 +370,7 @@ FILES = [
     ("unsupported-file", bytes(range(256)) * 9, "", ""),
     ("unsupported-file", gzip.compress(bytes(range(256)) * 9), "", ""),
     ("unsupported-file", "%PDF-1.7 rubbish", "", "PDF"),
+    ("unknown-decimal-mark", HEAD + "1,2,1\n", "--decimal ;", "--decimal"),
     ("file-damaged", corrupt_npz(), "", "npz"),
     ("file-damaged", parquet()[:-40], "", "Parquet"),
     ("file-damaged", HEAD + "1,2,1\n", "--format parquet", "Parquet"),
@@ -544,6 +548,8 @@ DATA, MAIL, RUN, PATH = Given
 # the class of the error, where it is not a ConfigError
 OTHER_KINDS = {
     "backtest-too-few-events": EventError,
+    "not-a-folder": FileError,
+    "one-destination": EventError,
     "dates-for-plain-times": FileError,
     "invalid-preset-path": FileError,
     "not-a-run": FileError,
@@ -553,6 +559,7 @@ OTHER_KINDS = {
 }
 TRAIN = {"device": "cpu", "out": "runs"}
 RANKING = TRAIN | {"loss": "ranking"}
+ONE_DESTINATION = dm.read([(k % 5, 9, k) for k in range(200)], name="one")
 CALLS = [
     wrong("unknown-split", dm.batches, DATA, split="future"),
     wrong("size-not-positive", dm.batches, DATA, 0),
@@ -560,6 +567,9 @@ CALLS = [
     wrong("option-of-evaluation", dm.batches, DATA, negatives="historical"),
     wrong("unknown-protocol", dm.batches, DATA, protocol="none"),
     wrong("invalid-dataset-name", dm.generate, name="../x", events=10),
+    wrong("too-few-nodes", dm.generate, nodes=3, communities=2),
+    wrong("drift-too-large", dm.generate, drift=1e9),
+    wrong("origin-too-large", dm.generate, origin=1e15, pace=1e-6),
     wrong("unknown-setting", dm.generate, node=3),
     wrong("model-name-taken", dm.register, "tgn", NoSettings, print),
     wrong("malformed-model-name", dm.register, "a/b", NoSettings, print),
@@ -571,6 +581,21 @@ CALLS = [
     wrong("unknown-negatives", "evaluate", "hard"),
     wrong("setting-of-wrong-type", "evaluate", visible="all"),
     wrong("unknown-candidate", "rank", 1, candidates=["nobody"]),
+    wrong("no-ids", "rank", []),
+    wrong("unknown-option", "observe", [(1, 2, 2e9)], nonsense=1),
+    wrong("unknown-option", "evaluate", events=[(1, 2, 2e9)], nonsense=1),
+    wrong("unknown-candidates", "evaluate", metrics="mrr", candidates=0),
+    wrong("filtered-board", "evaluate", metrics="mrr", candidates="board", filtered=True),
+    wrong("no-leaderboard", "evaluate", metrics="mrr", candidates="board"),
+    wrong("one-destination", dm.evaluate, ONE_DESTINATION, "recency", metrics="mrr"),
+    wrong("no-runs", dm.compare, []),
+    wrong("malformed-target", dm.push, RUN, "hf://x"),
+    wrong("not-a-folder", dm.push, RUN, __file__),
+    wrong("not-a-folder", dm.pull, __file__),
+    wrong("unknown-variant", dm.reproduce, "link", variants=["x"]),
+    wrong("unknown-variant", dm.reproduce, "ablation", variants=["x"]),
+    wrong("varied-setting", dm.reproduce, "length", length=3),
+    wrong("blend-length-mismatch", BlendConfig, ("trees", "tgn"), ("{}",), ("", ""), (0.5, 0.5)),
     wrong("not-a-node-run", "classify", [1]),
     wrong("option-of-node-task", dm.train, DATA, backbone=PATH),
     wrong("scores-do-not-fit", dm.evaluate_scores, [0.5], DATA, split="val"),
@@ -578,6 +603,7 @@ CALLS = [
     wrong("budget-of-node-task", dm.train, DATA, budget="1m", task="node", **TRAIN),
     wrong("budget-of-processes", dm.train, DATA, budget="1m", processes=2, **TRAIN),
     wrong("unknown-setting", dm.train, DATA, budget="1m", leafs=3, **TRAIN),
+    wrong("argument-not-plain", dm.train, DATA, "tgn", processes=2, overrides={"out": object()}, **TRAIN),
     wrong("processes-not-positive", dm.train, DATA, "tgn", processes=0, **TRAIN),
     wrong("unknown-setting", dm.train, DATA, "dyg-mamba", lenght=3, **TRAIN),
     wrong("unknown-model", dm.train, DATA, "dygmamba", **TRAIN),
@@ -615,6 +641,7 @@ CALLS = [
     *(wrong("bad-delimiter", ReadOptions, delimiter=mark) for mark in (", ", "é", "")),
     *(wrong("bad-time-format", ReadOptions, time_format=form) for form in ("%H:%M", "%d.%m.", "%Q", "%", "")),
     wrong("unknown-time-unit", ReadOptions, time_unit="h"),
+    wrong("unknown-decimal-mark", ReadOptions, decimal=";"),
     wrong("unknown-format", read_dataset, __file__, format="excel"),
     *(wrong("malformed-seeds", parse_seeds, text) for text in ("", "-", "5-1", "1e3", "0-9,", "9" * 5000)),
     *(wrong("too-many-seeds", parse_seeds, text) for text in ("0-10000", "0-400000000")),

@@ -112,7 +112,7 @@ def test_equal_scores_are_level_and_better_ones_are_above(seed):
     above = compare(knows, one, evaluation_set)
     assert (above["stands"], above["blocks"]) == ("above", 30)
     points = f"{100 * above['difference']:.1f} points"
-    assert above["sentence"].startswith(f"{points} above the best simple rule, recency")
+    assert above["sentence"].startswith(f"{points} above the best baseline, recency")
     below = compare(one, knows, evaluation_set)
     assert (below["stands"], below["difference"]) == ("below", -above["difference"])
     assert f"use `recency`, {points} above this run" in below["sentence"]

@@ -226,7 +226,8 @@ class Run:
         dst, time, features, delimiter, encoding, ...), where the file differs.
         """
         predictor = self._predictor
-        reader = replace(predictor, options=_add_options(predictor.options, options | {"fill": fill}))
+        _check_reading_names(options)
+        reader = replace(predictor, options=replace(predictor.options, **options, fill=fill))
         return replace(self, _extended=replace(reader.with_events(events), options=predictor.options))
 
     @check_arguments
@@ -276,6 +277,7 @@ class Run:
             **options: How `events` are read, as in `observe`.
         """
         if events is not None:
+            _check_reading_names(options)
             reading = {"time_unit": self.time_unit, "time_format": self.time_format} | options
             found = evaluate_events(
                 self.path, events, period=period, device=self.device, data_dir=self.data_dir, **reading
@@ -391,11 +393,10 @@ def _log_unknown_ids(found: Predictions) -> pa.Table:
     return found.table
 
 
-def _add_options(given: ReadOptions, more: dict[str, Any]) -> ReadOptions:
-    unknown = [name for name in more if name not in READING_NAMES]
+def _check_reading_names(options: dict[str, Any]) -> None:
+    unknown = [name for name in options if name not in READING_NAMES]
     if unknown:
         raise ConfigError(
             f"`{unknown[0]}` is not an option of reading; choose from {', '.join(READING_NAMES)}",
             code="unknown-option",
         )
-    return replace(given, **more)

@@ -1,4 +1,4 @@
-"""Audit of a dataset and a model: oracles and bounds of its test set, published values above them, leaks, simple rules.
+"""Audit of a dataset and a model: oracles and bounds of its test set, published values above them, leaks, baselines.
 
 The result is written as JSON values or as an HTML page without scripts.
 """
@@ -152,7 +152,7 @@ def audit_stream(
         ]
     baselines, rules, biases = Baselines(dataset, stream), [], []
     for evaluation_set in test_sets:
-        with progress.stage("scoring simple rules"):
+        with progress.stage("scoring baselines"):
             scored = baselines.score(Queries(evaluation_set))
         rules += evaluate_baselines(scored)
         biases = biases or measure_batch_bias(
@@ -289,7 +289,7 @@ def _figure_row(dataset: str, ceiling: Ceiling, at: int) -> dict[str, Any]:
 
 
 def _group_by_rule(audit: Audit) -> dict[str, dict[str, list[float | None]]]:
-    """Return AP by setting and rule, one value per negative sampler; None where the rule tells no pair apart."""
+    """Return AP by setting and baseline, one value per negative sampler; None where it tells no pair apart."""
     found = {(result.setting, result.rule, result.negatives): result.ap for result in audit.rules}
     tables: dict[str, dict[str, list[float | None]]] = {}
     for setting, rule, _ in found:

@@ -1,4 +1,4 @@
-"""Properties of an event stream that inflate test metrics without any learning, and the metrics of simple rules.
+"""Properties of an event stream that inflate test metrics without any learning, and the metrics of baselines.
 
 Measured are repeated pairs, events with equal timestamps, the order of their rows, leaks through padding, and the bias
 of small batches. A trained model whose metrics are below those of the rules has not learned anything useful.

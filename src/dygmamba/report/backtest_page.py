@@ -67,13 +67,13 @@ def _findings_section(result: Backtest) -> Section:
 
 
 def _metrics_section(result: Backtest) -> Section:
-    """A chart per metric: the variants, and the simple rule that is best on average."""
+    """A chart per metric: the variants, and the baseline that is best on average."""
     charts, rule = [], result.best_rule
     for metric, name in METRICS.items():
         factor = 100 if metric in PERCENT_METRICS else 1
         lines = {variant: result.list_variant_rows(variant) for variant in result.variants}
         if rule is not None:
-            lines[f"rule {rule}"] = result.list_variant_rows(rule)
+            lines[f"baseline {rule}"] = result.list_variant_rows(rule)
         series = {
             label: [
                 (
@@ -99,14 +99,14 @@ def _metrics_section(result: Backtest) -> Section:
     text = (
         "Each period is evaluated against one random destination per event (AP, AUC, log loss) and among at most "
         f"{DEFAULT_CANDIDATES} sampled destinations (MRR). The last {VALIDATION_SHARE:.0%} of the events that are "
-        "known at an origin stop and calibrate a training; the others are trained on. The rule is the best one on "
+        "known at an origin stop and calibrate a training; the others are trained on. The baseline is the best one on "
         "average over all periods, chosen with hindsight."
     )
     return Section("Metrics over time", text, (), tuple(charts))
 
 
 def _periods_section(result: Backtest) -> Section:
-    """A table of all periods, the best variant or rule of each in bold."""
+    """A table of all periods, the best variant or baseline of each in bold."""
     rule, rows = result.best_rule, []
     names = [*result.variants, *([] if rule is None else [rule])]
     for number in dict.fromkeys(row["period"] for row in result.rows):
@@ -120,8 +120,8 @@ def _periods_section(result: Backtest) -> Section:
         ]
         cells += [Cell(_format_ap(own[name]), "best" if own[name]["ap"] == best else "") for name in names]
         rows.append(tuple(cells))
-    columns = ("period", "begin", "events", *result.variants, *([] if rule is None else [f"rule {rule}"]))
-    note = "AP in per cent, with its standard error. periods.csv has all metrics and rules."
+    columns = ("period", "begin", "events", *result.variants, *([] if rule is None else [f"baseline {rule}"]))
+    note = "AP in per cent, with its standard error. periods.csv has all metrics and baselines."
     return Section("Periods", "", (ReportTable("AP by period", note, columns, tuple(rows)),))
 
 

@@ -199,7 +199,7 @@ class Backtester:
             with progress.stage(f"{label}, {variant}", queries.count_pairs()) as stage:
                 row = trained.evaluate(self.store, period, queries, stage)
             rows.append(self._describe_row(period, variant) | row)
-        with progress.stage(f"{label}, simple rules", len(BASELINES) * queries.count_pairs()) as stage:
+        with progress.stage(f"{label}, baselines", len(BASELINES) * queries.count_pairs()) as stage:
             rows += self._evaluate_baselines(period, queries, stage)
         self._trained = kept
         return rows, {name: path for name, path in runs.items() if not name.startswith(REFIT)}
@@ -265,7 +265,7 @@ class Backtester:
     def _describe(self, period: Period, rows: list[Row]) -> str:
         figures = [f"{row['model']} {100 * row['ap']:.2f}" for row in rows if not row["is_rule"]]
         best = max((row for row in rows if row["is_rule"]), key=lambda row: row["ap"], default=None)
-        figures += [] if best is None else [f"best rule {100 * best['ap']:.2f} ({best['model']})"]
+        figures += [] if best is None else [f"best baseline {100 * best['ap']:.2f} ({best['model']})"]
         return f"period {period.number + 1} of {len(self.periods)}, {len(period):,} events, AP: {', '.join(figures)}"
 
 

@@ -53,7 +53,7 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True)
 class Backtest:
-    """Result of a backtest; `rows` has one row per period and variant, and per period and simple rule.
+    """Result of a backtest; `rows` has one row per period and variant, and per period and baseline.
 
     Attributes:
         data: Name of the dataset.
@@ -93,7 +93,7 @@ class Backtest:
 
     @property
     def best_rule(self) -> str | None:
-        """The simple rule with the best AP, averaged over the periods; None if none was evaluated in every period."""
+        """The baseline with the best AP, averaged over the periods; None if none was evaluated in every period."""
         periods = len({row["period"] for row in self.rows})
         found = {row["model"]: self.list_variant_rows(row["model"]) for row in self.rows if row["is_rule"]}
         means = {

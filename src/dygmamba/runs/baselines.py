@@ -1,4 +1,4 @@
-"""Baselines: models without training (simple rules), evaluated on the queries that a trained model is evaluated on."""
+"""Baselines: models without training, evaluated on the queries that a trained model is evaluated on."""
 
 from dataclasses import dataclass, field, replace
 from pathlib import Path

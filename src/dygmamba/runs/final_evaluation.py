@@ -79,7 +79,7 @@ def run_final_evaluation(
         pairs = scored.queries.pairs
         split, scope, negatives = (pairs.about[name] for name in ("split", "setting", "negatives"))
         with progress.stage(
-            f"simple rules, {split} {scope} {negatives}", len(BASELINES) * len(pairs.pairs)
+            f"baselines, {split} {scope} {negatives}", len(BASELINES) * len(pairs.pairs)
         ) as stage:
             others = baselines.score(Queries(pairs), stage.advance)
         on_scores(pairs, scored.score)
@@ -140,15 +140,15 @@ def compare_with_baseline(own: Scored, other: Scored, name: str) -> Row:
 
 def _describe_verdict(difference: Difference, name: str, events: int) -> str:
     if difference.error is None:
-        return f"the test has {events} events, too few to say whether this is above the rule `{name}`"
+        return f"the test has {events} events, too few to say whether this is above the baseline `{name}`"
     points = f"{abs(100 * difference.value):.1f} points"
     error = f"(test AP, ± {100 * SIGNIFICANT_ERRORS * difference.error:.1f})"
     if difference.stands == "above":
-        return f"{points} above the best simple rule, {name} {error}"
+        return f"{points} above the best baseline, {name} {error}"
     if difference.stands == "below":
-        return f"a simple rule is better: use `{name}`, {points} above this run {error}"
+        return f"a baseline is better: use `{name}`, {points} above this run {error}"
     side = "above" if difference.value >= 0 else "below"
-    return f"a simple rule is as good: use `{name}`; {points} {side} it is within chance {error}"
+    return f"a baseline is as good: use `{name}`; {points} {side} it is within chance {error}"
 
 
 def choose_ranking(scorer: Scorer, scopes: tuple[str, ...] = SETTINGS) -> Ranking:

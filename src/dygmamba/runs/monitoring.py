@@ -1,4 +1,4 @@
-"""Monitoring: how a trained link run does on events that came after its dataset, by period and beside simple rules.
+"""Monitoring: how a trained link run does on events that came after its dataset, by period and beside baselines.
 
 Each new event is scored against one random pair, as in the test of the run. A score sees all strictly earlier events,
 new ones too, but nothing is trained. The row of the test period is computed in the same way, from stored predictions.
@@ -76,7 +76,7 @@ def monitor_run(
     probability = scored.score.double().sigmoid() if calibration is None else scored.probability
     assert probability is not None
     scored = replace(scored, score=probability, probability=probability)
-    with progress.stage("simple rules"):
+    with progress.stage("baselines"):
         baselines = Baselines.on_cpu(dataset.name, stream, run.rule).score(queries)
     best = max(baselines, key=lambda name: baselines[name].link["ap_pooled"])
     is_dated = bool(run.dataset.origin.time_origin) or looks_like_epoch_seconds(

@@ -90,7 +90,7 @@ def fits(value: Any, annotation: Any) -> bool:
     if annotation is None:
         return value is None
     if annotation is bool:
-        return isinstance(value, bool) or type(value).__name__ == "bool_"
+        return _is_boolean(value)
     if annotation in (int, float):
         return _is_number(value, annotation)
     kind = origin or annotation
@@ -101,16 +101,18 @@ def fits(value: Any, annotation: Any) -> bool:
     return isinstance(value, kind) and _items_fit(value, annotation)
 
 
+def _is_boolean(value: Any) -> bool:
+    return type(value).__name__ in ("bool", "bool_")  # Python's, and numpy's since and before 2.0
+
+
 def _is_number(value: Any, kind: type) -> bool:
-    if isinstance(value, bool) or type(value).__name__ == "bool_":
+    if _is_boolean(value):
         return False
-    if kind is int:
-        return isinstance(value, int) or (hasattr(value, "__index__") and not hasattr(value, "__len__"))
-    return isinstance(value, int | float) or _is_number(value, int) or _is_numpy_float(value)
-
-
-def _is_numpy_float(value: Any) -> bool:
-    return hasattr(value, "dtype") and hasattr(value, "__float__") and getattr(value, "ndim", 1) == 0
+    if isinstance(value, int) or (hasattr(value, "__index__") and not hasattr(value, "__len__")):
+        return True
+    # numpy's and torch's numbers are arrays without axes
+    is_scalar = hasattr(value, "dtype") and hasattr(value, "__float__") and getattr(value, "ndim", 1) == 0
+    return kind is float and (isinstance(value, float) or is_scalar)
 
 
 def _items_fit(value: Any, annotation: Any) -> bool:

@@ -2,7 +2,6 @@
 
 import json
 import lzma
-import os
 import re
 import shutil
 import struct
@@ -14,7 +13,7 @@ from pathlib import Path, PurePosixPath
 
 from dygmamba.core.errors import FileError, NotFoundError, first_line
 from dygmamba.core.files.untrusted import locate_inside
-from dygmamba.core.files.writing import publish_path, sync_file, write_text
+from dygmamba.core.files.writing import create_temporary_folder, publish_path, sync_file, write_text
 from dygmamba.data.catalogue.download import check_disk_space, translate_disk_errors
 
 RECEIPT = "source.json"  # sizes and CRCs of the unpacked files
@@ -50,10 +49,8 @@ def unpack_archive(
         FileError: The archive is damaged, too large, or lacks a member.
         DownloadError: The files cannot be written.
     """
-    staging = folder.with_name(f".{folder.name}.{os.getpid()}.partial")
     try:
-        with translate_disk_errors(folder):
-            staging.mkdir(parents=True)
+        with translate_disk_errors(folder), create_temporary_folder(folder.parent) as staging:
             with zipfile.ZipFile(archive) as bundle:
                 chosen = _select_members(bundle, archive, members, extras)
                 _check_size(archive, chosen, limit, staging)
@@ -69,8 +66,6 @@ def unpack_archive(
             f"{archive} is not a complete zip archive ({first_line(error)}); fetch it again",
             code="archive-damaged",
         ) from error
-    finally:
-        shutil.rmtree(staging, ignore_errors=True)
 
 
 def is_intact(folder: Path) -> bool | None:

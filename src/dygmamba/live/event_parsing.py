@@ -110,7 +110,7 @@ class EventParser:
         )
         # a model with a node memory takes no new nodes
         self._known = predictor.dataset.ids if predictor.run.scorer.stateful else None
-        self._model = str(predictor.run.about["model"])
+        self._model = str(predictor.run.model)
         self._recall_roles = lru_cache(REMEMBERED_NAMES)(
             self._find_roles
         )  # a client sends the same names every time

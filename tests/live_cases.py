@@ -18,11 +18,13 @@ from dygmamba.data.storage.dataset import Dataset
 from dygmamba.data.storage.extension import extend_dataset
 from dygmamba.engine.fit_config import LinkFitConfig
 from dygmamba.engine.run_directory import RunDirectory
+from dygmamba.engine.run_section import RunSection
 from dygmamba.engine.stream import Stream
 from dygmamba.models.blend import Blend
 from dygmamba.models.classifiers import NodeClassifier
-from dygmamba.runs.opening import OpenRun
 from dygmamba.runs.predictor import Predictor, build_ranker
+from dygmamba.runs.recipes import OpenRun
+from dygmamba.runs.run_config import RunConfig
 from dygmamba.sampling.view import PairView
 from dygmamba.tasks.node_targets import BinaryTarget
 from numbering import number_nodes
@@ -117,8 +119,9 @@ def predictor_of(scorer: Any, dataset: Dataset) -> Predictor:
         torch.device("cpu"),
     )
     target = BinaryTarget((0.0, 1.0)) if isinstance(scorer, NodeClassifier) else None
-    run = OpenRun(UntrainedRun(Path("untrained")), dataset, stream, scorer, target)
-    run.__dict__.update(fit_config=LinkFitConfig(batch=7))
+    about = RunSection(data=dataset.name, digest=dataset.digest, model="tiny", seed=3)
+    config = RunConfig(about, LinkFitConfig(batch=7), {}, folder=UntrainedRun(Path("untrained")))
+    run = OpenRun(config, dataset, stream, scorer, target)
     return Predictor(run, dataset, build_ranker(run, dataset, None))
 
 

@@ -85,13 +85,14 @@ def train(data: str, runs: str, begun: Any = None) -> None:
     """Start the run, or go on with the one that is there; for a process that will be killed once it has begun."""
     torch.set_num_threads(1)
     from dygmamba.data.storage.library import open_dataset
-    from dygmamba.runs.link_training import resume_link_run, start_link_run
+    from dygmamba.runs.link_training import start_link_run
+    from dygmamba.runs.opening import resume_training
 
     old = run_in(Path(runs))
     if old is None:
         fit = start_link_run(open_dataset("tiny", Path(data)), "dyg-mamba", 0, SETTINGS, CPU, Path(runs))
     else:
-        fit = resume_link_run(old.path, CPU, Path(data))
+        fit = resume_training(old.path, CPU, Path(data))
     if begun is not None:
         begun.set()
     fit()

@@ -218,9 +218,9 @@ def test_nodes_are_read_from_a_column_of_this_name(node_run, tmp_path, column):
 
 def test_a_classified_event_has_the_score_of_the_evaluation(node_run):
     """Asked about an event's source beside its destination at its time, the score is the one evaluation ranks."""
-    from dygmamba.runs.node_training import open_node_run
+    from dygmamba.runs.opening import open_run
 
-    data, fit = node_run.data, open_node_run(node_run.path, torch.device("cpu"))
+    data, fit = node_run.data, open_run(node_run.path, torch.device("cpu"), task="node").build_trainer()
     evaluation_set = fit.task.evaluation_set("test")
     expected = load_calibration(fit.run).probability(fit.score(evaluation_set)).numpy()
     rows = evaluation_set.events.numpy()

@@ -120,7 +120,7 @@ def test_a_chosen_run_is_the_run_that_is_trained_alone(data, chosen, tmp_path):
 @pytest.mark.parametrize("stopped_in", ["training", "evaluation"])
 def test_a_stopped_choice_continues_where_it_was(data, chosen, tmp_path, monkeypatch, stopped_in):
     """For a stop in the second training or in the final evaluation: nothing is trained again, the choice is equal."""
-    target = "train_without_evaluation" if stopped_in == "training" else "finish_link_run"
+    target = "train_without_evaluation" if stopped_in == "training" else "finish_run"
     original, calls = getattr(selection, target), []
 
     def stop_at_walks(fit, *others):
@@ -146,7 +146,7 @@ def test_a_stopped_choice_continues_where_it_was(data, chosen, tmp_path, monkeyp
     assert RunDirectory(loser).finished
 
 
-@pytest.mark.parametrize("outside", ["../elsewhere", "letters/../../elsewhere", "/elsewhere", "", 3])
+@pytest.mark.parametrize("outside", ["../elsewhere", "letters/../../elsewhere", "/elsewhere", ""])
 def test_a_record_names_runs_of_its_folder_only(chosen, tmp_path, outside):
     """For all paths that lead elsewhere: the record is refused before anything is written there."""
     root = tmp_path / "runs"
@@ -160,12 +160,16 @@ def test_a_record_names_runs_of_its_folder_only(chosen, tmp_path, outside):
         with raises("path-outside-folder", FileError):
             dm.resume(run, device="cpu")
     assert not (tmp_path / "elsewhere").exists()
+    content["candidates"][0]["run"] = 3
+    file.write_text(json.dumps(content))
+    with raises("damaged-selection", FileError):
+        dm.resume(run, device="cpu")
 
 
 @pytest.fixture
 def untested(monkeypatch):
     """The chosen run is not evaluated, which takes longer than these trainings."""
-    monkeypatch.setattr(selection, "finish_link_run", lambda fit, *_: fit)
+    monkeypatch.setattr(selection, "finish_run", lambda fit, *_: fit)
 
 
 @pytest.mark.parametrize(("seconds", "epochs"), [(1, 1), (7, 2)])
@@ -381,7 +385,7 @@ def test_a_further_seed_needs_the_time_of_a_whole_training(data, tmp_path, netwo
     assert [seed for _, seed in list_trained(load_selection(fit.run).candidates)] == [None, None]
     monkeypatch.undo()
     named = replace(plan(tmp_path / "named"), settings=networks, model="graphmixer")
-    monkeypatch.setattr(selection, "finish_link_run", lambda fit, *_: fit)
+    monkeypatch.setattr(selection, "finish_run", lambda fit, *_: fit)
     fit = train_within_budget(data, named, 0, Deadline.after(600), StepCounter())
     assert list_trained(load_selection(fit.run).candidates) == [("graphmixer", None)]
 

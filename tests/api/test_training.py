@@ -22,6 +22,7 @@ from dygmamba.config import SIZE_PRESETS, check_settings, find_preset, find_size
 from dygmamba.core import memory_budget
 from dygmamba.core.errors import ConfigError, DygWarning
 from dygmamba.core.progress import ForwardingProgress
+from dygmamba.data.events.times import format_rough_duration
 from dygmamba.data.storage.dataset import save_dataset
 from dygmamba.engine.run_directory import RunDirectory
 from dygmamba.runs.link_training import TableSize, start_link_run
@@ -264,6 +265,15 @@ def test_time_left_is_that_of_what_is_left():
     work.start -= 20
     assert work.line == "x: 60 of 100, about 80 s left"
     assert ProgressTask("x", None, 7).line == "x: 7"
+
+
+def test_time_left_of_a_study_is_that_of_its_plan():
+    """From the start, and by the cost of what is done, not by its number: a quarter took twice as long as planned."""
+    work = ProgressTask("12 runs", total=400, is_planned=True)
+    assert work.line == f"12 runs: about {format_rough_duration(400)} left"
+    work.reach(100)
+    work.start -= 200
+    assert work.line == f"12 runs: about {format_rough_duration(600)} left"
 
 
 def test_a_slow_training_says_what_would_be_faster(data, tmp_path):

@@ -19,8 +19,8 @@ from dygmamba.engine.fit_config import LinkFitConfig
 from dygmamba.engine.run_directory import RunDirectory
 from dygmamba.engine.visibility import VisibilityRule
 from dygmamba.runs.evaluation import evaluate_link_scorer
-from dygmamba.runs.link_training import resume_link_run, start_link_run
-from dygmamba.runs.opening import open_run
+from dygmamba.runs.link_training import start_link_run
+from dygmamba.runs.opening import open_run, resume_training
 from dygmamba.runs.provenance import extend_run
 from observers import StepCounter
 from raising import raises
@@ -72,7 +72,7 @@ def test_a_resumed_run_equals_an_uninterrupted_one(finished, dataset, folder, tm
         fit(counter, stop=lambda: counter.steps >= stop_after)
     assert f"dygmamba.resume({str(fit.run.path)!r})" in str(error.value)
     torch.manual_seed(12345)  # the state of the process must not matter
-    again = resume_link_run(fit.run.path, CPU, folder)
+    again = resume_training(fit.run.path, CPU, folder)
     again()
     for name in ("last", "best"):
         ours, whole = load_file(getattr(again.run, name)), load_file(getattr(finished, name))
@@ -95,9 +95,9 @@ def test_a_run_that_ends_at_a_deadline_is_the_run_of_its_complete_epochs(
     assert fit.state.finished
     assert fit.run.config()["train"]["epochs"] == len(fit.run.metrics()) == epochs
     assert plain_metrics(fit.run) == plain_metrics(finished)[:epochs]
-    assert resume_link_run(fit.run.path, CPU, folder).state.finished
+    assert resume_training(fit.run.path, CPU, folder).state.finished
     extend_run(fit.run, {"epochs": 2})
-    again = resume_link_run(fit.run.path, CPU, folder)
+    again = resume_training(fit.run.path, CPU, folder)
     again()
     ours, whole = load_file(again.run.best), load_file(finished.best)
     assert all(torch.equal(ours[key], whole[key]) for key in whole)
@@ -106,7 +106,7 @@ def test_a_run_that_ends_at_a_deadline_is_the_run_of_its_complete_epochs(
 def test_resuming_a_finished_run_changes_nothing(finished, folder):
     """A finished run stays unchanged."""
     before = finished.last.read_bytes()
-    resume_link_run(finished.path, CPU, folder)()
+    resume_training(finished.path, CPU, folder)()
     assert finished.last.read_bytes() == before
 
 
@@ -173,7 +173,7 @@ def test_a_diverging_run_stops_and_keeps_its_last_finite_checkpoint(dataset, fol
     with raises("not-finite", ScoreError):
         fit.validate()
     assert fit.run.last.read_bytes() == kept
-    again = resume_link_run(fit.run.path, CPU, folder)
+    again = resume_training(fit.run.path, CPU, folder)
     assert all(bool(value.isfinite().all()) for value in again.scorer.parameters())
 
 
@@ -199,9 +199,9 @@ def test_wrong_checkpoints_are_an_error(finished, dataset, folder, tmp_path):
             open_run(run.path, CPU, folder)
     run.last.write_bytes(seed.run.last.read_bytes())
     with raises("wrong-checkpoint", FileError):
-        resume_link_run(run.path, CPU, folder)
+        resume_training(run.path, CPU, folder)
     run.last.write_bytes(finished.last.read_bytes())
-    resume_link_run(run.path, CPU, folder)
+    resume_training(run.path, CPU, folder)
     assert run.best.read_bytes() == whole  # made anew of what `last` holds
     with raises("not-a-run", FileError):
         open_run(tmp_path / "elsewhere", CPU, folder)
@@ -258,7 +258,7 @@ def test_random_order_and_fitted_inputs_resume_exactly(dataset, tmp_path):
     cut = start_link_run(dataset, "dyg-mamba-counts", 0, settings, CPU, tmp_path / "cut")
     with pytest.raises(Interrupted):
         cut(counter, stop=lambda: counter.steps == 3)
-    resumed = resume_link_run(cut.run.path, CPU, dataset=dataset)
+    resumed = resume_training(cut.run.path, CPU, dataset=dataset)
     assert resumed.scorer.is_fitted
     resumed()
     for (name, expected), found in zip(

@@ -83,3 +83,29 @@ def test_a_directory_without_config_is_not_a_run(tmp_path):
         with raises(code, FileError):
             RunDirectory(tmp_path / name).config()
     shutil.rmtree(tmp_path / "odd")
+
+
+def test_paths_of_other_runs_are_relative_in_the_file_and_absolute_in_memory(tmp_path):
+    """Runs that are moved together find each other; absolute paths of earlier versions and bare names are kept."""
+    before, after = tmp_path / "before", tmp_path / "after"
+    run = RunDirectory(before / "runs" / "mail" / "trees" / "one")
+    run.path.mkdir(parents=True)
+    other = before / "runs" / "mail" / "tgn" / "two"
+    about = {
+        "refit_of": str(other),
+        "blend_of": [str(other), str(run.path.with_name("four"))],
+        "backbone": "three",
+    }
+    run.write_config({"run": about})
+    assert run.config()["run"] == about
+    assert 'refit_of = "../../tgn/two"' in (run.path / "config.toml").read_text()
+    before.rename(after)
+    moved = RunDirectory(after / "runs" / "mail" / "trees" / "one").config()["run"]
+    assert (moved["refit_of"], moved["backbone"]) == (str(after / "runs" / "mail" / "tgn" / "two"), "three")
+
+
+def test_absolute_paths_of_earlier_versions_are_read(tmp_path, monkeypatch):
+    monkeypatch.setattr(RunDirectory, "_make_relative", lambda run, path: path)
+    run = RunDirectory(tmp_path)
+    run.write_config({"run": {"start_from": str(tmp_path.parent / "other")}})
+    assert run.config()["run"]["start_from"] == str(tmp_path.parent / "other")

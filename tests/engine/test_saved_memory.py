@@ -28,8 +28,8 @@ from dygmamba.models import find_model
 from dygmamba.models.base import DatasetFacts, MemorySaver
 from dygmamba.models.blend import Blend
 from dygmamba.runs.evaluation import evaluate_link_scorer
-from dygmamba.runs.link_training import resume_link_run, start_link_run
-from dygmamba.runs.opening import open_run
+from dygmamba.runs.link_training import start_link_run
+from dygmamba.runs.opening import open_run, resume_training
 from dygmamba.sampling.view import PairBatch
 from dygmamba.tasks.link import LinkTask, build_link_set
 from dygmamba.tasks.metrics import PUBLISHED_BATCH, link_metrics
@@ -211,7 +211,7 @@ def test_a_resumed_run_equals_an_uninterrupted_one(fits, folder, tmp_path, stop_
     observer = StoppingObserver(TINY["epochs"] if stop_after == "validation" else None)
     with pytest.raises(Interrupted):
         fit(observer, stop=lambda: stop_after != "validation" and observer.steps >= stop_after)
-    again = resume_link_run(fit.run.path, CPU, folder)
+    again = resume_training(fit.run.path, CPU, folder)
     again()
     ours, whole = load_file(again.run.best), load_file(fits["tgn"].run.best)
     assert any("kept" in key for key in whole)

@@ -14,7 +14,7 @@ from dygmamba.config import build_config
 from dygmamba.engine.scoring import Ranker
 from dygmamba.models import MODELS
 from dygmamba.models.base import DatasetFacts
-from dygmamba.runs.opening import build_link_stream
+from dygmamba.runs.recipes import build_link_stream
 from memory_cases import SETTINGS, ten_events
 from streams import unsplit
 

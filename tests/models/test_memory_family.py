@@ -14,7 +14,8 @@ from dygmamba.data.generate.stream import GeneratorConfig, generate_stream
 from dygmamba.data.storage.dataset import Dataset, Origin, save_dataset
 from dygmamba.data.storage.library import open_dataset
 from dygmamba.models.base import DatasetFacts
-from dygmamba.runs.link_training import resume_link_run, start_link_run
+from dygmamba.runs.link_training import start_link_run
+from dygmamba.runs.opening import resume_training
 from dygmamba.sampling.view import PairBatch
 from memory_cases import NAMES, SETTINGS, Reference, all_pairs, build, replay, ten_events, view_of
 from observers import StepCounter
@@ -214,7 +215,7 @@ def run(folder, root, name, stop_after=None):
         with pytest.raises(Interrupted):
             fit(counter, stop=lambda: counter.steps >= stop_after)
         torch.manual_seed(12345)  # the state of the process must not matter
-        fit = resume_link_run(fit.run.path, torch.device("cpu"), folder)
+        fit = resume_training(fit.run.path, torch.device("cpu"), folder)
     fit()
     return fit.run
 

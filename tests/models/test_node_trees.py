@@ -20,9 +20,9 @@ from dygmamba.data.storage.dataset import Dataset
 from dygmamba.engine.run_directory import RunDirectory
 from dygmamba.models.base import CheckedModule
 from dygmamba.models.node_objectives import OBJECTIVES
-from dygmamba.runs.node_direct import start_direct_node_run
-from dygmamba.runs.node_streams import hide_labels
-from dygmamba.runs.node_training import open_classifier, open_node_run, resume_node_run
+from dygmamba.runs.node_training import start_direct_node_run
+from dygmamba.runs.opening import open_run, resume_training
+from dygmamba.runs.recipes import hide_labels
 from dygmamba.sampling.counts import scale_label
 from dygmamba.sampling.node_values import NodeValueRequest, NodeValueTable, is_first_meeting
 from dygmamba.tasks.node import split_for_nodes
@@ -196,7 +196,7 @@ def test_the_order_of_simultaneous_events_is_irrelevant():
 )
 def test_trees_that_no_training_gives_are_refused(buffer, value, trained):
     """A feature or a branch that is not there, a value that is no number, more trees than there are."""
-    scorer = open_classifier(trained["classes"][0].path, CPU).scorer
+    scorer = open_run(trained["classes"][0].path, CPU, task="node").scorer
     bank = scorer.output_banks[1]
     assert isinstance(scorer, CheckedModule)
     assert isinstance(bank, CheckedModule)
@@ -219,7 +219,7 @@ def test_a_stopped_run_ends_as_if_it_was_not(tmp_path):
             with pytest.raises(Interrupted):
                 fit(counter, stop=lambda counter=counter: counter.steps >= 5)
             dm.save(data, data_dir=tmp_path / "data")
-            fit = resume_node_run(fit.run.path, CPU, tmp_path / "data")
+            fit = resume_training(fit.run.path, CPU, tmp_path / "data")
         fit()
         folders.append(fit.run)
     whole, again = (load_file(run.best) for run in folders)
@@ -254,7 +254,7 @@ def test_a_damaged_or_unfitting_request_is_an_error(tmp_path):
         assert changed != text
         config.write_text(changed)
         with raises("damaged-config", FileError):
-            open_node_run(fit.run.path, CPU, tmp_path / "data")
+            open_run(fit.run.path, CPU, tmp_path / "data", task="node")
 
 
 def test_the_command_trains_and_predicts_classes(monkeypatch, capsys, tmp_path):

@@ -9,7 +9,7 @@ import torch
 from dygmamba.cli import main
 from dygmamba.core.errors import NotFoundError
 from dygmamba.runs.calibration import load_saved_calibration
-from dygmamba.runs.node_training import open_node_run
+from dygmamba.runs.opening import open_run
 from dygmamba.tasks.calibration import fit_calibration
 from letters import PEOPLE
 from raising import raises
@@ -63,7 +63,10 @@ def test_nothing_at_or_after_the_time_is_seen(node_run):
 
 def test_the_prior_is_that_of_the_validation_period(node_run):
     """Fitted on its labels; the diagrams and the errors in the rows are those of the test period."""
-    fit, kept = open_node_run(node_run.path, torch.device("cpu")), load_saved_calibration(node_run._folder)
+    fit, kept = (
+        open_run(node_run.path, torch.device("cpu"), task="node").build_trainer(),
+        load_saved_calibration(node_run._folder),
+    )
     evaluation_set = fit.task.evaluation_set("val")
     assert kept.calibration == fit_calibration(fit.score(evaluation_set), evaluation_set.pairs.label)
     assert kept.calibration.prior == pytest.approx(float(evaluation_set.pairs.label.mean()))

@@ -17,7 +17,7 @@ from dygmamba.engine.run_directory import RunDirectory
 from dygmamba.engine.scoring import StreamScorer
 from dygmamba.engine.stream import Stream
 from dygmamba.models.classifiers import FrozenClassifier, NodeClassifier, SourceEmbedding
-from dygmamba.runs.node_training import embed_sources
+from dygmamba.runs.recipes import embed_sources
 from dygmamba.sampling.view import PairBatch
 from dygmamba.tasks.node import NodeTask, split_for_nodes
 from node_cases import TRAINABLE, labelled_stream, small_encoder

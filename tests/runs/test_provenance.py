@@ -8,7 +8,8 @@ import torch
 from dygmamba.core.errors import ConfigError, DygWarning
 from dygmamba.core.progress import EpochCallback
 from dygmamba.runs import provenance
-from dygmamba.runs.link_training import resume_link_run, start_link_run
+from dygmamba.runs.link_training import start_link_run
+from dygmamba.runs.opening import resume_training
 from raising import raises
 from torture_cases import CPU, SECONDS, SETTINGS, state, tiny_dataset
 
@@ -58,7 +59,7 @@ def test_deterministic_mode_restores_the_threads(begun, tmp_path):
         torch.set_num_threads(others)
         with warnings.catch_warnings():
             warnings.simplefilter("error")
-            resume_link_run(run.path, CPU, tmp_path / "data")()
+            resume_training(run.path, CPU, tmp_path / "data")()
         assert torch.get_num_threads() == threads
         assert provenance.is_deterministic(run)  # `dygmamba.resume` restores the mode from it
         same = state(run) == state(whole)  # compared apart: a difference would be printed byte by byte
@@ -72,7 +73,7 @@ def test_another_number_of_threads_is_a_warning(begun, tmp_path):
     with pytest.warns(
         DygWarning, match=r"started with threads 1 and would continue with threads 2: .* OMP_NUM_THREADS=1"
     ):
-        resume_link_run(run.path, CPU, tmp_path / "data")
+        resume_training(run.path, CPU, tmp_path / "data")
     assert torch.get_num_threads() == 2
 
 
@@ -81,10 +82,10 @@ def test_another_processor_is_an_error_or_a_warning(begun, tmp_path, monkeypatch
     run = begun(1, stop=True)
     monkeypatch.setattr(provenance, "_describe_processor", lambda: "abacus")
     with pytest.warns(DygWarning, match="would continue with processor abacus"):
-        resume_link_run(run.path, CPU, tmp_path / "data").run.unlock()
+        resume_training(run.path, CPU, tmp_path / "data").run.unlock()
     torch.use_deterministic_algorithms(True)
     with raises("environment-changed", ConfigError) as caught:
-        resume_link_run(run.path, CPU, tmp_path / "data")
+        resume_training(run.path, CPU, tmp_path / "data")
     assert "abacus" in str(caught.value)
 
 

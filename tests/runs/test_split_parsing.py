@@ -22,7 +22,8 @@ from dygmamba.data.storage.dataset import Dataset
 from dygmamba.data.storage.leaderboard import get_default_split
 from dygmamba.data.storage.library import open_dataset
 from dygmamba.engine.run_directory import RunDirectory
-from dygmamba.runs.opening import parse_split, read_split
+from dygmamba.runs.opening import parse_split
+from dygmamba.runs.run_config import read_split
 from letters import COLUMNS, make_letters
 from raising import raises
 

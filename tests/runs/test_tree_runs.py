@@ -11,8 +11,10 @@ from dygmamba.core.errors import FileError, Interrupted
 from dygmamba.engine.checkpoint import load_best, read_checkpoint, save_checkpoint
 from dygmamba.engine.run_directory import RunDirectory
 from dygmamba.models.base import DatasetFacts
-from dygmamba.runs.link_training import resume_link_run, start_link_run
-from dygmamba.runs.opening import build_scorer, open_run, store_run_dataset
+from dygmamba.runs.link_training import start_link_run
+from dygmamba.runs.opening import open_run, resume_training, store_run_dataset
+from dygmamba.runs.recipes import build_scorer
+from dygmamba.runs.run_config import RunConfig
 from dygmamba.sampling.view import PairBatch
 from observers import StepCounter
 from raising import raises
@@ -68,7 +70,7 @@ def test_a_stopped_run_ends_with_the_same_bits(data, trained, tmp_path, step):
         fit(counter, stop=lambda: counter.steps >= step)
     fit.run.unlock()
     store_run_dataset(data, tmp_path)
-    again = resume_link_run(fit.run.path, CPU)
+    again = resume_training(fit.run.path, CPU)
     again()
     whole, parts = tensors(trained.path), tensors(again.run.path)
     assert all(torch.equal(whole[name], parts[name]) for name in whole)
@@ -146,7 +148,7 @@ def test_a_run_of_an_earlier_version_has_no_transitions(data, tmp_path):
     assert sections["model"].pop("transitions") == 0
     assert sections["model"].pop("max_rows") == 200_000
     fit.run.write_config(sections)
-    old = build_scorer(RunDirectory(fit.run.path), fit.stream)
+    old = build_scorer(RunConfig.read(RunDirectory(fit.run.path)), fit.stream)
     assert old.names == fit.scorer.names
     assert not any("followed" in name for name in old.names)
     assert old.config.max_rows == 1_000_000_000
@@ -173,7 +175,7 @@ def test_a_checkpoint_is_as_large_as_its_trees(data, trained, tmp_path):
     )
     before = scorer(view)
     save_checkpoint(directory.best, whole, state, directory.fingerprint)
-    wide = build_scorer(directory, stream)
+    wide = build_scorer(RunConfig.read(directory), stream)
     load_best(directory, wide)
     save_checkpoint(directory.best, stored, state, directory.fingerprint)
     assert torch.equal(wide(view), before)

@@ -12,13 +12,14 @@ import dygmamba as dm
 from browser import find_browser
 from commands import invoke
 from dygmamba.config import load_presets, read_preset_file
-from dygmamba.core.errors import ConfigError, LockedError
+from dygmamba.core.errors import ConfigError, EventError, LockedError, ScoreError
 from dygmamba.core.files.locking import acquire_lock
 from dygmamba.data.events.splits import chronological_split
 from dygmamba.data.storage.dataset import save_dataset
 from dygmamba.models import MODELS
 from dygmamba.report.html import render_document
 from dygmamba.report.tuning_page import build_tuning_sheet
+from dygmamba.runs import tuning
 from dygmamba.runs.tuning import TuningRequest
 from dygmamba.runs.tuning_trials import JOURNAL_FILE, Choices, Range, build_search_space
 from raising import raises
@@ -196,6 +197,34 @@ def test_the_page_fits_a_phone_and_a_desktop(whole, tmp_path):
     dom, console = browser.dom(measured, "--allow-file-access-from-files")
     assert console == []
     assert 'data-told="400 1200"' in dom
+
+
+def test_a_first_trial_that_diverges_is_kept_and_one_that_is_refused_is_not(data, tmp_path, monkeypatch):
+    """The search goes on with other settings; wrong settings or data end it, and the same call starts it again."""
+    calls, start = [], tuning.start_link_run
+
+    def fail_first(*given):
+        calls.append(given)
+        if len(calls) == 1:
+            raise error
+        return start(*given)
+
+    monkeypatch.setattr(tuning, "start_link_run", fail_first)
+    error = ScoreError("the loss became nan", code="diverged")
+    found = dm.tune(data, "trees", trials=2, studies=tmp_path / "diverged", **SMALL)
+    assert [(row["why"], row["ap"] is None) for row in found.trials] == [(str(error), True), (None, False)]
+    assert found.best["trial"] == 2
+    calls.clear()
+    with raises("no-trained-trial", ScoreError):
+        dm.tune(data, "trees", trials=1, studies=tmp_path / "none", **SMALL)
+    calls.clear()
+    error = EventError("too few events", code="empty-split")
+    with raises("empty-split", EventError):
+        dm.tune(data, "trees", trials=1, studies=tmp_path / "refused", **SMALL)
+    assert (
+        timeless(dm.tune(data, "trees", trials=1, studies=tmp_path / "refused", **SMALL))[0]["state"]
+        == "done"
+    )
 
 
 def test_hours_without_a_trial_name_the_study_to_continue(data, tmp_path):

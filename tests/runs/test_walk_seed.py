@@ -11,7 +11,9 @@ from dygmamba.models import configs
 from dygmamba.models.configs import resolve_walk_seed
 from dygmamba.report.comparison import label_records, read_run_record
 from dygmamba.runs.link_training import start_link_run
-from dygmamba.runs.opening import build_scorer, open_run
+from dygmamba.runs.opening import open_run
+from dygmamba.runs.recipes import build_scorer
+from dygmamba.runs.run_config import RunConfig
 from dygmamba.sampling.walks import WalkRequest, sample_node_rows
 from dygmamba.tasks.link import build_link_set
 
@@ -80,7 +82,7 @@ def test_a_run_of_an_earlier_version_has_the_rows_of_seed_0(data, tmp_path, mode
     sections = {name: dict(section) for name, section in fit.run.config().items() if name != "folder"}
     assert sections["model"].pop("walk_seed") == 3
     fit.run.write_config(sections)
-    (request,) = walk_requests(build_scorer(RunDirectory(fit.run.path), fit.stream))
+    (request,) = walk_requests(build_scorer(RunConfig.read(RunDirectory(fit.run.path)), fit.stream))
     assert request.seed == 0
 
 

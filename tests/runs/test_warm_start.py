@@ -21,9 +21,10 @@ from dygmamba.runs.blending import (
     score_validation,
 )
 from dygmamba.runs.calibration import load_saved_calibration
-from dygmamba.runs.link_training import resume_link_run, start_link_run
-from dygmamba.runs.opening import build_link_stream, open_run
+from dygmamba.runs.link_training import start_link_run
+from dygmamba.runs.opening import open_run, resume_training
 from dygmamba.runs.provenance import StartOptions
+from dygmamba.runs.recipes import build_link_stream
 from dygmamba.runs.warm_start import open_warm_start
 from dygmamba.tasks.link import build_link_set
 from observers import StepCounter
@@ -118,7 +119,7 @@ def test_a_stopped_run_ends_with_the_same_bits(frame, earlier, later, tmp_path, 
     else:
         shutil.rmtree(fit.run.last.parent)
     fit.run.unlock()
-    again = resume_link_run(fit.run.path, CPU, dataset=dataset)
+    again = resume_training(fit.run.path, CPU, dataset=dataset)
     again()
     whole, parts = tensors(later), read_checkpoint(again.run, again.run.best)[0]
     assert all(torch.equal(whole[name], parts[name]) for name in whole)
@@ -134,7 +135,7 @@ def test_a_run_without_checkpoint_needs_the_weights_that_it_recorded(frame, earl
     shutil.rmtree(copy)
     fit.run.unlock()
     with raises("start-weights-changed"):
-        resume_link_run(fit.run.path, CPU, dataset=dataset)
+        resume_training(fit.run.path, CPU, dataset=dataset)
 
 
 def test_a_network_starts_with_the_best_weights_and_a_new_optimizer(frame, place):

@@ -24,8 +24,8 @@ from dygmamba.models import find_model
 from dygmamba.models.base import DatasetFacts, RoundLearner
 from dygmamba.models.configs import TreesConfig
 from dygmamba.models.objectives import LogisticObjective, SoftmaxObjective
-from dygmamba.runs.link_training import resolve_ranking, resume_link_run, start_link_run
-from dygmamba.runs.opening import store_run_dataset
+from dygmamba.runs.link_training import resolve_ranking, start_link_run
+from dygmamba.runs.opening import resume_training, store_run_dataset
 from dygmamba.sampling.draws import Draws
 from dygmamba.tasks.link import LinkTask
 from dygmamba.tasks.losses import RankingLoss
@@ -124,7 +124,7 @@ def test_trees_learn_to_rank_and_resume_to_the_same_bits(tmp_path, negatives):
         fit(counter, stop=lambda: counter.steps >= 6)
     fit.run.unlock()
     store_run_dataset(data, tmp_path / "stopped")
-    again = resume_link_run(fit.run.path, CPU)
+    again = resume_training(fit.run.path, CPU)
     again()
     first, second = (read_checkpoint(run, run.best)[0] for run in (whole.run, again.run))
     assert all(torch.equal(first[name], second[name]) for name in first)

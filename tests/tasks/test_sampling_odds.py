@@ -25,8 +25,9 @@ from dygmamba.engine.visibility import MemorySchedule
 from dygmamba.models import find_model
 from dygmamba.models.base import DatasetFacts, RoundLearner
 from dygmamba.models.objectives import fit_base_logit
-from dygmamba.runs.link_training import resume_link_run, start_link_run
-from dygmamba.runs.opening import describe_training, store_run_dataset
+from dygmamba.runs.link_training import start_link_run
+from dygmamba.runs.opening import resume_training, store_run_dataset
+from dygmamba.runs.run_config import RunConfig
 from dygmamba.sampling.decayed_counts import DecayedCountLists
 from dygmamba.sampling.draws import Draws
 from dygmamba.sampling.source_activity import SourceActivity
@@ -268,13 +269,13 @@ def test_a_resumed_run_has_the_same_bits_and_result_fields(model, tmp_path):
     how = {"train_negatives": "mixed-odds", "epochs": 2} | RUNS[model]
     whole = start_link_run(data, model, 0, how, CPU, tmp_path)
     whole()
-    assert describe_training(whole.run)["train_negatives"] == "mixed-odds"
+    assert RunConfig.read(whole.run).training_columns["train_negatives"] == "mixed-odds"
     fit, counter = start_link_run(data, model, 0, how, CPU, tmp_path / "stopped"), StepCounter()
     with pytest.raises(Interrupted):
         fit(counter, stop=lambda: counter.steps >= 3)
     fit.run.unlock()
     store_run_dataset(data, tmp_path / "stopped")
-    again = resume_link_run(fit.run.path, CPU)
+    again = resume_training(fit.run.path, CPU)
     again()
     first, second = (read_checkpoint(run, run.best)[0] for run in (whole.run, again.run))
     assert all(torch.equal(first[name], second[name]) for name in first)

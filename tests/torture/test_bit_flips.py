@@ -10,8 +10,7 @@ from dygmamba.core.errors import DygWarning, FileError
 from dygmamba.data.storage.dataset import load_dataset
 from dygmamba.engine.checkpoint import read_newest
 from dygmamba.engine.run_directory import RunDirectory
-from dygmamba.runs.link_training import resume_link_run
-from dygmamba.runs.opening import open_run
+from dygmamba.runs.opening import open_run, resume_training
 from dygmamba.sampling.negatives import NegativeRequest, load_or_sample_negatives, sample_negatives
 from raising import raises
 from torture_cases import CPU, seeds, state
@@ -48,7 +47,7 @@ def test_a_flipped_last_is_never_resumed(whole, data, expected, tmp_path):
         run.previous.write_bytes(before)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DygWarning)
-            resume_link_run(run.path, CPU, data)()
+            resume_training(run.path, CPU, data)()
         assert state(run) == expected
         assert run.previous.read_bytes() == before  # a damaged file never takes the place of a good one
 

@@ -7,7 +7,8 @@ import pytest
 
 from dygmamba.core.errors import DygWarning, FileError
 from dygmamba.core.files import writing
-from dygmamba.runs.link_training import resume_link_run, start_link_run
+from dygmamba.runs.link_training import start_link_run
+from dygmamba.runs.opening import resume_training
 from torture_cases import CPU, ERRORS, SETTINGS, CountingDisk, run_in, seeds, state
 
 
@@ -41,6 +42,6 @@ def test_a_run_survives_an_error_at_any_call(dataset, data, expected, calls, tmp
             continue
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DygWarning)
-            resume_link_run(run.path, CPU, data)()
+            resume_training(run.path, CPU, data)()
         assert state(run) == expected, f"seed {seed}, call {failing.fail}"
         assert failing.lasting or not list(root.rglob("*.part"))

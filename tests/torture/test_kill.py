@@ -13,8 +13,8 @@ import pytest
 from dygmamba.core.errors import FileError
 from dygmamba.data.storage.dataset import load_dataset
 from dygmamba.engine.run_directory import RunDirectory
-from dygmamba.runs.link_training import resume_link_run, start_link_run
-from dygmamba.runs.opening import open_run
+from dygmamba.runs.link_training import start_link_run
+from dygmamba.runs.opening import open_run, resume_training
 from raising import raises
 from torture_cases import CPU, SECONDS, SETTINGS, run_in, seeds, state, tally, train
 
@@ -148,8 +148,8 @@ def test_a_run_in_use_is_refused(data, whole, tmp_path):
     holder.lock()
     try:
         with raises("folder-locked", FileError):
-            resume_link_run(whole.path, CPU, data)
+            resume_training(whole.path, CPU, data)
         open_run(whole.path, CPU, data)
     finally:
         holder.unlock()
-    resume_link_run(whole.path, CPU, data).run.unlock()
+    resume_training(whole.path, CPU, data).run.unlock()

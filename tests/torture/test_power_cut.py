@@ -8,7 +8,8 @@ import pytest
 from dygmamba.core.errors import DygWarning
 from dygmamba.core.files import writing
 from dygmamba.data.storage.dataset import load_dataset, save_dataset
-from dygmamba.runs.link_training import resume_link_run, start_link_run
+from dygmamba.runs.link_training import start_link_run
+from dygmamba.runs.opening import resume_training
 from power_cut import RecordingDisk
 from torture_cases import CPU, SETTINGS, run_in, seeds, state
 
@@ -59,7 +60,7 @@ def test_every_prefix_leaves_a_run_that_resumes_or_none(trained, data, expected,
             continue
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DygWarning)
-            fit = resume_link_run(run.path, CPU, data)
+            fit = resume_training(run.path, CPU, data)
         reached = (fit.state.epoch, fit.state.step)
         assert reached >= max(notes, default=(0, 0)), f"seed {seed}, after {at} calls"
         assert fit.run.metrics() == fit.state.entries

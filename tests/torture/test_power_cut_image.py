@@ -21,7 +21,7 @@ import dygmamba as dm
 from dygmamba.core.errors import DygWarning
 from dygmamba.data.storage.dataset import load_dataset
 from dygmamba.live.backup import restore_backup
-from dygmamba.runs.link_training import resume_link_run
+from dygmamba.runs.opening import resume_training
 from limited_process import FORKS
 from live_power_cuts import check_state
 from live_run_cases import make_events
@@ -141,7 +141,7 @@ def check(image, data, dataset, expected, notes) -> None:
         return
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DygWarning)
-        fit = resume_link_run(run.path, CPU, data)
+        fit = resume_training(run.path, CPU, data)
     assert (fit.state.epoch, fit.state.step) >= (reached or (0, 0))
     if expected is not None:
         fit()

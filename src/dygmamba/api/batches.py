@@ -16,7 +16,8 @@ from dygmamba.data.storage.dataset import Dataset
 from dygmamba.data.storage.leaderboard import get_default_split
 from dygmamba.data.storage.library import open_dataset
 from dygmamba.engine.stream import Stream
-from dygmamba.runs.opening import build_link_stream, choose_device
+from dygmamba.runs.opening import choose_device
+from dygmamba.runs.recipes import build_link_stream
 from dygmamba.sampling.draws import Draws
 from dygmamba.sampling.negatives import SAMPLERS
 from dygmamba.sampling.view import LabelledPairs, NeighborRequest, PairView

@@ -38,8 +38,9 @@ from dygmamba.runs.evaluation import (
     Ranking,
     evaluate_link_scorer,
 )
-from dygmamba.runs.node_training import evaluate_node_fit, open_node_run
-from dygmamba.runs.opening import as_directory, choose_device, describe_training, open_run, read_split
+from dygmamba.runs.node_training import evaluate_node_fit
+from dygmamba.runs.opening import as_directory, choose_device, open_run
+from dygmamba.runs.run_config import read_split
 from dygmamba.sampling.negatives import SAMPLERS
 from dygmamba.tasks.link import SETTINGS, SPLITS, build_link_set, has_events
 
@@ -163,8 +164,8 @@ def evaluate_run(path: Path, request: EvaluationRequest) -> list[Row]:
     if folder.task == "link":
         with process_group(where := choose_device(request.device)):
             run = open_run(folder, where, request.data_dir)
-            about = {"dataset": run.dataset.name, "model": run.about["model"], "seed": run.seed}
-            about |= describe_training(run.folder)
+            about = {"dataset": run.dataset.name, "model": run.model, "seed": run.seed}
+            about |= run.config.training_columns
             given, visibility = (run.scorer, run.stream), request.apply_visibility(run.rule)
             rows = []
             if pairwise:
@@ -179,7 +180,7 @@ def evaluate_run(path: Path, request: EvaluationRequest) -> list[Row]:
                         rows.append(about | ranking.rank(*given, pairs, visibility, run.seed))
             return _require_rows(rows)
     _check_node_request(path, request, ranking)
-    fit = open_node_run(path, choose_device(request.device), request.data_dir)
+    fit = open_run(path, choose_device(request.device), request.data_dir, task="node").build_trainer()
     splits = tuple(dict.fromkeys(split for _, split, _ in choices))
     return _require_rows(evaluate_node_fit(fit, splits, load_calibration(fit.run)))
 

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from dygmamba.config import build_config, find_size_preset, load_presets
 from dygmamba.core.deadline import NO_DEADLINE, Deadline
 from dygmamba.core.errors import ConfigError, Interrupted
 from dygmamba.core.memory_budget import format_bytes
-from dygmamba.core.progress import ForwardingProgress, Progress
+from dygmamba.core.progress import ForwardingProgress, Progress, no_advance
 from dygmamba.data.events.split_spec import AUTO_PROTOCOL, check_protocol
 from dygmamba.data.events.splits import TRAIN_ON_ALL, SplitRule
 from dygmamba.data.events.times import format_rough_duration
@@ -30,31 +30,21 @@ from dygmamba.engine.fit_config import NodeFitConfig
 from dygmamba.engine.run_directory import RunDirectory
 from dygmamba.models import find_model
 from dygmamba.models.base import FeatureReader, RoundLearner
-from dygmamba.models.stored_settings import update_stored_settings
 from dygmamba.runs.blending import BLEND, rebuild_blend
 from dygmamba.runs.calibration import copy_calibration
 from dygmamba.runs.final_evaluation import run_final_evaluation, run_final_node_evaluation
-from dygmamba.runs.link_training import TableSize, resume_link_run, start_link_run
-from dygmamba.runs.node_direct import start_direct_node_run
-from dygmamba.runs.node_streams import choose_target
-from dygmamba.runs.node_training import NodeSettings, check_backbone, resume_node_run, start_node_run
-from dygmamba.runs.opening import (
-    OpenRun,
-    SplitSpec,
-    describe_training,
-    get_encoder,
-    open_link_dataset,
-    open_run_dataset,
-    parse_split,
-    read_split,
-)
+from dygmamba.runs.link_training import TableSize, start_link_run
+from dygmamba.runs.node_training import NodeSettings, check_backbone, start_direct_node_run, start_node_run
+from dygmamba.runs.opening import SplitSpec, open_link_dataset, open_run_dataset, parse_split, resume_training
 from dygmamba.runs.provenance import PRESET_KEYS, StartOptions, extend_run, find_restarted_run
+from dygmamba.runs.recipes import OpenRun, choose_target, get_encoder
+from dygmamba.runs.run_config import RunConfig, read_split
 from dygmamba.runs.selection import describe_selection, get_runs_folder
 from dygmamba.runs.stored_predictions import make_prediction_saver
 from dygmamba.runs.trusted_code import require_known_models
 from dygmamba.runs.warm_start import WarmStart, open_warm_start
 from dygmamba.tasks.link import SETTINGS, SPLITS
-from dygmamba.tasks.node import split_for_nodes
+from dygmamba.tasks.node import NodeTask, split_for_nodes
 
 MIN_STEPS, MIN_SECONDS = 8, 5.0  # an estimate needs both, or
 LATE_STEPS, LATE_SECONDS = 2, 20.0  # two slow steps
@@ -217,7 +207,7 @@ def start_or_restart(dataset: Dataset, plan: TrainingPlan, seed: int, progress: 
     options = StartOptions(plan.parse_split(dataset), plan.size, plan.why, start=plan.start)
     begun = current_group().run_on_first(lambda: find_restarted_run(plan.out, dataset.name, model, seed))
     if begun is not None:
-        fit = resume_link_run(begun, plan.device)
+        fit = resume_training(begun, plan.device)
         report_resume(fit, progress)
     else:
         fit = start_link_run(dataset, model, seed, plan.settings, plan.device, plan.out, options)
@@ -228,37 +218,46 @@ def start_or_restart(dataset: Dataset, plan: TrainingPlan, seed: int, progress: 
 def train_link_run(dataset: Dataset, plan: TrainingPlan, seed: int, progress: Progress) -> Trainer:
     """Train and evaluate one link run, or finish the one that a restarted job had begun."""
     fit = start_or_restart(dataset, plan, seed, progress)
-    return finish_link_run(fit, dataset, plan.strategies, progress, plan.log)
+    return finish_run(fit, dataset, plan.strategies, progress, plan.log)
 
 
-def finish_link_run(
+def finish_run(
     fit: Trainer,
     dataset: Dataset,
     strategies: tuple[str, ...],
     progress: Progress,
     log: Sequence[str] = (),
 ) -> Trainer:
-    """Train to the end, evaluate the best weights, write results.json, the test predictions and report.html."""
-    with _train(fit, progress, log, f"seed {fit.seed}") as loggers:
-        about = fit.run.config()["run"]
-        if fit.task.validation is None:
-            _finish_untested(fit, about)
-            loggers.finish(fit.run.results())
-            progress.message(f"finished: {fit.run.path} (trained on every event, so it has no test results)")
-            return fit
-        names = {"dataset": about["data"], "model": about["model"], "seed": fit.seed}
-        names |= {"run": str(fit.run.path), **describe_training(fit.run)}
-        choices = [
-            (strategy, split, kind) for strategy in strategies for split in SPLITS for kind in SETTINGS
-        ]
-        with _explain_interrupt(fit):
-            found = run_final_evaluation(fit, names, choices, progress, make_prediction_saver(fit.run))
-            extra = found.activity | describe_selection(fit.run)
-            fit.run.write_results(found.rows, rules=found.rules, verdict=found.verdict, **extra)
-            _write_report_page(fit, dataset)
+    """Train to the end, evaluate the best weights, write results.json, the test predictions and report.html.
+
+    `strategies` are the negatives of link prediction. A run on every event has no test period and no page.
+    """
+    is_node, is_tested = isinstance(fit.task, NodeTask), fit.task.validation is not None
+    with _train(fit, progress, log, f"seed {fit.seed}{' node' * is_node}") as loggers:
+        if not is_tested:
+            _finish_untested(fit)
+        else:
+            with _explain_interrupt(fit):
+                (_evaluate_nodes if is_node else _evaluate_links)(fit, strategies, progress)
+                _write_report_page(fit, dataset)
         loggers.finish(fit.run.results())
-    progress.message(f"finished: {fit.run.path}")
+    note = "" if is_tested else " (trained on every event, so it has no test results)"
+    progress.message(f"finished: {fit.run.path}{note}")
     return fit
+
+
+def _evaluate_links(fit: Trainer, strategies: tuple[str, ...], progress: Progress) -> None:
+    config = RunConfig.read(fit.run)
+    names = {"dataset": config.run.data, "model": config.run.model, "seed": fit.seed}
+    names |= {"run": str(fit.run.path), **config.training_columns}
+    choices = [(strategy, split, kind) for strategy in strategies for split in SPLITS for kind in SETTINGS]
+    found = run_final_evaluation(fit, names, choices, progress, make_prediction_saver(fit.run))
+    extra = found.activity | describe_selection(fit.run)
+    fit.run.write_results(found.rows, rules=found.rules, verdict=found.verdict, **extra)
+
+
+def _evaluate_nodes(fit: Trainer, strategies: tuple[str, ...], progress: Progress) -> None:
+    fit.run.write_results(run_final_node_evaluation(fit, progress, make_prediction_saver(fit.run)))
 
 
 def train_node_run(dataset: Dataset, plan: TrainingPlan, seed: int, progress: Progress) -> Trainer:
@@ -290,7 +289,7 @@ def train_node_run(dataset: Dataset, plan: TrainingPlan, seed: int, progress: Pr
         for line in (plan.why.get("model"), f"run: {fit.run.path}", _describe_table(fit)):
             if line:
                 progress.message(line)
-        return _finish_node_run(fit, dataset, progress, plan.log)
+        return finish_run(fit, dataset, (), progress, plan.log)
     if given is not None:
         check_backbone(given, dataset, plan.model)
         backbone, config = given, build_config(NodeFitConfig, plan.settings)
@@ -299,10 +298,9 @@ def train_node_run(dataset: Dataset, plan: TrainingPlan, seed: int, progress: Pr
         parts = NodeSettings.from_settings(dataset.name, plan.model or DEFAULT_NETWORK, sized | plan.settings)
         link_plan = replace(plan, settings=parts.link, size=None)
         link_fit = start_or_restart(dataset, link_plan, seed, progress)
-        get_encoder(
-            link_fit.scorer, link_fit.run
-        )  # raises before a model without embeddings is trained for nothing
-        finish_link_run(link_fit, dataset, plan.strategies, progress, plan.log)
+        # raises before a model without embeddings is trained for nothing
+        get_encoder(link_fit.scorer, link_fit.run.path)
+        finish_run(link_fit, dataset, plan.strategies, progress, plan.log)
         backbone, config = link_fit.run.path, parts.node
     config = replace(
         config, finetune=plan.finetune or config.finetune, balance=plan.balance or config.balance
@@ -310,7 +308,7 @@ def train_node_run(dataset: Dataset, plan: TrainingPlan, seed: int, progress: Pr
     with progress.stage(f"seed {seed} node embeddings", len(dataset.store)) as stage:
         fit = start_node_run(dataset, backbone, config, seed, plan.device, plan.out, stage.advance)
     progress.message(f"run: {fit.run.path}")
-    return _finish_node_run(fit, dataset, progress, plan.log)
+    return finish_run(fit, dataset, (), progress, plan.log)
 
 
 def resume_run(
@@ -327,15 +325,14 @@ def resume_run(
     extended = current_group().run_on_first(lambda: extend_run(folder, changes)) if changes else None
     if extended:
         progress.message(extended)
-    if folder.task == "link":
-        fit = resume_link_run(path, device, data_dir)
-        report_resume(fit, progress)
-        return finish_link_run(fit, open_run_dataset(folder, data_dir), strategies, progress, log)
     dataset = open_run_dataset(folder, data_dir)
-    with progress.stage("node embeddings", len(dataset.store)) as stage:
-        fit = resume_node_run(path, device, data_dir, stage.advance)
+    with ExitStack() as stack:
+        advance = no_advance
+        if folder.task == "node":
+            advance = stack.enter_context(progress.stage("node embeddings", len(dataset.store))).advance
+        fit = resume_training(path, device, dataset=dataset, advance=advance)
     report_resume(fit, progress)
-    return _finish_node_run(fit, dataset, progress, log)
+    return finish_run(fit, dataset, strategies, progress, log)
 
 
 def refit_link_run(
@@ -360,30 +357,30 @@ def refit_link_run(
             f"{path} was already trained on every event; give the run that it was refitted from",
             code="already-refitted",
         )
-    sections = folder.config()
-    about = sections["run"]
+    config = RunConfig.read(folder)
     if is_evaluated and not folder.finished:
         raise ConfigError(
             f"{path} is not finished; resume it with `dygmamba.resume({str(path)!r})`", code="unfinished-run"
         )
-    if about["model"] == BLEND:
+    if config.run.model == BLEND:
         return _refit_blend(folder, device, progress, data_dir)
     # before its settings: a registered model is imported from the module in the config
-    find_model(about["model"], about.get("source"))
-    settings = update_stored_settings(about["model"], sections["model"]) | sections["train"]
+    find_model(config.run.model, config.run.source)
     _, best = read_checkpoint(folder, folder.best)
     epochs, trained = best.best_epoch + 1, len(folder.metrics())
     options = StartOptions(
         split=TRAIN_ON_ALL,
         refit_of=path,
-        start=None if "start_from" not in about else open_warm_start(Path(about["start_from"]), data_dir),
+        start=None
+        if config.run.start_from is None
+        else open_warm_start(Path(config.run.start_from), data_dir),
         reasons={"epochs": f"{epochs}: the best of the {trained} that {path} had"},
     )
-    settings |= {"epochs": epochs, "patience": max(epochs, settings["patience"])}
+    settings = config.stored_settings | {"epochs": epochs, "patience": max(epochs, config.train.patience)}
     root = root or get_runs_folder(folder)
-    fit = start_link_run(dataset, about["model"], int(about["seed"]), settings, device, root, options)
+    fit = start_link_run(dataset, config.run.model, config.seed, settings, device, root, options)
     progress.message(f"refit on every event: {fit.run.path}")
-    return finish_link_run(fit, dataset, (), progress)
+    return finish_run(fit, dataset, (), progress)
 
 
 def _refit_blend(
@@ -403,7 +400,7 @@ def _refit_blend(
     parts = [refit_link_run(path, device, progress, data_dir, **options).run.path for path in paths]
     fit, dataset = rebuild_blend(parts, folder, device, data_dir)
     progress.message(f"refit on every event: {fit.run.path}")
-    return finish_link_run(fit, dataset, (), progress)
+    return finish_run(fit, dataset, (), progress)
 
 
 def check_training_plan(plan: TrainingPlan) -> None:
@@ -416,24 +413,13 @@ def check_training_plan(plan: TrainingPlan) -> None:
 def _write_report_page(fit: Trainer, dataset: Dataset) -> None:
     scorer: Any = fit.scorer
     if fit.run.writes:
-        write_run_page(OpenRun(fit.run, dataset, fit.stream.alone(), scorer))
+        write_run_page(OpenRun(RunConfig.read(fit.run), dataset, fit.stream.alone(), scorer))
     fit.processes.barrier()  # of several processes the first writes the page
 
 
-def _finish_node_run(fit: Trainer, dataset: Dataset, progress: Progress, log: Sequence[str]) -> Trainer:
-    with _train(fit, progress, log, f"seed {fit.seed} node") as loggers:
-        with _explain_interrupt(fit):
-            rows = run_final_node_evaluation(fit, progress, make_prediction_saver(fit.run))
-            fit.run.write_results(rows)
-            _write_report_page(fit, dataset)
-        loggers.finish(fit.run.results())
-    progress.message(f"finished: {fit.run.path}")
-    return fit
-
-
-def _finish_untested(fit: Trainer, about: dict[str, Any]) -> None:
+def _finish_untested(fit: Trainer) -> None:
     """Write the results of a run on every event: it has no test period, and its results say so."""
-    origin = about.get("refit_of")
+    origin = RunConfig.read(fit.run).run.refit_of
     reason = f"none: every event was trained on; how good these settings are is in the results of {origin}"
     if origin is not None and fit.run.writes:
         copy_calibration(fit.run, RunDirectory(Path(origin)))

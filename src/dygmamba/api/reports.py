@@ -31,7 +31,9 @@ from dygmamba.report.html import write_document
 from dygmamba.report.node_sections import find_report_task
 from dygmamba.report.run_report import build_data_sections, write_report
 from dygmamba.runs.calibration import load_calibration, load_saved_calibration
-from dygmamba.runs.opening import OpenRun, open_run, open_run_dataset, read_split
+from dygmamba.runs.opening import open_run, open_run_dataset
+from dygmamba.runs.recipes import OpenRun
+from dygmamba.runs.run_config import read_split
 from dygmamba.runs.run_list import find_comparable_runs
 from dygmamba.runs.stored_predictions import load_predictions, recompute_predictions, save_predictions
 from dygmamba.sampling.view import PairBatch

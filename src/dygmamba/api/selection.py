@@ -20,7 +20,7 @@ from dygmamba.api.pipeline import (
     MIN_STEPS,
     TrainingLimit,
     TrainingPlan,
-    finish_link_run,
+    finish_run,
     report_resume,
     start_or_restart,
     train_without_evaluation,
@@ -51,8 +51,9 @@ from dygmamba.runs.blending import (
     score_validation,
 )
 from dygmamba.runs.evaluation import Queries, Scored
-from dygmamba.runs.link_training import resume_link_run
-from dygmamba.runs.opening import OpenRun, open_link_dataset, read_split
+from dygmamba.runs.opening import open_link_dataset, resume_training
+from dygmamba.runs.recipes import OpenRun
+from dygmamba.runs.run_config import read_split
 from dygmamba.runs.selection import (
     SKIPPED,
     STARTED,
@@ -188,11 +189,11 @@ class Selector:
                     self._try(number, None)
             fit = self._choose()
         else:
-            fit = resume_link_run(
+            fit = resume_training(
                 self.plan.out / str(self.record.run), self.plan.device, dataset=self.dataset
             )
             report_resume(fit, self.progress)
-        return finish_link_run(fit, self.dataset, self.plan.strategies, self.progress, self.plan.log)
+        return finish_run(fit, self.dataset, self.plan.strategies, self.progress, self.plan.log)
 
     def _try_further_seeds(self) -> None:
         """Train the best network with further seeds while whole trainings fit.
@@ -228,7 +229,7 @@ class Selector:
         best = self._best_trained
         path = self.plan.out / str(best.run)
         if self.best is None or self.best[1].run.path != path:
-            fit = resume_link_run(path, self.plan.device, dataset=self.dataset)
+            fit = resume_training(path, self.plan.device, dataset=self.dataset)
             self.best = (best.val_ap or 0.0, fit)
         return self.best[1]
 
@@ -299,7 +300,7 @@ class Selector:
     def _open(self, number: int, candidate: CandidateRecord) -> Trainer:
         """Start the run of a candidate, or open the one that was interrupted."""
         if candidate.run is not None:
-            fit = resume_link_run(self.plan.out / candidate.run, self.plan.device, dataset=self.dataset)
+            fit = resume_training(self.plan.out / candidate.run, self.plan.device, dataset=self.dataset)
             report_resume(fit, self.progress)
             return fit
         budget, count = format_rough_duration(self.record.budget), len(self.record.candidates)

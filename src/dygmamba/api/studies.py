@@ -22,19 +22,21 @@ from dygmamba.data.storage.leaderboard import get_default_split
 from dygmamba.data.storage.library import open_dataset
 from dygmamba.report.document import Document
 from dygmamba.report.result_records import StudyResults
-from dygmamba.runs.opening import build_link_stream, choose_device, open_run
+from dygmamba.runs.opening import choose_device, open_run
+from dygmamba.runs.recipes import build_link_stream
 from dygmamba.studies.job import Job
-from dygmamba.studies.pool import JobCallback, JobEvent, raise_if_failed
+from dygmamba.studies.pool import JobCallback, JobEvent, choose_worker_count, raise_if_failed
 from dygmamba.studies.reproduction import (
     CostEstimate,
     ExecutionOptions,
     estimate_cost,
     find_missing_dataset,
+    plan_seconds,
     prepare_jobs,
     write_study_page,
 )
 from dygmamba.studies.reproduction import run_study as run_jobs
-from dygmamba.studies.studies import StudyRequest
+from dygmamba.studies.studies import StudyRequest, find_study
 from dygmamba.studies.study_report import build_study_sheet
 
 if TYPE_CHECKING:
@@ -175,7 +177,9 @@ def run_study(
     )
     callback: JobCallback = progress if callable(progress) and not isinstance(progress, Progress) else _ignore
     if isinstance(progress, Progress):
-        with _follow_jobs(progress, len(missing)) as follow:
+        device = choose_device(options.device).type
+        workers = choose_worker_count(device, options.workers, find_study(study).exclusive)
+        with _follow_jobs(progress, missing, plan_seconds(missing, device, workers)) as follow:
             results, failed = run_jobs(study, request, options, command, follow)
     else:
         results, failed = run_jobs(study, request, options, command, callback)
@@ -188,15 +192,19 @@ def _ignore(event: JobEvent) -> None:
 
 
 @contextmanager
-def _follow_jobs(progress: Progress, total: int) -> Iterator[JobCallback]:
-    """Yield a callback that opens a stage per running job."""
+def _follow_jobs(progress: Progress, missing: list[Job], seconds: dict[str, int]) -> Iterator[JobCallback]:
+    """Yield a callback that opens a stage per running job.
+
+    The stage of all of them counts their planned `seconds`, because jobs differ in cost; without a plan it counts jobs.
+    """
     running = dict[str, tuple[AbstractContextManager[Progress], Progress]]()
 
     def close(key: str) -> None:
         if key in running:
             running.pop(key)[0].__exit__(None, None, None)
 
-    with progress.stage("runs", total) as study:
+    name, unit = (f"{len(missing):,} runs", "seconds") if seconds else ("runs", "")
+    with progress.stage(name, sum(seconds.values()) or len(missing), unit=unit) as study:
 
         def follow(event: JobEvent) -> None:
             key = event.job.key
@@ -209,7 +217,7 @@ def _follow_jobs(progress: Progress, total: int) -> Iterator[JobCallback]:
             else:  # done, failed, or crowded: it is tried again later
                 close(key)
             if event.what in ("done", "failed"):
-                study.advance(1)
+                study.advance(seconds.get(key, 1))
             if event.what == "failed":
                 study.message(f"{event.job.title} failed: {event.more['why']}")
 

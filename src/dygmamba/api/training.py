@@ -15,7 +15,7 @@ from dygmamba.api.evaluation import rows_to_table
 from dygmamba.api.pipeline import (
     TrainingPlan,
     check_training_plan,
-    finish_link_run,
+    finish_run,
     refit_link_run,
     resume_run,
     train_link_run,
@@ -417,7 +417,7 @@ def blend(
     fit, dataset = blend_runs(folders, where, Path(out), folder, observer)
     observer.message(f"run: {fit.run.path}")
     observer.message(fit.run.config()["chosen"]["weights"])
-    finish_link_run(fit, dataset, strategies, observer)
+    finish_run(fit, dataset, strategies, observer)
     return Run(fit.run.path, device, folder)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from dygmamba.api.argument_types import check_arguments
 from dygmamba.api.datasets import Source, resolve_data
 from dygmamba.api.validation import check_search_limits, choose_model
-from dygmamba.core.errors import ConfigError, Interrupted
+from dygmamba.core.errors import ConfigError, Interrupted, ScoreError
 from dygmamba.core.progress import EpochFunction, Progress, as_progress
 from dygmamba.data.events.split_spec import AUTO_PROTOCOL
 from dygmamba.data.storage.dataset import Dataset
@@ -108,6 +108,12 @@ def tune(
     deadline = None if hours is None else time.monotonic() + 3600 * hours
     journal, ended = run_search(request, folder, TuningBudget(limit, deadline), observer)
     tuning = write_tuning_result(request, journal, ended, target)
+    if tuning is None and journal.rows:
+        raise ScoreError(
+            f"none of {len(journal.rows)} trials could be trained; the first: {journal.rows[0]['why']}. Repeat the "
+            "search with other settings and in another folder of `studies`",
+            code="no-trained-trial",
+        )
     if tuning is None:
         raise Interrupted(
             f"stopped before a trial was finished, so there is no preset yet; the same call continues in {folder}"

@@ -20,7 +20,7 @@ from dygmamba.engine.visibility import VisibilityRule
 from dygmamba.models import find_model
 from dygmamba.models.base import DatasetFacts, Scorer
 from dygmamba.runs.link_training import separate_settings
-from dygmamba.runs.opening import OpenRun
+from dygmamba.runs.recipes import OpenRun
 from dygmamba.tasks.base import EvaluationSet
 from dygmamba.tasks.metrics import link_metrics
 from dygmamba.testing import (
@@ -79,7 +79,7 @@ def build_audited_run(run: OpenRun, path: Path) -> AuditedModel:
     stateful = run.scorer.stateful
 
     def compute_rows(evaluation_sets: Iterable[EvaluationSet]) -> list[dict[str, Any]]:
-        stored = [row for row in run.folder.results() if row.get("model") == run.about["model"]]
+        stored = [row for row in run.folder.results() if row.get("model") == run.model]
         rows = []
         for one in evaluation_sets:
             # rows from before they said what negatives are drawn from have those of the audit
@@ -96,7 +96,7 @@ def build_audited_run(run: OpenRun, path: Path) -> AuditedModel:
 
     window = _select_window(run.stream)
     case = CheckCase(lambda: deepcopy(run.scorer), window, sample_queries(window))
-    name = f"{run.about['model']} ({path.name})"
+    name = f"{run.model} ({path.name})"
     return AuditedModel(name, (case,), compute_rows, stateful and run.rule.visible == "batch")
 
 

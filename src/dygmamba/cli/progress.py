@@ -108,7 +108,8 @@ def make_bars(console: "Console") -> "Bars":
 
     class Count(TextColumn):
         def render(self, task: Task) -> Text:
-            write = decimal if task.fields.get("unit") == "bytes" else _format_count
+            formats = {"bytes": decimal, "seconds": format_rough_duration}
+            write = formats.get(task.fields.get("unit", ""), _format_count)
             end = "" if task.total is None else f"/{write(int(task.total))}"
             return Text(f"{write(int(task.completed))}{end}")
 
@@ -131,10 +132,11 @@ class ProgressTask:
     start: float = field(default_factory=time.monotonic)
     before: float = 0  # done before `start`
     is_timed: bool = False
+    is_planned: bool = False  # units are seconds of a plan
 
     def reach(self, completed: float) -> None:
         """Set how much is done. The clock starts with the first of it: what comes before has another pace."""
-        if not self.is_timed and completed > self.completed:
+        if not self.is_timed and not self.is_planned and completed > self.completed:
             self.before, self.start, self.is_timed = completed, time.monotonic(), True
         self.completed = completed
 
@@ -143,8 +145,11 @@ class ProgressTask:
         """The state in one line, with the remaining time if it can be estimated."""
         if self.total is None:
             return f"{self.description}: {self.completed:,.0f}" if self.completed else self.description
-        text = f"{self.description}: {self.completed:,.0f} of {self.total:,.0f}"
         done, left = self.completed - self.before, self.total - self.completed
+        if self.is_planned:
+            pace = (time.monotonic() - self.start) / done if done else 1.0
+            return f"{self.description}: about {format_rough_duration(left * pace)} left"
+        text = f"{self.description}: {self.completed:,.0f} of {self.total:,.0f}"
         if done <= 0 or left <= 0:
             return text
         return f"{text}, about {format_rough_duration((time.monotonic() - self.start) * left / done)} left"
@@ -180,7 +185,9 @@ class LineProgress:
     ) -> "TaskID":
         with self._lock:
             self._numbers += 1
-            self._tasks[self._numbers] = ProgressTask(description, total, completed, before=completed)
+            self._tasks[self._numbers] = ProgressTask(
+                description, total, completed, before=completed, is_planned=unit == "seconds"
+            )
             return cast("TaskID", self._numbers)
 
     def update(self, task: "TaskID", *, description: str) -> None:

@@ -33,7 +33,8 @@ class Progress:
     ) -> AbstractContextManager["Progress"]:
         """Open a part of the work: `total` units (None if unknown), of which `done` were done before.
 
-        `unit` is "bytes" for downloads; otherwise the units are counted.
+        `unit` is "bytes" for downloads, and "seconds" if a plan says how long the work takes; otherwise the units are
+        counted.
         """
         return _Unchanged(self)
 

@@ -1,11 +1,27 @@
-"""Settings with bounds: a config dataclass declares what each value may be, and accepts nothing else."""
+"""Settings with bounds: a dataclass declares what each value may be, and accepts nothing else.
+
+`load` builds such a dataclass from the plain values of a stored file, nested ones included.
+"""
 
 import sys
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import MISSING, dataclass, fields, is_dataclass
 from functools import cache
-from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from dygmamba.core.errors import ConfigError
+
+T = TypeVar("T")
+WRONG_TYPE = "setting-of-wrong-type"
+TYPE_NAMES: dict[Any, str] = {
+    float: "a finite number",
+    int: "a whole number",
+    str: "a word",
+    bool: "true or false",
+    dict: "an object",
+    Any: "a value",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,6 +32,7 @@ class Bounds:
     high: float
     above: bool = False  # `low` itself is refused
     below: bool = False  # `high` itself is refused
+    nan: bool = False  # NaN is allowed, as the AUC of a period without positives
 
     def describe_violation(self, value: float) -> str | None:
         """Return the bound that a value violates, in words; None if it lies inside."""
@@ -67,20 +84,45 @@ def split_bounds(hint: Any) -> tuple[Any, Bounds | None]:
     return kind, bounds
 
 
+def load(kind: type[T], values: Any) -> T:
+    """Build a dataclass from plain values; raise ConfigError if one is missing, unknown or not of its declared type."""
+    hints = get_setting_hints(kind)
+    if not isinstance(values, Mapping):
+        raise ConfigError(f"{kind.__name__} must be an object, got {_show_value(values)}", code=WRONG_TYPE)
+    for name in values:
+        if name not in hints:
+            raise ConfigError(f"{kind.__name__} has no entry {name!r:.60}", code="unknown-setting")
+    for field in fields(kind):  # pyright: ignore[reportArgumentType]
+        if field.name not in values and field.default is MISSING and field.default_factory is MISSING:
+            raise ConfigError(f"{kind.__name__} needs an entry {field.name!r}", code="missing-setting")
+    return kind(**{name: check_value(name, value, hints[name]) for name, value in values.items()})
+
+
 def check_value(name: str, value: Any, hint: Any) -> Any:
-    """Return the value converted to its declared type (int to float, list to tuple), or raise ConfigError."""
+    """Return the value converted to its declared type (int to float, list to tuple), or raise ConfigError.
+
+    A dataclass is built of an object (`load`); of a union of None and a type, the type is checked.
+    """
     kind, bounds = split_bounds(hint)
+    if get_origin(kind) in (Union, UnionType):
+        (kind,) = (one for one in get_args(kind) if one is not NoneType)
+        return None if value is None else check_value(name, value, kind)
+    if is_dataclass(kind):
+        return load(kind, value)  # pyright: ignore[reportArgumentType]
+    if get_origin(kind) in (list, tuple) and get_args(kind)[0] not in TYPE_NAMES:
+        items = check_value(name, value, list[Any])
+        return get_origin(kind)(check_value(name, item, get_args(kind)[0]) for item in items)
+    if bounds is not None and bounds.nan and value != value:
+        return value
     if not _matches_type(value, kind):
-        raise ConfigError(
-            f"{name} must be {_describe_type(kind)}, got {_show_value(value)}", code="setting-of-wrong-type"
-        )
+        raise ConfigError(f"{name} must be {_describe_type(kind)}, got {_show_value(value)}", code=WRONG_TYPE)
     if bounds is not None and (violated := bounds.describe_violation(value)):
         raise ConfigError(
             f"{name} must be {violated}, got {_show_value(value)}", code="setting-out-of-bounds"
         )
     if kind is float:
         return float(value)
-    return tuple(value) if isinstance(value, list) else value
+    return tuple(value) if isinstance(value, list) and get_origin(kind) is tuple else value
 
 
 def _show_value(value: Any) -> str:
@@ -91,22 +133,23 @@ def _show_value(value: Any) -> str:
 
 
 def _matches_type(value: Any, kind: Any) -> bool:
-    if get_origin(kind) is Literal:
+    origin = get_origin(kind)
+    if origin is Literal:
         return value in get_args(kind)
-    if get_origin(kind) is tuple:
+    if origin in (list, tuple):
         return isinstance(value, list | tuple) and all(
             _matches_type(item, get_args(kind)[0]) for item in value
         )
     if isinstance(value, bool):
-        return kind is bool
+        return kind in (bool, Any)
     if kind is float:  # no NaN, no infinity, no whole number beyond them
         return isinstance(value, float | int) and abs(value) <= sys.float_info.max
-    return isinstance(value, kind)
+    return kind is Any or isinstance(value, origin or kind)
 
 
 def _describe_type(kind: Any) -> str:
     if get_origin(kind) is Literal:
         return "one of " + ", ".join(map(str, get_args(kind)))
-    if get_origin(kind) is tuple:
+    if get_origin(kind) in (list, tuple):
         return f"a list, each item {_describe_type(get_args(kind)[0])}"
-    return {float: "a finite number", int: "a whole number", str: "a word", bool: "true or false"}[kind]
+    return TYPE_NAMES.get(get_origin(kind) or kind, "a value")

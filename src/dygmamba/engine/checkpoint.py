@@ -9,20 +9,25 @@ import json
 import warnings
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor, nn
 
-from dygmamba.core.errors import DygWarning, FileError, first_line
+from dygmamba.core.errors import ConfigError, DygWarning, FileError, first_line
 from dygmamba.core.files.writing import make_folder
+from dygmamba.core.settings import Bounds, load
 from dygmamba.data.storage.tensor_file import DamagedFileError, read_sealed_tensors, write_sealed_tensors
 from dygmamba.engine.run_directory import RunDirectory
-from dygmamba.engine.stored_values import is_count, is_number, is_result_row, is_share
+from dygmamba.engine.stored_values import is_result_row
 from dygmamba.models.base import CheckedModule, GrowingModule
 
 FORMAT = "dygmamba-checkpoint-2"
 MOMENTS = ("step", "exp_avg", "exp_avg_sq")  # of torch.optim.Adam
+
+MAX_COUNT = 2**63 - 1
+Whole = Annotated[int, Bounds(0, MAX_COUNT)]
+BestMetric = Annotated[float, Bounds(-1, 1, nan=True)]
 
 Tensors = dict[str, Tensor]
 
@@ -34,38 +39,23 @@ class TrainingState:
     Stored as JSON in checkpoints, so the field names are part of the file format.
     """
 
-    epoch: int = 0
-    step: int = 0
-    best_epoch: int = -1
-    best_ap: float = -1.0
-    best_auc: float = -1.0
-    best_mrr: float = -1.0  # of runs whose best epoch has the best MRR
-    stale: int = 0  # epochs since the best one
+    epoch: Whole = 0
+    step: Whole = 0
+    best_epoch: Annotated[int, Bounds(-1, MAX_COUNT)] = -1
+    best_ap: BestMetric = -1.0
+    best_auc: BestMetric = -1.0
+    best_mrr: BestMetric = -1.0  # of runs whose best epoch has the best MRR
+    stale: Whole = 0  # epochs since the best one
     finished: bool = False
     losses: list[float] = field(default_factory=list)  # of the current epoch
     entries: list[dict[str, Any]] = field(default_factory=list)  # metrics of the finished epochs
 
     @staticmethod
     def parse(text: str) -> "TrainingState":
-        """Parse the JSON of a checkpoint; raise ValueError for a position that no training has."""
-        values = json.loads(text)
-        if not isinstance(values, dict):
-            raise ValueError("its progress is not an object")
-        if unknown := sorted(set(values) - set(TrainingState.__dataclass_fields__)):
-            raise ValueError(f"its progress has an unknown entry {unknown[0]!r:.40}")
-        state = TrainingState(**values)
-        is_valid = (
-            all(is_count(value) for value in (state.epoch, state.step, state.stale))
-            and is_count(state.best_epoch, low=-1)
-            and all(is_share(value, low=-1) for value in (state.best_ap, state.best_auc, state.best_mrr))
-            and isinstance(state.finished, bool)
-            and isinstance(state.losses, list)
-            and all(map(is_number, state.losses))
-            and isinstance(state.entries, list)
-            and all(map(is_result_row, state.entries))
-        )
-        if not is_valid:
-            raise ValueError("its progress has a value that no training has")
+        """Parse the JSON of a checkpoint; raise ConfigError or ValueError for a position that no training has."""
+        state = load(TrainingState, json.loads(text))
+        if not all(map(is_result_row, state.entries)):
+            raise ValueError("its metrics have a value that no training has")
         return state
 
     @property
@@ -161,8 +151,8 @@ class CheckpointManager:
         return best.best_epoch == state.best_epoch
 
 
-def load_best(run: RunDirectory, model: nn.Module) -> TrainingState:
-    """Load the best weights of a run into a model."""
+def load_best(run: RunDirectory, model: nn.Module, part: str = "") -> TrainingState:
+    """Load the best weights of a run into a model, or those of a part of its model (a prefix) into such a part."""
     try:
         tensors, state = read_checkpoint(run, run.best)
     except DamagedFileError as error:
@@ -170,7 +160,7 @@ def load_best(run: RunDirectory, model: nn.Module) -> TrainingState:
             f"the best weights cannot be read ({error}); `dygmamba.resume({str(run.path)!r})` writes them again",
             code="damaged-checkpoint",
         ) from error
-    _load_weights(model, tensors, "model.", run.best)
+    _load_weights(model, tensors, f"model.{part}", run.best)
     return state
 
 
@@ -260,7 +250,7 @@ def read_checkpoint(run: RunDirectory, path: Path) -> tuple[Tensors, TrainingSta
         )
     try:
         return tensors, TrainingState.parse(metadata["progress"])
-    except (KeyError, TypeError, ValueError, RecursionError) as error:
+    except (ConfigError, KeyError, ValueError, RecursionError) as error:
         raise _unusable_checkpoint(path, error) from error
 
 

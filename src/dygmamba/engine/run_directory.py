@@ -6,11 +6,13 @@ Also `to_toml`, which writes plain values as TOML (toml.io, v1.0) such that they
 import hashlib
 import json
 import math
+import os
 import re
 import secrets
 import time
 import tomllib
 from collections.abc import Callable
+from contextlib import suppress
 from copy import deepcopy
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,6 +24,7 @@ from dygmamba.core.errors import ConfigError, FileError, first_line, make_unread
 from dygmamba.core.files.locking import acquire_lock
 from dygmamba.core.files.untrusted import MAX_NAME_BYTES, is_valid_folder_name
 from dygmamba.core.files.writing import create_new_folder, make_folder, write_text
+from dygmamba.engine.run_section import map_references
 from dygmamba.engine.stored_values import find_config_fault, is_plain_object, is_result_row
 from dygmamba.models.stored_settings import find_stored_model
 
@@ -150,7 +153,22 @@ class RunDirectory:
 
     def write_config(self, sections: dict[str, dict[str, Any]], id: str | None = None) -> None:
         """Write everything needed to repeat the run; a last section [folder] holds the run's id and a checksum."""
+        run = map_references(sections.get("run", {}), self._make_relative)
+        sections = sections | ({"run": run} if run else {})
         self._write_sealed("config.toml", {**sections, "folder": {"id": id or secrets.token_hex(8)}})
+
+    def _make_relative(self, path: str) -> str:
+        """Return the path of another run as it is stored, so that runs can be moved together."""
+        with suppress(ValueError):  # another drive
+            return (
+                Path(os.path.relpath(path, self.path.resolve())).as_posix() if os.path.isabs(path) else path
+            )
+        return path
+
+    def _make_absolute(self, path: str) -> str:
+        """Return the path of another run; a shared run has its name only, and earlier versions stored it absolute."""
+        is_relative = "/" in path and not os.path.isabs(path)
+        return os.path.normpath(self.path.resolve() / path) if is_relative else path
 
     def extend(self, settings: dict[str, Any]) -> None:
         """Override settings of the training loop and drop the results, which are no longer final.
@@ -164,6 +182,8 @@ class RunDirectory:
     def config(self) -> dict[str, dict[str, Any]]:
         """Read the config with its extension; raise FileError if a file is missing, changed or damaged."""
         sections = deepcopy(self._read_sealed("config.toml"))  # a copy, because the caller may change it
+        if "run" in sections:
+            sections["run"] = map_references(sections["run"], self._make_absolute)
         if "model" in sections.get("run", {}):
             _, sections["run"]["model"] = self._models()
         more = self._extension()
@@ -211,8 +231,6 @@ class RunDirectory:
             raise FileError(
                 f"{path} cannot be read ({first_line(error)}); {RESTORE_HINT}", code="damaged-config"
             ) from error
-        if not all(isinstance(section, dict) for section in sections.values()):
-            raise FileError(f"{path} has settings outside of sections; {RESTORE_HINT}", code="damaged-config")
         if (fault := find_config_fault(sections)) is not None:
             raise FileError(f"{path} cannot be used: {fault}; {RESTORE_HINT}", code="damaged-config")
         seal = sections.get("folder", {}).get("sha256")

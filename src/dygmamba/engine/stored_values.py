@@ -1,20 +1,13 @@
 """Checks of what the files of a run may hold: a valid checksum says who wrote a file last, not that it makes sense."""
 
 import math
-from typing import Any, get_args
+from typing import Any
 
-from dygmamba.core.choices import TargetKind
+from dygmamba.core.errors import ConfigError
+from dygmamba.core.settings import check_value, get_setting_hints
+from dygmamba.engine.run_section import RunSection
 from dygmamba.tasks.metric_names import QUERY_TYPE_LABELS
 
-TASKS, TARGETS = ("link", "node"), get_args(TargetKind)
-# types of entries of the section [run]; other entries are checked where they are used
-RUN_TYPES = {
-    "data": str, "digest": str, "version": str, "file": str, "split": str, "model": str, "source": str, "seed": int,
-    "task": str, "backbone": str, "refit_of": str, "target": str, "start_from": str, "start_weights": str,
-    "start_trained_until": float, "start_validated_until": float,
-}  # fmt: skip
-KIND_NAMES = {str: "text", int: "a whole number", float: "a number"}
-SEED_RANGE = range(-(2**63), 2**64)  # of torch's generators
 MAX_ITEMS, MAX_DEPTH = 1_000_000, 4  # of lists
 # entries of the rows of results.json and metrics.jsonl
 TEXTS = {
@@ -46,16 +39,12 @@ def find_config_fault(sections: dict[str, Any]) -> str | None:
         for key, value in settings.items():
             if not _is_plain(value):
                 return f"[{name}] {key!r:.60} is not a plain value"
-    about = sections.get("run", {})
-    for key, kind in RUN_TYPES.items():
-        if key in about and type(about[key]) is not kind:
-            return f"[run] {key} must be {KIND_NAMES[kind]}"
-    if about.get("seed", 0) not in SEED_RANGE:
-        return "[run] seed has more than 64 bits"
-    if about.get("task", "link") not in TASKS:
-        return f"[run] task must be one of {', '.join(TASKS)}"
-    if about.get("target", "binary") not in TARGETS:
-        return f"[run] target must be one of {', '.join(TARGETS)}"
+    hints, about = get_setting_hints(RunSection), sections.get("run", {})
+    try:
+        for key in about.keys() & hints.keys():
+            check_value(f"[run] {key}", about[key], hints[key])
+    except ConfigError as error:
+        return str(error)
     return None
 
 

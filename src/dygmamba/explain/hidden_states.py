@@ -23,7 +23,7 @@ from dygmamba.nn.ssm import Direction, Stack
 from dygmamba.nn.steps import System
 from dygmamba.nn.tokens import Tokens
 from dygmamba.ops.scan.reference import RULES
-from dygmamba.runs.opening import OpenRun, get_encoder
+from dygmamba.runs.recipes import OpenRun, get_encoder
 from dygmamba.sampling.view import PairBatch, PairView
 
 DIGITS = 4  # of similarities
@@ -146,10 +146,10 @@ def measure_state_similarity(run: OpenRun, max_states: int) -> dict[str, Any]:
 
     The pair is the test event whose shorter history is longest; of each side, the last `max_states` states are used.
     """
-    encoder = get_encoder(run.scorer, run.folder)
+    encoder = get_encoder(run.scorer, run.folder.path)
     if not isinstance(encoder, HasTokenStates):
         raise ConfigError(
-            f"model '{run.about['model']}' has no token states to compare; give a run of dyg-mamba or dygformer",
+            f"model '{run.model}' has no token states to compare; give a run of dyg-mamba or dygformer",
             code="model-without-states",
         )
     stream, test = run.stream, run.stream.split.test

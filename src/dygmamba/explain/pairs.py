@@ -24,9 +24,9 @@ from dygmamba.explain.explanation import Explanation, Number, Numbers, Reason, W
 from dygmamba.explain.hidden_states import read_last_scan, values_by_event
 from dygmamba.explain.shapley import CachedGame, ShapleyValues, attribute_trees, estimate_shapley
 from dygmamba.models.trees import BoostedTrees
-from dygmamba.runs.opening import OpenRun
 from dygmamba.runs.predictor import Predictor
 from dygmamba.runs.queries import QueryBatch, TimeLike
+from dygmamba.runs.recipes import OpenRun
 from dygmamba.sampling.view import PairBatch
 from dygmamba.tasks.calibration import Calibration
 
@@ -99,7 +99,7 @@ def explain_pair(
     logit_without = dict(zip(order, game.without(singles).tolist(), strict=False))
     builder = _ReasonBuilder(predictor, queries, removal, values, logit_without, scale)
     return Explanation(
-        model=run.about["model"],
+        model=run.model,
         task=run.folder.task,
         src=ids[0],
         dst=ids[1] if len(ids) > 1 else None,
@@ -141,7 +141,7 @@ def find_strongest_events(run: OpenRun, pairs: PairBatch, count: int) -> list[li
         game = build_game(run.scorer, run.stream, one, run.seed, run.rule.batch_size)
         if not isinstance(game, WindowRemoval):
             raise ConfigError(
-                f"model '{run.about['model']}' reads more than one sequence of recent neighbors per node",
+                f"model '{run.model}' reads more than one sequence of recent neighbors per node",
                 code="model-without-window",
             )
         if not game.players:
@@ -267,7 +267,7 @@ def _read_query(
     )
     if missing and predictor.run.scorer.stateful:
         raise ConfigError(
-            f"model '{predictor.run.about['model']}' has a memory of the nodes it was trained with and cannot take "
+            f"model '{predictor.run.model}' has a memory of the nodes it was trained with and cannot take "
             f"{missing[0]}; give ids that have events",
             code="memory-needs-known-nodes",
         )

@@ -113,7 +113,7 @@ class EventParser:
         )
         # a model with a node memory takes no new nodes
         self._known = predictor.dataset.ids if predictor.run.scorer.stateful else None
-        self._model = str(predictor.run.about["model"])
+        self._model = str(predictor.run.model)
         # a client sends the same names every time
         self._recall_roles = lru_cache(REMEMBERED_NAMES)(
             partial(match_columns, options=self._options, origin=self._origin)

@@ -69,7 +69,7 @@ def describe_run(predictor: Predictor, base: int, sequence: int) -> RunRecord:
     return RunRecord(
         str(folder.path.absolute()),
         compute_run_digest(folder),
-        str(predictor.run.about["model"]),
+        str(predictor.run.model),
         dataset.name,
         dataset.content,
         base,

@@ -35,7 +35,7 @@ from dygmamba.report.short_training import (
     format_setting,
     name_label,
 )
-from dygmamba.runs.opening import read_split
+from dygmamba.runs.run_config import read_split
 from dygmamba.tasks.metric_names import (
     NODE_METRICS,
     SETTING_LABELS,

@@ -49,7 +49,8 @@ from dygmamba.runs.backtest_results import (
 from dygmamba.runs.baselines import BASELINES, Baselines
 from dygmamba.runs.calibration import fit_link_calibration
 from dygmamba.runs.evaluation import Queries, Row, evaluate_queries
-from dygmamba.runs.link_training import resume_link_run, start_link_run
+from dygmamba.runs.link_training import start_link_run
+from dygmamba.runs.opening import resume_training
 from dygmamba.runs.provenance import StartOptions
 from dygmamba.runs.warm_start import WarmStart, open_warm_start
 from dygmamba.tasks.calibration import LinkCalibration
@@ -211,7 +212,7 @@ class Backtester:
         span = TrainingSpan.before(self.store, period, request.window)
         dataset = slice_dataset(request.dataset, span.first, period.last)
         if name in journal.runs and (journal.folder / journal.runs[name]).is_dir():
-            fit = resume_link_run(journal.folder / journal.runs[name], request.device, dataset=dataset)
+            fit = resume_training(journal.folder / journal.runs[name], request.device, dataset=dataset)
         else:
             options = StartOptions(span.rule, request.preset, start=self._find_start(name, number))
             settings = request.settings

@@ -26,7 +26,7 @@ from dygmamba.runs.evaluation import (
     evaluate_queries,
     rank_queries,
 )
-from dygmamba.runs.opening import build_link_stream
+from dygmamba.runs.recipes import build_link_stream
 from dygmamba.sampling.negatives import PUBLISHED_SEEDS
 from dygmamba.sampling.view import LabelledView
 from dygmamba.tasks.link import build_link_set, has_events

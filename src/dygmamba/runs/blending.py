@@ -18,26 +18,15 @@ from dygmamba.config import to_settings
 from dygmamba.core.errors import ConfigError
 from dygmamba.core.progress import SILENT, Progress
 from dygmamba.data.storage.dataset import Dataset
-from dygmamba.engine.checkpoint import load_best
 from dygmamba.engine.evaluation import score_evaluation_set
 from dygmamba.engine.fit import Trainer
 from dygmamba.engine.fit_config import LinkFitConfig
 from dygmamba.engine.run_directory import RunDirectory
 from dygmamba.engine.stream import Stream
-from dygmamba.models import find_model
-from dygmamba.models.blend import BlendConfig
-from dygmamba.runs.link_training import build_link_fit
-from dygmamba.runs.opening import (
-    OpenRun,
-    build_link_stream,
-    build_scorer,
-    build_seeded_scorer,
-    describe_dataset,
-    open_link_dataset,
-    read_split,
-)
-from dygmamba.runs.provenance import describe_environment
-from dygmamba.runs.stored_facts import copy_facts, read_facts
+from dygmamba.models.configs import BlendConfig
+from dygmamba.runs.opening import create_run_from, open_run
+from dygmamba.runs.recipes import OpenRun, build_scorer
+from dygmamba.runs.run_config import RunConfig, describe_run, read_split
 from dygmamba.tasks.base import EvaluationSet
 from dygmamba.tasks.link import build_link_set
 from dygmamba.tasks.metrics import link_metrics
@@ -62,17 +51,16 @@ def blend_runs(
     """
     folders = [RunDirectory(path) for path in paths]
     check_blendable(folders)
-    dataset = open_link_dataset(folders[0], data_dir)
-    stream = build_link_stream(dataset, device, read_split(folders[0]))
-    runs = [open_part(folder, dataset, stream) for folder in folders]
+    runs = open_parts(folders, device, data_dir)
+    stream = runs[0].stream
     evaluation_set = build_link_set(stream.store, stream.split, "val")
     scores = [score_validation(run, evaluation_set, progress) for run in runs]
-    return create_blend(runs, *find_best_weights(scores, evaluation_set), root), dataset
+    return create_blend(runs, *find_best_weights(scores, evaluation_set), root), runs[0].dataset
 
 
 def score_validation(run: OpenRun, evaluation_set: EvaluationSet, progress: Progress = SILENT) -> Tensor:
     """Return the logits of a run for the pairs of the validation period."""
-    with progress.stage(f"validation, {run.about['model']}", len(evaluation_set.pairs)) as stage:
+    with progress.stage(f"validation, {run.model}", len(evaluation_set.pairs)) as stage:
         score = score_evaluation_set(
             run.scorer, run.stream, evaluation_set, run.rule, run.seed, stage.advance
         )
@@ -88,9 +76,9 @@ def create_blend(
     unused = [number for number, weight in enumerate(weights) if not weight]
     kept = sorted([*used, *unused[: max(0, MIN_RUNS - len(used))]])
     runs, weights = [runs[number] for number in kept], tuple(weights[number] for number in kept)
-    fit = _build_blend_fit(runs, weights, runs[0].dataset, runs[0].stream, root)
-    fit.finish_epoch(metrics)
-    return fit
+    trainer = _start_blend(runs, weights, root)
+    trainer.finish_epoch(metrics)
+    return trainer
 
 
 def rebuild_blend(
@@ -100,23 +88,24 @@ def rebuild_blend(
 
     The runs are those that `origin` blends, in the same order, trained again on every event.
     """
-    folders = [RunDirectory(path) for path in parts]
-    dataset = open_link_dataset(folders[0], data_dir)
-    stream = build_link_stream(dataset, device, read_split(folders[0]))
-    runs = [open_part(folder, dataset, stream) for folder in folders]
-    weights = tuple(origin.config()["model"]["weights"])
+    runs = open_parts([RunDirectory(path) for path in parts], device, data_dir)
     root = origin.path.parent.parent.parent
-    fit = _build_blend_fit(runs, weights, dataset, stream, root, refit_of=origin.path)
-    fit.finish_epoch({})
-    return fit, dataset
+    trainer = _start_blend(runs, tuple(origin.config()["model"]["weights"]), root, refit_of=origin.path)
+    trainer.finish_epoch({})
+    return trainer, runs[0].dataset
+
+
+def open_parts(
+    folders: list[RunDirectory], device: torch.device, data_dir: Path | None = None
+) -> list[OpenRun]:
+    """Open runs on the same dataset, on one stream that all of them share."""
+    first = open_run(folders[0], device, data_dir)
+    return [first, *(open_part(folder, first.dataset, first.stream) for folder in folders[1:])]
 
 
 def open_part(folder: RunDirectory, dataset: Dataset, stream: Stream) -> OpenRun:
-    """Open a run on a stream that all parts share."""
-    open_link_dataset(folder, None, dataset)  # checks that the dataset is the one of the run
-    scorer = build_scorer(folder, stream)
-    load_best(folder, scorer)
-    return OpenRun(folder, dataset, stream, scorer.to(stream.device).eval())
+    """Open a run on a stream that is built already."""
+    return replace(open_run(folder, stream.device, dataset=dataset), stream=stream)
 
 
 def find_best_weights(
@@ -196,7 +185,7 @@ def _check_same_stream(folder: RunDirectory, first: RunDirectory) -> None:
             f"{path} was trained with another `visible` or `batch` than {first.path}; give runs with the same",
             code="blend-other-visibility",
         )
-    if copy_facts(folder) != copy_facts(first):
+    if folder.config().get("facts") != first.config().get("facts"):
         raise ConfigError(
             f"{path} and {first.path} did not start from the same run, so their time scales differ; give runs with "
             "the same `start_from`, or without",
@@ -219,63 +208,50 @@ def _read_visibility(folder: RunDirectory) -> tuple[Any, Any]:
     return settings.get("visible"), settings.get("batch")
 
 
-def _build_blend_fit(
-    runs: list[OpenRun],
-    weights: tuple[float, ...],
-    dataset: Dataset,
-    stream: Stream,
-    root: Path,
-    refit_of: Path | None = None,
+def _start_blend(
+    runs: list[OpenRun], weights: tuple[float, ...], root: Path, refit_of: Path | None = None
 ) -> Trainer:
     """Create the run directory of a blend and copy the weights of its parts."""
-    config = BlendConfig(
-        tuple(run.about["model"] for run in runs),
-        tuple(json.dumps(run.folder.config()["model"]) for run in runs),
-        tuple(run.about.get("source", "") for run in runs),
+    first, configs = runs[0], [run.config for run in runs]
+    own = BlendConfig(
+        tuple(config.run.model for config in configs),
+        tuple(json.dumps(config.model) for config in configs),
+        tuple(config.run.source or "" for config in configs),
         weights,
     )
-    seed = runs[0].seed
-    folder = RunDirectory.create(root, dataset.name, BLEND, seed, "" if refit_of is None else "-all")
     names = [
-        f"{part} (seed {run.seed})" if config.parts.count(part) > 1 else part
-        for part, run in zip(config.parts, runs, strict=True)
+        f"{part} (seed {config.seed})" if own.parts.count(part) > 1 else part
+        for part, config in zip(own.parts, configs, strict=True)
     ]
     formula = " + ".join(f"{weight:g} {name}" for weight, name in zip(weights, names, strict=True))
-    folder.write_config(
-        {
-            "run": {
-                **describe_dataset(dataset, root),
-                "split": stream.split.digest,
-                "model": BLEND,
-                "seed": seed,
-                "blend_of": [str(run.folder.path.resolve()) for run in runs],
-            }
-            | read_split(runs[0].folder).section
-            | ({} if refit_of is None else {"refit_of": str(refit_of)}),
-            "train": to_settings(_build_fit_config(runs)),
-            "model": to_settings(config),
-            "chosen": {"weights": f"{formula}: best on the validation period"},
-            "made_with": describe_environment(stream.device),
-        }
-        | copy_facts(runs[0].folder)
+    about = describe_run(
+        first.dataset,
+        configs[0].rule,
+        BLEND,
+        first.seed,
+        split=first.stream.split.digest,
+        blend_of=[str(run.folder.path.resolve()) for run in runs],
+        refit_of=None if refit_of is None else str(refit_of),
     )
-    facts = read_facts(folder, stream.store)
-    scorer: Any = build_seeded_scorer(find_model(BLEND), config, seed, stream, facts=facts)
+    chosen = {"weights": f"{formula}: best on the validation period"}
+    config = RunConfig(about, _build_fit_config(configs), to_settings(own), configs[0].facts, chosen)
+    suffix = "" if refit_of is None else "-all"
+    config = create_run_from(config, first.dataset, root, BLEND, first.stream.device, suffix)
+    scorer: Any = build_scorer(config, first.stream)
     for part, run in zip(scorer.parts, runs, strict=True):
         part.load_state_dict(run.scorer.state_dict())
-    return build_link_fit(folder, stream, scorer)
+    return OpenRun(config, first.dataset, first.stream, scorer).build_trainer()
 
 
-def _build_fit_config(runs: list[OpenRun]) -> LinkFitConfig:
+def _build_fit_config(configs: list[RunConfig]) -> LinkFitConfig:
     """Return the settings of the first run, for one epoch; negatives that differ between runs become mixed.
 
     A loss that differs becomes pairwise, as the weights are chosen by AP.
     """
-    config: Any = runs[0].fit_config
-    trained = [run.folder.config()["train"] for run in runs]
-    negatives = {settings.get("train_negatives", "random") for settings in trained}
+    trained: list[Any] = [config.train for config in configs]
+    negatives = {settings.train_negatives for settings in trained}
     train_negatives = negatives.pop() if len(negatives) == 1 else "mixed"
-    losses = {settings.get("loss", "pairwise") for settings in trained}
+    losses = {settings.loss for settings in trained}
     loss = losses.pop() if len(losses) == 1 and train_negatives in RANKING_NEGATIVES else "pairwise"
     changes = {"epochs": 1, "train_negatives": train_negatives, "loss": loss, "best_metric": "ap"}
-    return replace(config, **changes, graphs=False)
+    return replace(trained[0], **changes, graphs=False)

@@ -36,7 +36,8 @@ from dygmamba.runs.export_torch import (
     load_torch_program,
     view_to_inputs,
 )
-from dygmamba.runs.opening import OpenRun, open_run
+from dygmamba.runs.opening import open_run
+from dygmamba.runs.recipes import OpenRun
 from dygmamba.sampling.columns import QueryColumns
 from dygmamba.sampling.draws import Draws
 from dygmamba.sampling.view import NeighborRequest, PairBatch, PairView, Request
@@ -135,7 +136,7 @@ def export_run(path: Path, to: Path, data_dir: Path | None = None) -> Path:
     """Write the scorer of a link run as a program; return the path."""
     check_export_path(to)
     run = open_run(path, torch.device("cpu"), data_dir)
-    require_exportable(run.scorer, run.about["model"])
+    require_exportable(run.scorer, run.model)
     if to.suffix == NUMPY_SUFFIX:
         content = _verify_numpy_scorer(run, export_numpy_scorer(run))
     else:
@@ -177,7 +178,7 @@ def _digest_path(program: Path) -> Path:
 
 
 def _build_program(run: OpenRun, suffix: str) -> ExportedScorer:
-    scorer, model = run.scorer, run.about["model"]
+    scorer, model = run.scorer, run.model
     if isinstance(scorer, BoostedTrees) and suffix == TORCH_SUFFIX:
         raise ConfigError(
             f"model '{model}' is a sum of trees, which torch.export cannot write; use the suffix {ONNX_SUFFIX}",

@@ -14,7 +14,7 @@ from dygmamba._version import __version__
 from dygmamba.core.errors import FileError
 from dygmamba.models.trees import BoostedTrees
 from dygmamba.runs.calibration import load_calibration, read_calibration
-from dygmamba.runs.opening import OpenRun
+from dygmamba.runs.recipes import OpenRun
 from dygmamba.sampling.view import NeighborRequest, Request
 from dygmamba.tasks.calibration import Calibration
 
@@ -66,9 +66,9 @@ def describe_program(run: OpenRun, inputs: Inputs, has_probability: bool) -> dic
     outputs = list(OUTPUT_MEANINGS) if has_probability and calibration is not None else [LOGIT_OUTPUT]
     about: dict[str, Any] = {
         "version": __version__,
-        "model": run.about["model"],
-        "data": run.about["data"],
-        "digest": run.about["digest"],
+        "model": run.model,
+        "data": run.config.run.data,
+        "digest": run.config.run.digest,
         "training_period": [float(store.time[row]) for row in (train[0], train[-1])] if len(train) else None,
         "requests": [_describe_request(request) for request in scorer.requests],
         "inputs": {name: _describe_input(name, column) for name, column in inputs.items()},

@@ -20,7 +20,7 @@ from dygmamba.data.readers.options import TIME_UNITS
 from dygmamba.models.trees import BoostedTrees
 from dygmamba.runs import numpy_features, numpy_histories, numpy_scorer
 from dygmamba.runs.export_metadata import describe_program
-from dygmamba.runs.opening import OpenRun
+from dygmamba.runs.recipes import OpenRun
 from dygmamba.sampling import columns, transitions
 from dygmamba.sampling.columns import ColumnRequest
 from dygmamba.sampling.counts import CountRequest
@@ -65,11 +65,11 @@ def export_numpy_scorer(run: OpenRun) -> bytes:
     scorer = run.scorer
     if not isinstance(scorer, BoostedTrees):
         raise ConfigError(
-            f"model '{run.about['model']}' is no sum of trees, so numpy cannot run it; use the suffix .onnx or .pt2",
+            f"model '{run.model}' is no sum of trees, so numpy cannot run it; use the suffix .onnx or .pt2",
             code="model-not-exportable",
         )
     about = describe_program(run, {}, has_probability=True)
-    about |= _describe_features(scorer.requests, run.about["model"])
+    about |= _describe_features(scorer.requests, run.model)
     origin = run.dataset.origin
     about["is_dated"] = bool(origin.time_origin)
     about["ticks"] = TIME_UNITS.get(origin.clock.removesuffix(" since 1970"), 0) or 1

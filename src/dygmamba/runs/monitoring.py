@@ -19,8 +19,8 @@ from dygmamba.engine.stream import Stream
 from dygmamba.runs.baselines import Baselines
 from dygmamba.runs.calibration import load_calibration, load_link_calibration
 from dygmamba.runs.evaluation import Queries, Row, Scored, evaluate_queries
-from dygmamba.runs.opening import OpenRun
 from dygmamba.runs.predictor import Predictor
+from dygmamba.runs.recipes import OpenRun
 from dygmamba.runs.stored_predictions import load_predictions, recompute_predictions
 from dygmamba.tasks.link import build_link_set
 

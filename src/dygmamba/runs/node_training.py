@@ -1,58 +1,41 @@
-"""Training and opening of models of nodes: a head on the encoder of a finished link run, or a model without one.
+"""Training of models of nodes: a head on the encoder of a finished link run, or a model without one.
 
 A run of the first kind names its backbone in its configuration. A model of the second kind, such as boosted trees,
 learns labels directly (`ModelSpec.for_nodes`).
 """
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from dygmamba.config import build_config, find_node_preset, to_settings
-from dygmamba.core.errors import ConfigError, FileError, Interrupted
+from dygmamba.core.errors import ConfigError
 from dygmamba.core.progress import Advance, no_advance
 from dygmamba.data.events.splits import SplitRule
 from dygmamba.data.storage.dataset import Dataset
-from dygmamba.engine.checkpoint import load_best, load_newest
 from dygmamba.engine.distributed import current_group
+from dygmamba.engine.executor import check_distributable
 from dygmamba.engine.fit import Trainer
 from dygmamba.engine.fit_config import FitConfig, NodeFitConfig
 from dygmamba.engine.run_directory import RunDirectory
-from dygmamba.engine.scoring import StreamScorer
-from dygmamba.engine.stream import Stream
-from dygmamba.engine.visibility import MemorySchedule
-from dygmamba.models.base import Encoder
-from dygmamba.models.classifiers import FrozenClassifier, NodeClassifier, SourceEmbedding
+from dygmamba.models import find_model
 from dygmamba.runs.evaluation import CALIBRATION_METRICS, Queries, Scored
-from dygmamba.runs.node_direct import learns_directly, read_direct_run
-from dygmamba.runs.node_streams import build_node_stream, choose_target
-from dygmamba.runs.opening import (
-    OpenRun,
-    as_directory,
-    build_link_stream,
-    build_scorer,
-    describe_dataset,
-    get_encoder,
-    open_run,
-    open_run_dataset,
-    read_split,
-)
-from dygmamba.runs.provenance import check_environment, create_run, describe_environment
-from dygmamba.runs.stored_facts import copy_facts
-from dygmamba.sampling.view import PairBatch
+from dygmamba.runs.link_training import require_table_memory
+from dygmamba.runs.opening import create_run_from, open_link_dataset
+from dygmamba.runs.recipes import OpenRun, build_run, load_backbone
+from dygmamba.runs.run_config import RunConfig, describe_run
 from dygmamba.tasks.base import EvaluationSet
 from dygmamba.tasks.calibration import Calibration
 from dygmamba.tasks.link import SPLITS
 from dygmamba.tasks.metric_names import CONSTANT_PREFIX
-from dygmamba.tasks.node import NodeTask, split_for_nodes
+from dygmamba.tasks.node import NodeTask
 from dygmamba.tasks.node_targets import NodeTarget
 
-CLASSIFIER_SETTINGS = ("finetune", "balance")  # stored in [run], not in [train]: they say what the run is
+ROW_ENTRIES = ("backbone", "finetune", "balance")  # of [run], in the result rows of a classifier
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,154 +95,58 @@ def start_node_run(
 
     `advance` counts the events whose embedding is computed first, if the backbone is not finetuned.
     """
-    trained = open_run(backbone, device, dataset=dataset)
-    model, rule = trained.about["model"], read_split(trained.folder)
-    about = current_group().run_on_first(lambda: describe_dataset(dataset, root))
-    split = split_for_nodes(dataset.store, rule)
-    target = choose_target(dataset, split, config.target, config.balance)
-    settings = to_settings(replace(config, target=target.kind))
-    run = create_run(
-        lambda: RunDirectory.create(root, dataset.name, f"{model}-node", seed),
-        {
-            "run": {
-                "task": "node",
-                **about,
-                "split": split.digest,
-                "model": model,
-                "seed": seed,
-                "backbone": str(backbone.resolve()),
-            }
-            | rule.section
-            | {key: value for key, value in trained.about.items() if key == "source"}
-            | {name: settings.pop(name) for name in (*CLASSIFIER_SETTINGS, "target")},
-            "train": settings,
-            "model": trained.folder.config()["model"],
-            "made_with": describe_environment(device),
-        }
-        | copy_facts(trained.folder),
+    folder = RunDirectory(backbone.resolve())
+    open_link_dataset(folder, None, dataset)  # checks that the dataset is the one of the backbone
+    trained = RunConfig.read(folder)
+    about = describe_run(
+        dataset,
+        trained.rule,
+        trained.run.model,
+        seed,
+        task="node",
+        backbone=str(folder.path),
+        source=trained.run.source,
+        finetune=config.finetune,
+        balance=config.balance,
     )
-    return _build_node_fit(run, dataset, get_encoder(trained.scorer, trained.folder), device, None, advance)
+    run_config = RunConfig(about, config, trained.model, trained.facts)
+    run = build_run(run_config, dataset, device)
+    load_backbone(run_config, run.scorer)
+    return _create_node_run(run, root).build_trainer(advance)
 
 
-def resume_node_run(
-    path: Path, device: torch.device, data_dir: Path | None = None, advance: Advance = no_advance
-) -> Trainer:
-    """Return a trainer at the last checkpoint of a node run; without one, it starts again, from its backbone if any."""
-    folder = RunDirectory(path, current_group().is_first)
-    if learns_directly(folder):
-        fit = read_direct_run(folder, open_run_dataset(folder, data_dir)).build_trainer(device)
-        current_group().run_on_first(folder.lock)
-        check_environment(folder, device)
-        fit.resume()
-        return fit
-    run, dataset, encoder = _open_parts(folder, device, data_dir)
-    current_group().run_on_first(run.lock)
-    check_environment(run, device)
-    if not run.started:
-        backbone = Path(run.config()["run"]["backbone"])
-        encoder = get_encoder(open_run(backbone, device, dataset=dataset).scorer, run)
-        return _build_node_fit(run, dataset, encoder, device, None, advance)
-    fit = _build_node_fit(run, dataset, encoder, device, load_newest, advance)
-    fit.resume()
-    return fit
-
-
-def open_node_run(
-    path: Path, device: torch.device, data_dir: Path | None = None, advance: Advance = no_advance
-) -> Trainer:
-    """Open a node run with its best weights, to evaluate it; its backbone run is not needed."""
-    folder = RunDirectory(path, current_group().is_first)
-    if learns_directly(folder):
-        fit = read_direct_run(folder, open_run_dataset(folder, data_dir)).build_trainer(device)
-        load_best(folder, fit.scorer)
-        return fit
-    run, dataset, encoder = _open_parts(folder, device, data_dir)
-    return _build_node_fit(run, dataset, encoder, device, load_best, advance)
-
-
-def open_classifier(run: Path | RunDirectory, device: torch.device, data_dir: Path | None = None) -> OpenRun:
-    """Open a node run with its best weights, for queries about any node at any time."""
-    folder = as_directory(run)
-    if learns_directly(folder):
-        return read_direct_run(folder, open_run_dataset(folder, data_dir)).open(device)
-    folder, dataset, encoder = _open_parts(folder, device, data_dir)
-    target = read_target(folder, dataset)
-    finetune = bool(folder.config()["run"]["finetune"])
-    model = (NodeClassifier if finetune else FrozenClassifier)(encoder, target.outputs)
-    load_best(folder, model)
-    stream = build_node_stream(dataset, device, read_split(folder))
-    return OpenRun(folder, dataset, stream, model.to(device).eval(), target=target)
-
-
-def read_target(run: RunDirectory, dataset: Dataset) -> NodeTarget:
-    """Return the target of a node run; a run without one is from before there were others than two states."""
-    about = run.config()["run"]
-    split = split_for_nodes(dataset.store, read_split(run))
-    return choose_target(dataset, split, about.get("target", "binary"), bool(about["balance"]))
-
-
-def _open_parts(
-    run: RunDirectory, device: torch.device, data_dir: Path | None
-) -> tuple[RunDirectory, Dataset, Encoder]:
-    """Open the dataset of a classifier and build its encoder with initial weights."""
-    sections = run.config()
-    about = sections.get("run", {})
-    if not ({"train", "model"} <= set(sections) and {"backbone", *CLASSIFIER_SETTINGS} <= set(about)):
-        raise FileError(
-            f"{run.path}/config.toml is incomplete; restore it or train again", code="damaged-config"
-        )
-    dataset = open_run_dataset(run, data_dir)
-    stream = build_link_stream(dataset, device, read_split(run))
-    return run, dataset, get_encoder(build_scorer(run, stream), run)
-
-
-def _build_node_fit(
-    run: RunDirectory,
+def start_direct_node_run(
     dataset: Dataset,
-    encoder: Encoder,
+    model: str,
+    settings: dict[str, Any],
+    seed: int,
     device: torch.device,
-    load_weights: Callable[[RunDirectory, nn.Module], object] | None,
-    advance: Advance,
+    root: Path,
+    rule: SplitRule,
 ) -> Trainer:
-    """Put a classifier on its stream; the embeddings of a frozen backbone are computed here, once."""
-    sections = run.config()
-    about, seed = sections["run"], int(sections["run"]["seed"])
-    config = build_config(
-        NodeFitConfig, sections["train"] | {name: about[name] for name in CLASSIFIER_SETTINGS}
+    """Create a run directory under `root` and return a trainer of a model without a backbone."""
+    spec = find_model(model)
+    assert spec.for_nodes is not None
+    names = {field.name for field in fields(NodeFitConfig)}
+    config = build_config(NodeFitConfig, {name: settings[name] for name in settings if name in names})
+    own = build_config(
+        spec.for_nodes.config, {name: settings[name] for name in settings if name not in names}
     )
-    stream = build_node_stream(dataset, device, read_split(run))
-    kind = about.get("target", "binary")  # runs from before there were other targets do not name it
-    task = NodeTask.create(dataset.store, stream.split, device, config.balance, kind)
-    torch.manual_seed(seed)
-    outputs = task.target.outputs
-    model = (NodeClassifier if config.finetune else FrozenClassifier)(encoder, outputs).to(device)
-    if load_weights is not None:
-        load_weights(run, model)
-    # a classifier learns from the whole training period, so its memory must observe it from the first event on
-    encoder.delete_saved_memory()
-    if isinstance(model, FrozenClassifier):
-        try:
-            embedding = embed_sources(model.encoder, stream, config, seed, advance).to(device)
-        except KeyboardInterrupt:
-            raise Interrupted(
-                f"stopped while computing embeddings; continue with `dygmamba.resume({str(run.path)!r})`"
-            ) from None
-        task = task.with_embeddings(embedding)
-        model.read_columns()
-    return Trainer(task, model, stream, config, run, seed)
+    about = describe_run(dataset, rule, model, seed, task="node", source=spec.source, balance=config.balance)
+    run_config = RunConfig(about, config, to_settings(own))
+    run = build_run(run_config, dataset, device)
+    check_distributable(run.scorer, current_group(), config.batch)
+    require_table_memory(run.scorer, len(run.stream.split.train))
+    return _create_node_run(run, root).build_trainer()
 
 
-def embed_sources(
-    encoder: Encoder, stream: Stream, config: FitConfig, seed: int, advance: Advance = no_advance
-) -> torch.Tensor:
-    """Compute the embedding of every event's source just before the event: [e d], on the CPU."""
-    store, split = stream.store, stream.split
-    everything = torch.arange(len(store))
-    schedule = MemorySchedule.from_periods(store, (split.train, split.val, split.test), config.batch)
-    visible = schedule.count_visible(config.visible, everything, store.time)
-    table_times = schedule.table_times(config.visible, everything, store.time)
-    pairs = PairBatch.from_pairs(store.src, store.dst, store.time).with_table_time(table_times)
-    return StreamScorer(SourceEmbedding(encoder), stream, seed, schedule)(pairs, visible, advance)
+def _create_node_run(run: OpenRun, root: Path) -> OpenRun:
+    """Create the directory of a node run that is built."""
+    config, kind = run.config, getattr(run.target, "kind", None)
+    about = replace(config.run, split=run.stream.split.digest, target=kind)
+    config = replace(config, run=about, train=replace(config.train, target=kind))
+    name = f"{run.model}-node"
+    return replace(run, config=create_run_from(config, run.dataset, root, name, run.stream.device))
 
 
 def get_target(fit: Trainer) -> NodeTarget:
@@ -297,9 +184,9 @@ def build_node_row(
         "task": "node",
         "seed": about["seed"],
         "run": str(fit.run.path),
-        **{key: about[key] for key in ("backbone", *CLASSIFIER_SETTINGS) if key in about},
+        **{key: about[key] for key in ROW_ENTRIES if key in about},
         **({} if kind == "binary" else {"target": kind}),
-        **read_split(fit.run).stamp,
+        **RunConfig.read(fit.run).rule.stamp,
         **evaluation_set.about,
         **fit.config.rule.about,
     } | {

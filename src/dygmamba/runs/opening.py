@@ -1,20 +1,18 @@
-"""Opening of a run directory: its dataset, its split, its stream of events, and its model with the best weights.
+"""Opening of a run directory, with its best weights or at its last checkpoint, and of its dataset.
 
 Also here: how a new run records its dataset so that it can be found again, and how a user writes a split.
 """
 
-from dataclasses import dataclass, fields, replace
-from functools import cached_property
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 import torch
 from torch import nn
 
-from dygmamba.config import build_config, check_device, to_settings
+from dygmamba.config import check_device
 from dygmamba.core.errors import ConfigError, DygError, FileError, NotFoundError
-from dygmamba.core.memory_budget import limit_tensor_memory
+from dygmamba.core.progress import Advance, no_advance
 from dygmamba.data.events.split_spec import (
     AUTO_PROTOCOL,
     LEADERBOARD_SPLIT,
@@ -38,55 +36,16 @@ from dygmamba.data.storage.leaderboard import (
 )
 from dygmamba.data.storage.library import find_dataset, is_table_file, open_dataset
 from dygmamba.data.storage.locations import DATASET_SUFFIX, data_folders
-from dygmamba.engine.checkpoint import load_best
+from dygmamba.data.storage.tensor_file import read_seal
+from dygmamba.engine.checkpoint import load_best, load_newest
 from dygmamba.engine.distributed import current_group
-from dygmamba.engine.fit_config import FitConfig, LinkFitConfig
+from dygmamba.engine.fit import Trainer
 from dygmamba.engine.run_directory import RunDirectory
-from dygmamba.engine.stream import Stream
-from dygmamba.engine.visibility import VisibilityRule
-from dygmamba.models import find_model
-from dygmamba.models.base import DatasetFacts, Encoder, EncoderWrapper, ModelSpec
-from dygmamba.models.stored_settings import update_stored_settings
-from dygmamba.runs.stored_facts import read_facts
-from dygmamba.tasks.losses import LOSSES
-from dygmamba.tasks.node_targets import NodeTarget
-
-
-@dataclass(frozen=True)  # not slotted: `about` and `fit_config` are computed once, on demand
-class OpenRun:
-    """An opened run: its directory, its dataset, its stream, and a scorer with its best weights."""
-
-    folder: RunDirectory
-    dataset: Dataset
-    stream: Stream
-    scorer: Any  # a Scorer: with a link head, a node classifier, or one without an encoder
-    target: NodeTarget | None = None  # of a node task
-    shown: NodeTarget | None = None  # the target, if the model reads labels of earlier events
-
-    @cached_property
-    def about(self) -> dict[str, Any]:
-        """The [run] section of the configuration."""
-        return self.folder.config()["run"]
-
-    @cached_property
-    def fit_config(self) -> FitConfig:
-        """The settings that it was trained with."""
-        kind = LinkFitConfig if self.folder.task == "link" else FitConfig
-        return build_config(kind, self.folder.config()["train"])
-
-    @property
-    def seed(self) -> int:
-        return int(self.about["seed"])
-
-    @property
-    def rule(self) -> VisibilityRule:
-        """Rule for which events its node memory had observed in training."""
-        return self.fit_config.rule
-
-    @property
-    def activity(self) -> bool:
-        """Whether its scores include the activity of the source."""
-        return bool(self.folder.config()["train"].get("activity", False))
+from dygmamba.engine.run_section import RunSection
+from dygmamba.models.base import ContinuedLearner
+from dygmamba.runs.provenance import check_environment, create_run, describe_environment
+from dygmamba.runs.recipes import OpenRun, build_run, load_backbone, require_link_run
+from dygmamba.runs.run_config import RunConfig
 
 
 def choose_device(name: str) -> torch.device:
@@ -106,174 +65,139 @@ def as_directory(run: Path | RunDirectory) -> RunDirectory:
     return run if isinstance(run, RunDirectory) else RunDirectory(run)
 
 
-def read_split(folder: RunDirectory) -> SplitRule:
-    try:
-        return SplitRule.read(folder.config().get("run", {}))
-    except (KeyError, TypeError, ValueError, OverflowError) as error:
-        raise FileError(
-            f"{folder.path}/config.toml has an incomplete split ({error!r}); restore it or train again",
-            code="damaged-config",
-        ) from error
-
-
 def open_run(
     run: Path | RunDirectory,
     device: torch.device,
     data_dir: Path | None = None,
     dataset: Dataset | None = None,
+    task: str = "link",
 ) -> OpenRun:
-    """Open a link run with its best weights; `dataset` is its dataset if that is open already."""
+    """Open a run with its best weights, for queries about any node at any time.
+
+    Args:
+        run: Its directory.
+        device: Where it computes.
+        data_dir: Where datasets are.
+        dataset: Its dataset, if that is open already.
+        task: What it has to predict; a node classifier is not opened as a link predictor.
+    """
     folder = as_directory(run)
-    dataset = open_link_dataset(folder, data_dir, dataset)
-    stream = build_link_stream(dataset, device, read_split(folder))
-    scorer = build_scorer(folder, stream)
-    load_best(folder, scorer)
-    return OpenRun(folder, dataset, stream, scorer.to(device).eval())
+    if task == "link":
+        require_link_run(folder)
+    dataset = open_run_dataset(folder, data_dir, dataset)
+    opened = build_run(RunConfig.read(folder), dataset, device)
+    load_best(folder, opened.scorer)
+    opened.scorer.to(device).eval()
+    return opened
 
 
-def build_link_stream(dataset: Dataset, device: torch.device, rule: SplitRule | None = None) -> Stream:
-    """Split a dataset by a rule, or by its default one."""
-    rule = get_default_split(dataset) if rule is None else rule
-    return Stream(dataset.store, rule.split(dataset.store), device, current_group())
+def resume_training(
+    path: Path,
+    device: torch.device,
+    data_dir: Path | None = None,
+    dataset: Dataset | None = None,
+    advance: Advance = no_advance,
+) -> Trainer:
+    """Return a trainer at the last checkpoint of a run; without one it starts again, from its backbone if it has one.
+
+    `dataset` is its dataset if it is open; `advance` counts the events that a frozen backbone embeds first.
+    """
+    group = current_group()
+    folder = RunDirectory(path, group.is_first)
+    config = RunConfig.read(
+        folder
+    )  # raises for a directory that is not a run, before a lock file is left in it
+    dataset = open_run_dataset(folder, data_dir, dataset)
+    group.run_on_first(folder.lock)
+    check_environment(folder, device)
+    run = build_run(config, dataset, device)
+    if config.recipe == "node_head" and folder.started:
+        load_newest(folder, run.scorer)  # its encoder computes the embeddings
+    elif config.recipe == "node_head":
+        load_backbone(config, run.scorer)
+    elif config.run.start_from is not None and not folder.started:  # stopped before its first checkpoint
+        load_start_weights(config, run.scorer)
+    trainer = run.build_trainer(advance)
+    trainer.resume()
+    return trainer
 
 
-def build_scorer(folder: RunDirectory, stream: Stream) -> nn.Module:
-    """Build the model of a run with its initial weights, on the CPU; `stream` has the split of link prediction."""
-    sections = folder.config()
-    name, seed = sections["run"]["model"], int(sections["run"]["seed"])
-    spec = find_model(name, sections["run"].get("source"))
-    config = build_config(spec.config, update_stored_settings(name, sections["model"]))
-    scorer = build_seeded_scorer(spec, config, seed, stream, facts=read_facts(folder, stream.store))
-    if not isinstance(scorer, nn.Module):
+def load_start_weights(config: RunConfig, scorer: nn.Module) -> None:
+    """Load the weights that a run starts with; raise FileError if they are no longer those that it recorded."""
+    start = RunDirectory(Path(str(config.run.start_from)))
+    if not start.best.exists() or read_seal(start.best) != config.run.start_weights:
         raise FileError(
-            f"{folder.path} is of the model '{name}', which has no weights to load; restore its config.toml",
-            code="model-without-weights",
+            f"{config.path} was to start from the weights of {start.path}, which are missing or have changed; "
+            "restore them, or start a new run",
+            code="start-weights-changed",
         )
-    return scorer
-
-
-def build_seeded_scorer(
-    spec: ModelSpec,
-    config: Any,
-    seed: int,
-    stream: Stream,
-    copies: int = 1,
-    facts: DatasetFacts | None = None,
-) -> Any:
-    """Initialize a model from a seed; raise before allocating if memory does not hold `copies` of its weights.
-
-    `facts` replace those of the stream, in a run that started from another one.
-    """
-    torch.manual_seed(seed)
-    facts = facts or stream.facts
-    with limit_tensor_memory(f"a model with {_describe_model_size(config)}", 1 / copies):
-        return spec.build(config, facts)
-
-
-def _describe_model_size(config: Any) -> str:
-    """Name the integer settings above their defaults, or all integer settings if none is; a seed is no size."""
-    settings = to_settings(config).items()
-    numbers = {name: value for name, value in settings if type(value) is int and name != "walk_seed"}
-    defaults: dict[str, Any] = {field.name: field.default for field in fields(config)}
-    large = {name: value for name, value in numbers.items() if value > defaults[name]} or numbers
-    return ", ".join(f"{name}={value}" for name, value in large.items()) or "these settings"
-
-
-def get_encoder(scorer: Any, folder: RunDirectory) -> Encoder:
-    """Return the encoder of a run's scorer.
-
-    Raises:
-        ConfigError: The model has none, such as boosted trees.
-    """
-    if not isinstance(scorer, EncoderWrapper):
-        raise ConfigError(
-            f"the model of {folder.path} has no node embeddings; give a run of dyg-mamba",
-            code="model-without-encoder",
-        )
-    return scorer.encoder
-
-
-def describe_training(folder: RunDirectory) -> dict[str, Any]:
-    """Return the columns of a result row about the training of a link run: negatives, loss and split.
-
-    Runs that were trained before these settings existed have the defaults.
-    """
-    settings = build_config(LinkFitConfig, require_complete_config(folder)["train"])
-    loss = LOSSES[settings.loss].create(settings.train_candidates)
-    return {"train_negatives": settings.train_negatives, **loss.about, **read_split(folder).stamp}
+    load_best(start, scorer)
+    if isinstance(scorer, ContinuedLearner):
+        scorer.keep_rounds()
 
 
 def open_link_dataset(folder: RunDirectory, data_dir: Path | None, dataset: Dataset | None = None) -> Dataset:
     """Open the dataset of a link run; raise ConfigError for a node classifier."""
-    if folder.task == "node":
-        raise ConfigError(describe_node_run(folder), code="not-a-link-run")
+    require_link_run(folder)
     return open_run_dataset(folder, data_dir, dataset)
-
-
-def describe_node_run(folder: RunDirectory) -> str:
-    """Say that a run cannot score links, and which run can."""
-    backbone = folder.config()["run"].get("backbone")
-    hint = "" if backbone is None else f", such as its backbone {backbone}"
-    return f"{folder.path} classifies nodes; give a link run{hint}"
-
-
-def require_complete_config(folder: RunDirectory) -> dict[str, dict[str, Any]]:
-    """Return the sections of a run's configuration; raise FileError if one that every run has is missing."""
-    sections = folder.config()
-    if not {"data", "digest", "model", "seed"} <= set(sections.get("run", {})):
-        raise FileError(
-            f"{folder.path}/config.toml has no complete [run] section; restore it or train again",
-            code="damaged-config",
-        )
-    for name in ("train", "model"):
-        if name not in sections:
-            raise FileError(
-                f"{folder.path}/config.toml has no section [{name}]; restore it or train again",
-                code="damaged-config",
-            )
-    return sections
 
 
 def open_run_dataset(folder: RunDirectory, data_dir: Path | None, dataset: Dataset | None = None) -> Dataset:
     """Open the dataset that a run was trained on, or check that the given one is that."""
-    about = require_complete_config(folder)["run"]
+    about = RunConfig.read(folder).run
     if dataset is None:
         dataset = _find_run_dataset(folder, about, data_dir)
-    if dataset.digest != about["digest"]:
+    if dataset.digest != about.digest:
         raise FileError(
-            f"dataset '{about['data']}' is not the one that {folder.path} was trained on (its events differ); "
+            f"dataset '{about.data}' is not the one that {folder.path} was trained on (its events differ); "
             "point `data_dir` at the original",
             code="dataset-changed",
         )
     return dataset
 
 
-def _find_run_dataset(folder: RunDirectory, about: dict[str, Any], data_dir: Path | None) -> Dataset:
+def _find_run_dataset(folder: RunDirectory, about: RunSection, data_dir: Path | None) -> Dataset:
     """Look under the runs folder, then among all versions of the name, then where the file was at the start."""
-    for stored in _stored_paths(folder.path.parent.parent, about["digest"], about.get("version", "")):
+    for stored in _stored_paths(folder.path.parent.parent, about.digest, about.version or ""):
         if stored.exists():
-            return replace(load_dataset(stored), name=about["data"])
-    file = Path(about["file"]) if about.get("file") else None
+            return replace(load_dataset(stored), name=about.data)
+    file = Path(about.file) if about.file else None
     folders = [*data_folders(data_dir), *([] if file is None else [file.parent])]
-    dataset = find_dataset(about["data"], about["digest"], folders, about.get("version", ""))
+    dataset = find_dataset(about.data, about.digest, folders, about.version or "")
     if dataset is not None:
         return dataset
     if file is not None and file.is_file() and file.parent not in data_folders(data_dir):
         dataset = open_dataset(str(file))
-        if dataset.digest != about["digest"]:
+        if dataset.digest != about.digest:
             raise FileError(
                 f"{file} has changed since {folder.path} was trained on it; restore it, or train again",
                 code="dataset-changed",
             )
         return dataset
     try:
-        return open_dataset(about["data"], data_dir)
+        return open_dataset(about.data, data_dir)
     except NotFoundError as error:
         raise NotFoundError(
-            f"{folder.path} needs the dataset it was trained on, '{about['data']}' with digest "
-            f"{about['digest'][:16]}: {error}",
+            f"{folder.path} needs the dataset it was trained on, '{about.data}' with digest "
+            f"{about.digest[:16]}: {error}",
             code="unknown-dataset",
         ) from error
+
+
+def create_run_from(
+    config: RunConfig, dataset: Dataset, root: Path, name: str, device: torch.device, suffix: str = ""
+) -> RunConfig:
+    """Create the directory of a new run under `root`, in the folder `name` of its dataset, and store its config.
+
+    Returns:
+        The configuration with the run directory and the entries about the dataset and the environment.
+    """
+    about = current_group().run_on_first(lambda: describe_dataset(dataset, root))
+    config = replace(config, run=replace(config.run, **about), made_with=describe_environment(device))
+    folder = create_run(
+        lambda: RunDirectory.create(root, dataset.name, name, config.seed, suffix), config.sections
+    )
+    return replace(config, folder=folder)
 
 
 def describe_dataset(dataset: Dataset, root: Path) -> dict[str, str]:

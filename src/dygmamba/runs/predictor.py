@@ -27,16 +27,7 @@ from dygmamba.models.classifiers import SourceEmbedding
 from dygmamba.runs.calibration import load_calibration
 from dygmamba.runs.export import build_view, export_inputs, require_exportable
 from dygmamba.runs.node_predictions import label_columns
-from dygmamba.runs.node_streams import hide_labels
-from dygmamba.runs.node_training import open_classifier
-from dygmamba.runs.opening import (
-    OpenRun,
-    as_directory,
-    choose_device,
-    describe_node_run,
-    get_encoder,
-    open_run,
-)
+from dygmamba.runs.opening import as_directory, choose_device, open_run
 from dygmamba.runs.queries import (
     PLACEHOLDER_NODES,
     Predictions,
@@ -47,6 +38,7 @@ from dygmamba.runs.queries import (
     probability_column,
     score_column,
 )
+from dygmamba.runs.recipes import OpenRun, describe_node_run, get_encoder, hide_labels
 from dygmamba.sampling.columns import find_query_columns
 from dygmamba.sampling.view import PairBatch
 from dygmamba.tasks.calibration import Calibration, NewNodes
@@ -81,8 +73,7 @@ class Predictor:
             tokens: Most sequence tokens in one forward pass; by default chosen for the device.
         """
         folder = as_directory(Path(run) if isinstance(run, str) else run)
-        open_task = open_classifier if folder.task == "node" else open_run
-        opened = open_task(folder, choose_device(device), data_dir)
+        opened = open_run(folder, choose_device(device), data_dir, task=folder.task)
         ranker, calibration, new_nodes = (
             build_ranker(opened, opened.dataset, tokens),
             load_calibration(folder),
@@ -189,7 +180,7 @@ class Predictor:
         self._require_task("link")
         queries, stream = self._read_queries(pairs, at), self.ranker.stream_scorer.stream
         batch = PairBatch.from_pairs(queries.src, queries.dst, queries.time).with_columns(queries.columns)
-        require_exportable(self.run.scorer, self.run.about["model"])
+        require_exportable(self.run.scorer, self.run.model)
         trained = self.run.stream
         new_nodes = self.new_nodes or NewNodes.from_events(trained.store, trained.split.train)
         view = build_view(stream, self.run.scorer.requests, batch, self.run.seed)
@@ -273,7 +264,7 @@ class Predictor:
 
     def embed(self, nodes: QuerySource, at: TimeLike | None = None) -> Predictions:
         """Compute the embedding of each node, as a source: columns node, time, embedding."""
-        queries, encoder = self._read_nodes(nodes, at), get_encoder(self.run.scorer, self.run.folder)
+        queries, encoder = self._read_nodes(nodes, at), get_encoder(self.run.scorer, self.run.folder.path)
         embedding = self._run_on_sources(queries, SourceEmbedding(encoder))
         rows = pa.FixedSizeListArray.from_arrays(pa.array(embedding.flatten().numpy()), embedding.shape[1])
         return build_predictions(queries, self._key_columns(queries) | {"embedding": rows}, self.calibration)
@@ -344,7 +335,7 @@ class Predictor:
         """Raise ConfigError if there are new nodes and the model has a memory of those it was trained with."""
         if new_nodes and self.run.scorer.stateful:
             raise ConfigError(
-                f"model '{self.run.about['model']}' has a memory of the nodes it was trained with and cannot take new "
+                f"model '{self.run.model}' has a memory of the nodes it was trained with and cannot take new "
                 f"ones; got {new_nodes} new nodes, leave them out",
                 code="memory-needs-known-nodes",
             )

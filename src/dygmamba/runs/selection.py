@@ -7,16 +7,17 @@ every run that was tried, so that any of them can be given to continue an interr
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from dygmamba.core.errors import FileError
+from dygmamba.core.errors import ConfigError, FileError
 from dygmamba.core.files.untrusted import locate_inside
 from dygmamba.core.files.writing import write_text
+from dygmamba.core.settings import load
 from dygmamba.engine.run_directory import RunDirectory
 from dygmamba.runs.blending import BLEND, enumerate_shares
 from dygmamba.runs.evaluation import Scored
@@ -134,20 +135,13 @@ def get_runs_folder(run: RunDirectory) -> Path:
 
 def _read_record(path: Path) -> SelectionRecord | None:
     try:
-        content = json.loads(path.read_bytes().decode("utf-8"))
-        names = {one.name for one in fields(CandidateRecord)}
-        candidates = tuple(
-            CandidateRecord(**{name: value for name, value in one.items() if name in names})
-            for one in content.pop("candidates")
-        )
-        content |= {"settings": dict(content.get("settings", {}))}
-        record = SelectionRecord(candidates=candidates, **content)
+        record = load(SelectionRecord, json.loads(path.read_bytes().decode("utf-8")))
         for run in record.runs:
             locate_inside(get_runs_folder(RunDirectory(path.parent)), run, path)
         return record
     except (FileNotFoundError, NotADirectoryError):
         return None
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except (OSError, ValueError, ConfigError, RecursionError) as error:
         raise FileError(
             f"{path} is damaged ({type(error).__name__}); delete it to continue the run alone, or train again",
             code="damaged-selection",

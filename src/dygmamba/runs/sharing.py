@@ -30,9 +30,11 @@ from dygmamba.core.files.writing import (
 from dygmamba.data.storage.dataset import Dataset, load_dataset, save_dataset
 from dygmamba.engine.checkpoint import read_checkpoint, save_checkpoint
 from dygmamba.engine.run_directory import RunDirectory
+from dygmamba.engine.run_section import RUN_REFERENCES
 from dygmamba.models import find_model
 from dygmamba.runs.calibration import load_saved_calibration, save_calibration
-from dygmamba.runs.opening import read_split, require_complete_config, store_run_dataset
+from dygmamba.runs.opening import store_run_dataset
+from dygmamba.runs.run_config import RunConfig, read_split
 from dygmamba.runs.shared_folder import (
     copy_shared_file,
     is_empty_or_unfinished,
@@ -56,8 +58,6 @@ SHARED_FILES = {
 }
 REQUIRED_FILES = ("config.toml", WEIGHTS_FILE)
 MAX_MANIFEST_BYTES = 1 << 16
-# entries of [run] with the path of another run, or with several; only names are shared
-RUN_REFERENCES = ("backbone", "refit_of", "blend_of", "start_from")
 
 PROTOCOL_NOTES = {
     "benchmark": "with a tenth of the nodes held out of training and negatives drawn from the whole stream (the "
@@ -198,7 +198,7 @@ def read_manifest(source: Path) -> Manifest:
 def _copy_without_paths(run: RunDirectory, copy: RunDirectory) -> None:
     """Copy a run without paths of this machine; its weights are bound to the changed configuration."""
     sections = run.config()
-    paths = {path for paths in _list_references(sections["run"]).values() for path in paths}
+    paths = set(_list_references(sections["run"]))
     folder = sections.pop("folder")
     sections["run"].pop("file", None)
     copy.write_config(_replace_paths(sections, paths), folder["id"])
@@ -216,13 +216,10 @@ def _copy_without_paths(run: RunDirectory, copy: RunDirectory) -> None:
         copy.write_results(content.pop("results"), **content)
 
 
-def _list_references(about: dict[str, Any]) -> dict[str, list[str]]:
-    """Return the paths of other runs in the section [run], by entry."""
-    references = {key: about[key] for key in RUN_REFERENCES if key in about}
-    return {
-        key: [str(path) for path in value] if isinstance(value, list) else [str(value)]
-        for key, value in references.items()
-    }
+def _list_references(about: dict[str, Any]) -> list[str]:
+    """Return the paths of other runs in the section [run]."""
+    values = [about[name] for name in RUN_REFERENCES if name in about]
+    return [str(path) for value in values for path in (value if isinstance(value, list) else [value])]
 
 
 def _replace_paths(content: dict[str, Any], paths: set[str]) -> dict[str, Any]:
@@ -264,8 +261,7 @@ def _check_shared_run(copy: RunDirectory, manifest: Manifest) -> None:
             f"config.toml and {MANIFEST_FILE} of the shared run disagree; pull or push it again",
             code="shared-run-inconsistent",
         )
-    paths = [path for paths in _list_references(about).values() for path in paths]
-    if "file" in about or not all(map(is_valid_folder_name, paths)):
+    if "file" in about or not all(map(is_valid_folder_name, _list_references(about))):
         raise FileError(
             "config.toml of the shared run has paths of another machine; ask for it to be pushed again",
             code="shared-run-has-paths",
@@ -298,7 +294,8 @@ def render_card(run: RunDirectory, address: str, with_data: bool) -> str:
         address: Where others pull the run from.
         with_data: Whether the dataset is included.
     """
-    sections = require_complete_config(run)
+    RunConfig.read(run)  # raises if it is incomplete
+    sections = run.config()
     about, tests = sections["run"], [row for row in run.results() if row.get("split") == "test"]
     title = escape_markdown(f"{about['model']} on {about['data']}")
     parts = [

@@ -1,16 +1,15 @@
 """Dataset facts in config.toml: those of a run that started from another one, whose model was built with them."""
 
 from math import isfinite
+from pathlib import Path
 from typing import Any
 
 from dygmamba.core.errors import FileError
 from dygmamba.data.events.categories import Category
 from dygmamba.data.events.columns import MAX_CODE_COLUMNS, ColumnFacts, NumericColumn, TypeColumn
 from dygmamba.data.events.event_store import EventStore
-from dygmamba.engine.run_directory import RunDirectory
 from dygmamba.models.base import DatasetFacts
 
-FACTS_SECTION = "facts"
 MAX_NUMERIC, MAX_VALUES = 32, 64  # columns, and values of a categorical column, that a model reads at most
 NUMBERS = ("gap_mean", "start", "node_gap", "period")
 PAIRS = ("src_gap", "dst_gap")
@@ -36,23 +35,13 @@ def _describe_columns(columns: ColumnFacts) -> dict[str, Any]:
     }
 
 
-def copy_facts(folder: RunDirectory) -> dict[str, dict[str, Any]]:
-    """Return the section of a run for the config of a run that contains its model; empty if it has none."""
-    section = folder.config().get(FACTS_SECTION)
-    return {} if section is None else {FACTS_SECTION: section}
-
-
-def read_facts(folder: RunDirectory, store: EventStore) -> DatasetFacts | None:
-    """Return the stored facts with the sizes of a stream; None if the run has none and uses those of its own events."""
-    section = folder.config().get(FACTS_SECTION)
-    if section is None:
-        return None
+def read_facts(section: dict[str, Any], store: EventStore, path: Path) -> DatasetFacts:
+    """Return the facts of a section, with the sizes of a stream; `path` is the run, for messages."""
     try:
         return _parse_facts(section, store)
     except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise FileError(
-            f"{folder.path}/config.toml has an incomplete section [{FACTS_SECTION}] ({error!r:.80}); restore it or "
-            "train again",
+            f"{path}/config.toml has an incomplete section [facts] ({error!r:.80}); restore it or train again",
             code="damaged-config",
         ) from error
 

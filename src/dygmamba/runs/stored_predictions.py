@@ -16,7 +16,7 @@ from dygmamba.data.events.splits import Split
 from dygmamba.data.storage.tensor_file import read_seal, read_sealed_tensors, write_sealed_tensors
 from dygmamba.engine.evaluation import score_evaluation_set
 from dygmamba.engine.run_directory import RunDirectory
-from dygmamba.runs.opening import OpenRun
+from dygmamba.runs.recipes import OpenRun
 from dygmamba.sampling.view import PairBatch
 from dygmamba.tasks.base import EvaluationSet
 from dygmamba.tasks.calibration import Calibration, NewNodes

@@ -17,7 +17,7 @@ import torch
 
 from dygmamba._version import __version__
 from dygmamba.config import build_config, find_preset, find_size_preset
-from dygmamba.core.errors import ConfigError, DygError, FileError, Interrupted, first_line
+from dygmamba.core.errors import ConfigError, DygError, FileError, Interrupted, ScoreError, first_line
 from dygmamba.core.files.locking import acquire_lock
 from dygmamba.core.files.writing import make_folder, write_text
 from dygmamba.core.memory_budget import describe_shortage, is_out_of_memory
@@ -30,7 +30,7 @@ from dygmamba.engine.run_directory import to_toml
 from dygmamba.models import find_model
 from dygmamba.runs.link_training import separate_settings, start_link_run
 from dygmamba.runs.provenance import StartOptions
-from dygmamba.runs.tuning_trials import SearchSpace, Trial, TrialJournal, TrialRow, build_search_space
+from dygmamba.runs.tuning_trials import SearchSpace, TrialJournal, TrialRow, build_search_space
 
 STARTUP_TRIALS = 4  # number of finished trials before any trial is pruned
 TRIAL_SETTINGS = ("epochs", "patience")  # apply to trials only and are not part of the preset
@@ -149,74 +149,63 @@ def _run_trial(
     budget: TuningBudget,
     progress: Progress,
 ) -> bool:
-    """Run one trial; return whether the user or the deadline stopped it."""
+    """Run one trial; return whether the user or the deadline stopped it.
+
+    A trial that diverges or needs too much memory is kept with the reason, the first one too, whose settings are the
+    default ones: others may be trained. Settings or data that the first trial refuses end the search.
+    """
+    from optuna import TrialPruned
+
     number = len(journal.done)
+    name = f"trial {number + 1}"
     # the first trial has the default settings, so that the preset is never worse than no search
     trial = journal.ask(_trial_seed(request.seed, number), {} if number else space.default)
+    settings = request.base_settings | space.trial | trial.params
     start, root = time.monotonic(), journal.folder / "trials"
+    options, epochs, best, more = StartOptions(split=request.split), 0, None, {}
     try:
-        value, epochs = _train_trial(request, trial, space, budget, progress, f"trial {number + 1}", root)
-        trial.finish(value, epochs, time.monotonic() - start)
+        trainer = start_link_run(
+            request.dataset, request.model, request.seed, settings, request.device, root, options
+        )
+        observer = _PrunedProgress(LabelledProgress(progress, trial=name), trainer, trial)
+        try:
+            trainer(observer, name=f"{name} on {request.device}", stop=lambda: budget.is_time_over)
+            best = trainer.state.best_ap
+        except TrialPruned:
+            pass
+        epochs = trainer.state.epoch
     except (Interrupted, KeyboardInterrupt):
-        trial.discard()
+        journal.discard(trial)
         return True
     except DygError as error:
-        trial.refuse(first_line(error), time.monotonic() - start)
-        if not number:  # if the default settings cannot be trained, the search makes no sense
+        if not number and not isinstance(error, ScoreError):
+            journal.discard(trial)
             raise
+        more["why"] = first_line(error)
     except (MemoryError, RuntimeError) as error:
         if not is_out_of_memory(error):
             raise
-        trial.refuse(describe_shortage(error), time.monotonic() - start)
+        more["why"] = describe_shortage(error)
     finally:
         shutil.rmtree(root, ignore_errors=True)
+    journal.end(trial, best, epochs=epochs, seconds=time.monotonic() - start, **more)
     return False
-
-
-def _train_trial(
-    request: TuningRequest,
-    trial: Trial,
-    space: SearchSpace,
-    budget: TuningBudget,
-    progress: Progress,
-    name: str,
-    root: Path,
-) -> tuple[float | None, int]:
-    """Train a trial; return its best validation AP (None if it was pruned) and the number of epochs."""
-    settings = request.base_settings | space.trial | trial.settings
-    fit = start_link_run(
-        request.dataset,
-        request.model,
-        request.seed,
-        settings,
-        request.device,
-        root,
-        StartOptions(split=request.split),
-    )
-
-    try:
-        observer = _PrunedProgress(LabelledProgress(progress, trial=name), fit, trial)
-        fit(observer, name=f"{name} on {request.device}", stop=lambda: budget.is_time_over)
-    except _Pruned:
-        return None, fit.state.epoch
-    return fit.state.best_ap, fit.state.epoch
-
-
-class _Pruned(Exception):
-    """Other trials were better after as many epochs."""
 
 
 class _PrunedProgress(ForwardingProgress):
     """Prune a trial whose validation AP is below the median of the others at the same epoch."""
 
-    def __init__(self, inner: Progress, fit: Trainer, trial: Trial) -> None:
+    def __init__(self, inner: Progress, trainer: Trainer, trial: Any) -> None:
         super().__init__(inner)
-        self._fit, self._trial = fit, trial
+        self._trainer, self._trial = trainer, trial
 
     def epoch(self, entry: dict[str, Any]) -> None:
+        from optuna import TrialPruned
+
         self._inner.epoch(entry)
-        if self._trial.should_prune(entry["val_ap"], entry["epoch"]) and not self._fit.state.finished:
-            raise _Pruned
+        self._trial.report(entry["val_ap"], entry["epoch"])
+        if self._trial.should_prune() and not self._trainer.state.finished:
+            raise TrialPruned
 
 
 def _trial_seed(seed: int, number: int) -> int:

@@ -105,46 +105,6 @@ def _defaults(config: type) -> dict[str, Any]:
     return {name: field.default for name, field in config.__dataclass_fields__.items()}
 
 
-@dataclass(frozen=True, slots=True)
-class Trial:
-    """A running trial: a wrapper of Optuna's."""
-
-    study: Any
-    trial: Any
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        return dict(self.trial.params)
-
-    def should_prune(self, value: float, epoch: int) -> bool:
-        """Record the validation AP of an epoch; return whether it is below the median of the earlier trials."""
-        self.trial.report(value, epoch)
-        return bool(self.trial.should_prune())
-
-    def finish(self, value: float | None, epochs: int, seconds: float) -> None:
-        """End the trial; without a value it was pruned."""
-        self._record(epochs=epochs, seconds=seconds)
-        self._tell("PRUNED" if value is None else "COMPLETE", value)
-
-    def refuse(self, why: str, seconds: float) -> None:
-        """End a trial whose settings cannot be trained; it counts as pruned, so that it is not repeated."""
-        self._record(epochs=0, seconds=seconds, why=why)
-        self._tell("PRUNED")
-
-    def discard(self) -> None:
-        """End an interrupted trial; it does not count and is run again."""
-        self._tell("FAIL")
-
-    def _record(self, **attributes: Any) -> None:
-        for name, value in attributes.items():
-            self.trial.set_user_attr(name, value)
-
-    def _tell(self, state: str, value: float | None = None) -> None:
-        from optuna.trial import TrialState
-
-        self.study.tell(self.trial, value, state=TrialState[state])
-
-
 class TrialJournal:
     """A study on disk: the finished trials, and the sampler of the next one."""
 
@@ -194,8 +154,8 @@ class TrialJournal:
 
         return self._study.get_trials(deepcopy=False, states=(TrialState.COMPLETE, TrialState.PRUNED))
 
-    def ask(self, seed: int, given: dict[str, Any]) -> Trial:
-        """Start the next trial with sampled settings, or with `given` ones."""
+    def ask(self, seed: int, given: dict[str, Any]) -> Any:
+        """Start Optuna's next trial with sampled settings, or with `given` ones."""
         import optuna
 
         # A new sampler per trial makes the settings a function of (seed, earlier trials), also after a restart.
@@ -204,7 +164,21 @@ class TrialJournal:
         waiting = self._study.get_trials(deepcopy=False, states=(optuna.trial.TrialState.WAITING,))
         if given and not waiting:
             self._study.enqueue_trial(given)
-        return Trial(self._study, self._study.ask(self._distributions))
+        return self._study.ask(self._distributions)
+
+    def end(self, trial: Any, value: float | None, **attributes: Any) -> None:
+        """End a trial with its validation AP; without one it was pruned, or refused, so that it is not repeated."""
+        from optuna.trial import TrialState
+
+        for name, attribute in attributes.items():
+            trial.set_user_attr(name, attribute)
+        self._study.tell(trial, value, state=TrialState.PRUNED if value is None else TrialState.COMPLETE)
+
+    def discard(self, trial: Any) -> None:
+        """End an interrupted trial; it does not count and is run again."""
+        from optuna.trial import TrialState
+
+        self._study.tell(trial, state=TrialState.FAIL)
 
     @property
     def rows(self) -> list[TrialRow]:

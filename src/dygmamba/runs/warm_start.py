@@ -12,20 +12,20 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from dygmamba.config import build_config
-from dygmamba.core.errors import ConfigError, FileError
+from dygmamba.core.errors import ConfigError
 from dygmamba.data.events.event_store import EventStore
 from dygmamba.data.events.splits import SplitRule
 from dygmamba.data.storage.dataset import Dataset
 from dygmamba.data.storage.tensor_file import read_seal
-from dygmamba.engine.checkpoint import load_best, read_checkpoint
+from dygmamba.engine.checkpoint import read_checkpoint
 from dygmamba.engine.run_directory import RunDirectory
 from dygmamba.engine.stream import Stream
-from dygmamba.models.base import ContinuedLearner, DatasetFacts, ModelSpec, RoundLearner, Scorer
-from dygmamba.models.stored_settings import update_stored_settings
-from dygmamba.runs.opening import build_link_stream, build_seeded_scorer, open_link_dataset, read_split
+from dygmamba.models.base import ContinuedLearner, DatasetFacts, RoundLearner, Scorer
+from dygmamba.runs.opening import open_link_dataset
+from dygmamba.runs.recipes import build_link_stream
+from dygmamba.runs.run_config import RunConfig
 from dygmamba.runs.stored_facts import read_facts
 
 
@@ -35,30 +35,35 @@ class WarmStart:
 
     Attributes:
         folder: Its run directory.
+        config: Its configuration.
         dataset: Its dataset.
         facts: The facts that its model was built with.
-        settings: Its settings, those of the training loop and those of the model.
         trained_until: Time of the last event that its weights, or the weights it started with, were fitted to.
         validated_until: The same of the events that chose its best epoch.
         epochs: Number of epochs of its best weights.
     """
 
     folder: RunDirectory
+    config: RunConfig
     dataset: Dataset
     facts: DatasetFacts
-    settings: dict[str, Any]
     trained_until: float
     validated_until: float
     epochs: int
 
     @property
     def model(self) -> str:
-        return str(self.folder.config()["run"]["model"])
+        return self.config.run.model
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Its settings, those of the training loop and those of the model."""
+        return self.config.stored_settings
 
     @property
     def rule(self) -> SplitRule | None:
         """Its split if that applies to newer data too: by shares. Otherwise None."""
-        rule = read_split(self.folder)
+        rule = self.config.rule
         return rule if len(rule.numbers) == 3 and not rule.counted else None
 
     @property
@@ -88,50 +93,41 @@ def open_warm_start(path: Path, data_dir: Path | None = None, dataset: Dataset |
         ConfigError: It is a blend or a node classifier, or has no best weights yet.
     """
     folder = RunDirectory(path.resolve())
-    sections = folder.config()
-    about = sections.get("run", {})
     dataset = open_link_dataset(folder, data_dir, dataset)
-    if about.get("blend_of"):
+    config = RunConfig.read(folder)
+    if config.run.blend_of:
         raise ConfigError(f"{path} is a blend; start from one of the runs it blends", code="start-from-blend")
     if not folder.best.exists():
         raise ConfigError(
             f"{path} has no finished epoch to start from; continue it with `dygmamba.resume({str(path)!r})`",
             code="start-from-unfinished",
         )
-    stream = build_link_stream(dataset, torch.device("cpu"), read_split(folder))
-    facts = read_facts(folder, stream.store) or stream.facts
+    stream = build_link_stream(dataset, torch.device("cpu"), config.rule)
+    facts = stream.facts if config.facts is None else read_facts(config.facts, stream.store, folder.path)
     _, state = read_checkpoint(folder, folder.best)
-    ends = {
-        f"start_{name}_until": max(
-            _get_last_time(stream.store, events), float(about.get(f"start_{name}_until", -inf))
+    trained, validated = (
+        max(_get_last_time(stream.store, events), -inf if before is None else before)
+        for events, before in (
+            (stream.split.train, config.run.start_trained_until),
+            (stream.split.val, config.run.start_validated_until),
         )
-        for name, events in (("trained", stream.split.train), ("validated", stream.split.val))
-    }
-    return WarmStart(
-        folder,
-        dataset,
-        facts,
-        update_stored_settings(about["model"], sections["model"]) | sections["train"],
-        ends["start_trained_until"],
-        ends["start_validated_until"],
-        state.best_epoch + 1,
     )
+    return WarmStart(folder, config, dataset, facts, trained, validated, state.best_epoch + 1)
 
 
 def _get_last_time(store: EventStore, events: Tensor) -> float:
     return float(store.time[events[-1]]) if len(events) else -inf
 
 
-def check_warm_start(start: WarmStart, spec: ModelSpec, config: Any, stream: Stream) -> None:
+def check_warm_start(start: WarmStart, scorer: Scorer, stream: Stream) -> None:
     """Raise ConfigError if the weights of the earlier run cannot be carried over to a new run, or would know its test.
 
     Args:
         start: The earlier run.
-        spec: The model of both.
-        config: The settings of the new model.
+        scorer: The model of the new run.
         stream: The events of the new run.
     """
-    scorer = _build_with_same_inputs(start, spec, config, stream)
+    _require_same_inputs(start, scorer, stream)
     known = start.dataset.store.num_nodes
     if scorer.stateful and stream.store.num_nodes > known:
         raise ConfigError(
@@ -147,14 +143,11 @@ def check_warm_start(start: WarmStart, spec: ModelSpec, config: Any, stream: Str
     _require_unseen_periods(start, stream)
 
 
-def _build_with_same_inputs(start: WarmStart, spec: ModelSpec, config: Any, stream: Stream) -> Scorer:
-    """Return the new model; raise ConfigError unless its settings leave inputs and weights as they were."""
-    stored = update_stored_settings(start.model, start.folder.config()["model"])
+def _require_same_inputs(start: WarmStart, scorer: Any, stream: Stream) -> None:
+    """Raise ConfigError unless the settings of the new model leave inputs and weights as they were."""
     facts = replace(start.facts, num_nodes=stream.store.num_nodes)
-    scorer, earlier = (
-        build_seeded_scorer(spec, settings, 0, stream, facts=facts)
-        for settings in (config, build_config(spec.config, stored))
-    )
+    with torch.random.fork_rng(devices=[]):  # the generator stays as building the new model left it
+        earlier: Any = start.config.spec.build(start.config.model_config, facts)
     # also buffers that are not saved, such as the units of edge features
     own, other = (
         {name: tensor.shape for name, tensor in (*model.named_parameters(), *model.named_buffers())}
@@ -166,7 +159,6 @@ def _build_with_same_inputs(start: WarmStart, spec: ModelSpec, config: Any, stre
             "its weights; leave them out, or leave out `start_from`",
             code="start-other-settings",
         )
-    return scorer
 
 
 def _require_unseen_periods(start: WarmStart, stream: Stream) -> None:
@@ -182,18 +174,3 @@ def _require_unseen_periods(start: WarmStart, stream: Stream) -> None:
                 "`split`, or the run that it was refitted from",
                 code="start-knows-evaluation",
             )
-
-
-def load_start_weights(folder: RunDirectory, scorer: nn.Module) -> None:
-    """Load the weights that a run starts with; raise FileError if they are no longer those that it recorded."""
-    about = folder.config()["run"]
-    start = RunDirectory(Path(about["start_from"]))
-    if not start.best.exists() or read_seal(start.best) != about.get("start_weights"):
-        raise FileError(
-            f"{folder.path} was to start from the weights of {start.path}, which are missing or have changed; "
-            "restore them, or start a new run",
-            code="start-weights-changed",
-        )
-    load_best(start, scorer)
-    if isinstance(scorer, ContinuedLearner):
-        scorer.keep_rounds()

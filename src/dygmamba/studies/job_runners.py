@@ -44,11 +44,11 @@ from dygmamba.runs.evaluation import (
     evaluate_sets,
 )
 from dygmamba.runs.final_evaluation import MIN_RANKED_EVENTS, choose_ranking
-from dygmamba.runs.link_training import resume_link_run, start_link_run
-from dygmamba.runs.node_direct import start_direct_node_run
-from dygmamba.runs.node_training import evaluate_node_fit, resume_node_run, start_node_run
-from dygmamba.runs.opening import choose_device, open_run, read_split, store_run_dataset
+from dygmamba.runs.link_training import start_link_run
+from dygmamba.runs.node_training import evaluate_node_fit, start_direct_node_run, start_node_run
+from dygmamba.runs.opening import choose_device, open_run, resume_training, store_run_dataset
 from dygmamba.runs.provenance import StartOptions, describe_environment
+from dygmamba.runs.run_config import read_split
 from dygmamba.sampling.negatives import PUBLISHED_SEEDS
 from dygmamba.studies.job import CODE_VERSION, Job, ResultCache
 from dygmamba.studies.noise import OverwrittenHistoryStream, insert_noise, supports_overwriting
@@ -104,7 +104,7 @@ class JobContext:
 
 def run_link(job: Job, context: JobContext) -> JobResult:
     """Train a model and evaluate its best weights on the test split, for all nodes and new nodes."""
-    fit = _train_to_end(job, context, lambda root: _start_link_run(job, context, root), resume_link_run)
+    fit = _train_to_end(job, context, lambda root: _start_link_run(job, context, root), resume_training)
     about = {"dataset": job.data, "model": job.model, "seed": job.seed, **read_split(fit.run).stamp}
     assert isinstance(fit.scorer, Scorer)
     ranking = choose_ranking(fit.scorer, (RANKED_SCOPE,))
@@ -177,7 +177,7 @@ def run_node(job: Job, context: JobContext) -> JobResult:
             root,
         )
 
-    fit = _train_to_end(job, context, start, resume_node_run)
+    fit = _train_to_end(job, context, start, resume_training)
     rows = evaluate_node_fit(fit)
     fit.run.write_results(rows)
     return {"rows": rows, **summarize_training_cost(fit)}

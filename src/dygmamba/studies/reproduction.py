@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from statistics import mean
 from typing import Any
 
 from dygmamba.auditing.oracles import EventsByTime, compute_ceiling
@@ -66,6 +67,18 @@ def sort_by_cost(jobs: list[Job], device: str) -> list[Job]:
         return UNKNOWN_COST * float(job.size.get("length", 1)) if seconds is None else seconds
 
     return sorted(jobs, key=lambda job: -weight(job))
+
+
+def plan_seconds(jobs: list[Job], device: str, workers: int) -> dict[str, int]:
+    """Return how much each job adds to the duration of a study with so many workers, by its key.
+
+    A job without measurements takes as long as the others do on average. Empty if no job has any.
+    """
+    known = {job.key: seconds for job in jobs if (seconds := estimate_cost(job, device).seconds) is not None}
+    if not known:
+        return {}
+    average, share = mean(known.values()), min(workers, len(jobs))
+    return {job.key: max(1, round(known.get(job.key, average) / share)) for job in jobs}
 
 
 @dataclass(frozen=True, slots=True)

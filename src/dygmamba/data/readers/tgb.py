@@ -226,9 +226,10 @@ def _read_own_layout(
             f"columns of the events are named {', '.join(OWN_COLUMNS)}",
             code="wrong-columns",
         )
-    roles = ColumnRoles(*OWN_COLUMNS, tuple(column for column in header.names if column not in OWN_COLUMNS))
-    options = replace(options, bipartite=False)
-    columns, ids, origin = read_csv_rows(table, TGB_FORMAT, header, roles, options)
+    src, dst, time = OWN_COLUMNS
+    features = tuple(column for column in header.names if column not in OWN_COLUMNS)
+    layout = replace(options, src=src, dst=dst, time=time, features=features, bipartite=False)
+    columns, ids, origin = read_table(open_csv(table, options, header, TGB_FORMAT), layout)
     advice = (
         "its negatives are node numbers; give the nodes numbers from 0, in the table and in the negatives"
     )

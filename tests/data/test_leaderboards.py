@@ -122,6 +122,21 @@ def test_a_folder_of_ones_own_may_have_candidates_for_validation(tmp_path):
         load_leaderboard(data)
 
 
+def test_no_event_of_tgb_seq_is_left_out(monkeypatch, capsys, tmp_path):
+    """Its split and negatives are given by row: without a repeated event they would belong to other events."""
+    seq_folder(tmp_path / "seq")
+    table = tmp_path / "seq" / "GoogleLocal.csv"
+    names, first, *rows = table.read_text().splitlines()
+    table.write_text("\n".join([names, first, first, *rows]) + "\n")
+    words = ("data", "import", str(tmp_path / "seq"), "--data-dir", str(tmp_path / "data"))
+    code, _, error = invoke(monkeypatch, capsys, *words, "--drop-duplicates")
+    assert (code, error.count("\n")) == (2, 1)
+    assert "without --drop-duplicates" in error
+    assert not list(tmp_path.glob("data/*"))
+    assert invoke(monkeypatch, capsys, *words)[0] == 0
+    assert len(load_leaderboard(dm.load("GoogleLocal", tmp_path / "data")).negatives["test"]) == 15
+
+
 def test_a_leaderboard_is_saved_with_its_dataset(monkeypatch, capsys, tmp_path):
     """One command imports both; removing the dataset removes its leaderboard."""
     tgb_folder(tmp_path / "tgbl_wiki")

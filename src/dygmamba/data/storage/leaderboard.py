@@ -186,6 +186,12 @@ def _read_tgb_seq(path: Path, dataset: Dataset) -> Leaderboard:
             f"{table} is not sorted by time, so its negatives cannot be matched with the events; fetch it again",
             code="unsorted-events",
         )
+    if len(columns.time) != len(dataset):
+        raise FileError(
+            f"{table} has {len(columns.time):,} rows for {len(dataset):,} events, but split and negatives are given "
+            "by row; import all of them, without `drop_duplicates`",
+            code="row-count-differs",
+        )
     period = columns.label
     if period is None or not np.isin(period, (0, 1, 2)).all() or (np.diff(period) < 0).any():
         raise FileError(

@@ -42,7 +42,7 @@ from dygmamba.runs.node_training import evaluate_node_fit
 from dygmamba.runs.opening import as_directory, choose_device, open_run
 from dygmamba.runs.run_config import read_split
 from dygmamba.sampling.negatives import SAMPLERS
-from dygmamba.tasks.link import SETTINGS, SPLITS, build_link_set, has_events
+from dygmamba.tasks.link import SETTINGS, SPLITS, build_event_set, has_events
 
 Row = dict[str, Any]
 
@@ -176,7 +176,7 @@ def evaluate_run(path: Path, request: EvaluationRequest) -> list[Row]:
                 ranking, store = ranking.with_board(run.dataset), run.stream.store
                 for where in dict.fromkeys(choice[1:] for choice in choices):
                     if has_events(store, run.stream.split, *where):
-                        pairs = build_link_set(store, run.stream.split, *where)
+                        pairs = build_event_set(store, run.stream.split, *where)
                         rows.append(about | ranking.rank(*given, pairs, visibility, run.seed))
             return _require_rows(rows)
     _check_node_request(path, request, ranking)

@@ -14,15 +14,13 @@ from dygmamba.auditing.oracles import Ceiling, EventsByTime, measure_tie_luck
 from dygmamba.config import build_config, find_preset
 from dygmamba.core.errors import EventError
 from dygmamba.data.events.event_store import EventStore
-from dygmamba.engine.evaluation import STRICT_RULE, score_evaluation_set
 from dygmamba.engine.stream import Stream
-from dygmamba.engine.visibility import VisibilityRule
 from dygmamba.models import find_model
-from dygmamba.models.base import DatasetFacts, Scorer
+from dygmamba.models.base import DatasetFacts
+from dygmamba.runs.evaluation import Queries, evaluate_queries
 from dygmamba.runs.link_training import separate_settings
 from dygmamba.runs.recipes import OpenRun
 from dygmamba.tasks.base import EvaluationSet
-from dygmamba.tasks.metrics import link_metrics
 from dygmamba.testing import (
     CheckCase,
     CheckResult,
@@ -63,10 +61,10 @@ def build_audited_model(name: str, settings: dict[str, Any], stream: Stream, dat
     def compute_rows(evaluation_sets: Iterable[EvaluationSet]) -> list[dict[str, Any]]:
         if spec.trainable:
             return []
-        return [
-            evaluation_set.about | {"ap": _compute_ap(spec.build(config, facts), stream, evaluation_set)}
-            for evaluation_set in evaluation_sets
+        scored = [
+            evaluate_queries(spec.build(config, facts), stream, Queries(one)) for one in evaluation_sets
         ]
+        return [one.about | {"ap": one.link["ap"]} for one in scored]
 
     facts, small = DatasetFacts.of(stream.store, stream.split.train), sample_stream()
     synthetic = build_case(spec, config, small, DatasetFacts.of(small))
@@ -88,27 +86,17 @@ def build_audited_run(run: OpenRun, path: Path) -> AuditedModel:
                 for row in stored
                 if one.about == {name: row.get(name, one.about[name]) for name in one.about}
             )
-            rows.append(
-                next(found, None)
-                or one.about | {"ap": _compute_ap(run.scorer, run.stream, one, run.rule, run.seed)}
-            )
+            row = next(found, None)
+            if row is None:
+                scored = evaluate_queries(run.scorer, run.stream, Queries(one), run.rule, run.seed)
+                row = scored.about | {"ap": scored.link["ap"]}
+            rows.append(row)
         return rows
 
     window = _select_window(run.stream)
     case = CheckCase(lambda: deepcopy(run.scorer), window, sample_queries(window))
     name = f"{run.model} ({path.name})"
     return AuditedModel(name, (case,), compute_rows, stateful and run.rule.visible == "batch")
-
-
-def _compute_ap(
-    scorer: Scorer,
-    stream: Stream,
-    evaluation_set: EvaluationSet,
-    rule: VisibilityRule = STRICT_RULE,
-    seed: int = 0,
-) -> float:
-    score, pairs = score_evaluation_set(scorer, stream, evaluation_set, rule, seed), evaluation_set.pairs
-    return link_metrics(score, pairs.label, pairs.group).ap
 
 
 def _select_window(stream: Stream) -> EventStore:

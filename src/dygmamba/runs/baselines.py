@@ -29,7 +29,7 @@ from dygmamba.runs.evaluation import (
 from dygmamba.runs.recipes import build_link_stream
 from dygmamba.sampling.negatives import PUBLISHED_SEEDS
 from dygmamba.sampling.view import LabelledView
-from dygmamba.tasks.link import build_link_set, has_events
+from dygmamba.tasks.link import build_event_set, build_link_set, has_events
 from dygmamba.tasks.training_negatives import TRAINING_NEGATIVES
 
 BASELINES = (
@@ -139,7 +139,7 @@ class Baselines:
         advance: Advance = no_advance,
     ) -> Row:
         """Rank the events of a split and scope; the baseline has its preset for random negatives."""
-        pairs = build_link_set(self.stream.store, self.stream.split, *key[1:])
+        pairs = build_event_set(self.stream.store, self.stream.split, *key[1:])
         scorer = self.build(model, settings)
         row = ranking.rank(scorer, self.stream, pairs, self.visibility, advance=advance)
         return {"dataset": self.dataset, "model": model, "seed": row["candidate_seed"], **row}

@@ -261,7 +261,21 @@ def build_link_set(
     pairs = PairBatch.from_pairs(src, dst, store.time[events].repeat(2))
     pairs = pairs.with_columns(QueryColumns.of_events(store.features, events.repeat(2)))
     pairs = pairs.with_labels((torch.arange(2 * len(events)) < len(events)).float(), number)
-    earlier = (split.train,) if name == "val" else (split.train, split.val)
     drawn_from = EARLIER_EVENTS if request.earlier_only else PUBLISHED_POOLS[setting]
     about = {"split": name, "setting": setting, "negatives": strategy, "drawn_from": drawn_from}
-    return EvaluationSet(about, events, earlier, pairs, number)
+    return EvaluationSet(about, events, _list_earlier(split, name), pairs, number)
+
+
+def build_event_set(store: EventStore, split: Split, name: str, setting: str) -> EvaluationSet:
+    """Build the evaluation set of a split and setting without negatives, for ranks among candidates."""
+    events = build_negative_request(store, split, name, setting, "random").events
+    number = torch.arange(len(events))
+    pairs = PairBatch.from_pairs(store.src[events], store.dst[events], store.time[events])
+    pairs = pairs.with_labels(torch.ones(len(events)), number)
+    return EvaluationSet(
+        {"split": name, "setting": setting}, events, _list_earlier(split, name), pairs, number
+    )
+
+
+def _list_earlier(split: Split, name: str) -> tuple[Tensor, ...]:
+    return (split.train,) if name == "val" else (split.train, split.val)

@@ -5,49 +5,49 @@ does not spoil the others. Values of a column that are written alike are parsed 
 """
 
 import json
-from bisect import bisect
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
 from functools import lru_cache, partial
-from numbers import Number
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import torch
 
-from dygmamba.core.errors import DygError, FileError, NotFoundError
+from dygmamba.core.errors import FileError, NotFoundError
 from dygmamba.data.events.categories import Category
 from dygmamba.data.events.event_store import EventStore, FeatureTable
 from dygmamba.data.events.id_values import as_integers, parse_id, strip_decimal_zero
 from dygmamba.data.events.ids import NodeIds
-from dygmamba.data.events.times import EPOCH_RANGE, looks_like_epoch_seconds
+from dygmamba.data.events.times import looks_like_epoch_seconds
 from dygmamba.data.readers.bad_rows import ColumnLocation, Parsed
 from dygmamba.data.readers.options import ROLES
 from dygmamba.data.readers.queries import read_query_columns
 from dygmamba.data.readers.roles import match_columns
-from dygmamba.data.readers.time_evidence import (
-    COMPACT_FORMATS,
-    NON_FINITE_WORDS,
-    NUMERIC_DATE,
-    choose_time_parser,
-)
-from dygmamba.data.readers.times import TICKS_PER_SECOND, FormatParser, parse_formatted_dates
-from dygmamba.data.readers.values import NUMBER_PATTERN, as_category_text, is_text_type, parse_floats
+from dygmamba.data.readers.time_evidence import choose_time_parser
+from dygmamba.data.readers.times import FormatParser
+from dygmamba.data.readers.values import as_category_text, is_text_type, parse_floats
 from dygmamba.data.storage.dataset import Dataset
 from dygmamba.data.storage.extension import check_time_scale
 from dygmamba.live.event_log import LogEvent
 from dygmamba.live.growing_events import AddedEvents
 from dygmamba.live.node_ids import Key
+from dygmamba.live.value_groups import (
+    ABSENT,
+    find_category_notation,
+    find_number_notation,
+    find_time_notation,
+    mark_bad,
+    parse_each,
+    parse_groups,
+    to_array,
+    to_values,
+)
 from dygmamba.runs.predictor import Predictor
 
 ID_COLUMN = "id"  # of the event, by which it is recognized when it is sent again
-T = TypeVar("T")
-ABSENT = object()  # in place of a value whose column a row does not have
 MAX_TEXT = 10_000  # characters of an id or a category
 REMEMBERED_NAMES = 64  # sets of column names
-CONVERSION_ERRORS = (DygError, pa.ArrowException, TypeError, ValueError, OverflowError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,7 +207,7 @@ class EventParser:
             text = _parse_id(value, any_id)
             return strip_decimal_zero(text) if is_whole else text
 
-        return _parse_each(_to_values(raw[role]) if raw.count else [], role, parse, problems, "")
+        return parse_each(to_values(raw[role]) if raw.count else [], role, parse, problems, "")
 
     def _parse_event_ids(self, raw: RawEvents, problems: dict[int, str]) -> list[str | None]:
         taken = {*raw.roles.values(), *self.layout.features, *self.layout.types}
@@ -218,17 +218,17 @@ class EventParser:
             is_given = value is not ABSENT and value is not None and value != ""
             return _parse_id(value, any_id=True) if is_given else None
 
-        return _parse_each(_to_values(raw.columns[ID_COLUMN]), ID_COLUMN, parse, problems, None)
+        return parse_each(to_values(raw.columns[ID_COLUMN]), ID_COLUMN, parse, problems, None)
 
     def _parse_times(self, raw: RawEvents, problems: dict[int, str]) -> list[float]:
         location = ColumnLocation(raw.source, raw.roles["time"])
         parse = partial(self._parse_time_group, location=location)
-        return _parse_groups(raw["time"], location.column, _find_time_notation, parse, problems, 0.0)
+        return parse_groups(raw["time"], location.column, find_time_notation, parse, problems, 0.0)
 
     def _parse_time_group(self, values: Sequence[Any] | pa.Array, location: ColumnLocation) -> Parsed:
         if values[0] is None or values[0] is ABSENT:
-            return _mark_bad(values, "is missing or empty", "give the event a time")
-        column, options, own_format = _to_array(values), self._options, self._origin.time_format
+            return mark_bad(values, "is missing or empty", "give the event a time")
+        column, options, own_format = to_array(values), self._options, self._origin.time_format
         is_open = options.time_format is None and options.time_unit == "auto"
         if not (own_format and is_open and is_text_type(column.type)):
             return self._choose_and_parse(column, location)
@@ -279,27 +279,27 @@ class EventParser:
         location = ColumnLocation(raw.source, name)
 
         def parse(values: Sequence[Any] | pa.Array) -> Parsed:
-            return parse_floats(_to_array(values), location, self._fill, self._decimal)
+            return parse_floats(to_array(values), location, self._fill, self._decimal)
 
         given = self._get_column(raw, name)
-        return _parse_groups(given, name, _find_number_notation, parse, problems, 0.0)
+        return parse_groups(given, name, find_number_notation, parse, problems, 0.0)
 
     def _parse_categories(self, raw: RawEvents, name: str, problems: dict[int, str]) -> list[str]:
         def parse(values: Sequence[Any] | pa.Array) -> Parsed:
             if values[0] is ABSENT and not self._fills_absent:
-                return _mark_bad(
+                return mark_bad(
                     values, "is missing", "add it, null for an unknown value, or give `fill=VALUE`"
                 )
             sizes = np.array([len(value) if isinstance(value, str) else 0 for value in values])
             short = [value if size <= MAX_TEXT else "" for value, size in zip(values, sizes, strict=True)]
             return Parsed(
-                as_category_text(_to_array(short, from_pandas=False)),
+                as_category_text(to_array(short, from_pandas=False)),
                 sizes > MAX_TEXT,
                 lambda row: (f"has {sizes[row]:,} characters", f"give at most {MAX_TEXT:,}"),
             )
 
-        given = _to_values(self._get_column(raw, name))
-        return _parse_groups(given, name, _find_category_notation, parse, problems, "")
+        given = to_values(self._get_column(raw, name))
+        return parse_groups(given, name, find_category_notation, parse, problems, "")
 
     def _find_unknown_nodes(self, src: list[str], dst: list[str], problems: dict[int, str]) -> None:
         assert self._known is not None
@@ -373,108 +373,6 @@ def _to_id_array(ids: list[Key]) -> pa.Array:
     return texts if numbers is None else numbers
 
 
-def _parse_each(
-    values: Sequence[Any], column: str, parse: Callable[[Any], T], problems: dict[int, str], default: T
-) -> list[T]:
-    """Parse values one by one; a value that cannot be read is recorded as the problem of its row."""
-    parsed = []
-    for row, value in enumerate(values):
-        try:
-            parsed.append(parse(value))
-        except CONVERSION_ERRORS as error:
-            problems.setdefault(row, _describe_error(column, error))
-            parsed.append(default)
-    return parsed
-
-
-def _parse_groups(
-    given: Sequence[Any] | pa.Array,
-    column: str,
-    find_notation: Callable[[Any], Hashable],
-    parse: Callable[[Sequence[Any] | pa.Array], Parsed],
-    problems: dict[int, str],
-    default: T,
-) -> list[T]:
-    """Parse values that are written alike at once; those that cannot be read are recorded as problems of their rows."""
-    result = [default] * len(given)
-    if isinstance(given, pa.Array) and _is_uniform(given):
-        waiting: list[tuple[list[int], Sequence[Any] | pa.Array]] = [([*range(len(given))], given)]
-    else:
-        values, groups = _to_values(given), {}
-        for row, value in enumerate(values):
-            groups.setdefault(find_notation(value), []).append(row)
-        waiting = [(rows, [values[row] for row in rows]) for rows in groups.values()]
-    while waiting:
-        rows, values = waiting.pop()
-        try:
-            parsed = parse(values)
-        except CONVERSION_ERRORS as error:
-            if len(rows) == 1:
-                problems.setdefault(rows[0], _describe_error(column, error))
-            else:  # one of them has no notation, or is on another scale
-                waiting += [([row], [value]) for row, value in zip(rows, _to_values(values), strict=True)]
-            continue
-        for k, (row, value) in enumerate(zip(rows, parsed.values.tolist(), strict=True)):
-            if parsed.bad[k]:
-                problem, advice = parsed.explain(k)
-                problems.setdefault(row, f"column {column!r} {problem}; {advice}")
-            else:
-                result[row] = value
-    return result
-
-
-def _is_uniform(column: pa.Array) -> bool:
-    """Return whether the type of a column says how its values are written; numbers must have one unit as times."""
-    if (
-        is_text_type(column.type)
-        or pa.types.is_dictionary(column.type)
-        or column.null_count
-        or not len(column)
-    ):
-        return False
-    if not (pa.types.is_integer(column.type) or pa.types.is_floating(column.type)):
-        return True
-    value = column.to_numpy(zero_copy_only=False)
-    return bisect(UNIT_BOUNDS, value.min()) == bisect(UNIT_BOUNDS, value.max())
-
-
-def _find_number_notation(value: Any) -> Hashable:
-    if isinstance(value, str):
-        return "word" if value.strip().lower() in ("true", "false") else "text"
-    return None if value is ABSENT else type(value)
-
-
-def _find_category_notation(value: Any) -> Hashable:
-    return value is ABSENT, type(value), isinstance(value, float) and value.is_integer()
-
-
-def _find_time_notation(value: Any) -> Hashable:
-    """Return what decides how a time is read if it is the only one: its type, order of date, or unit of number."""
-    kind, text = type(value), value.strip() if isinstance(value, str) else str(value)
-    if isinstance(value, datetime):
-        return kind, value.tzinfo is None
-    if isinstance(value, str) and not NUMBER_PATTERN.fullmatch(text):
-        date = NUMERIC_DATE.fullmatch(text)
-        return (
-            kind,
-            text.lower() in NON_FINITE_WORDS,
-            date and (int(date[1]) > 12, date[2], int(date[3]) > 12),
-        )
-    if value is ABSENT or isinstance(value, bool) or not isinstance(value, str | Number):
-        return None if value is ABSENT else kind
-    compact = COMPACT_FORMATS.get(len(text)) if text[:2] in ("19", "20") and text.isdigit() else None
-    is_compact = compact is not None and not parse_formatted_dates(pa.array([text]), compact)[1].any()
-    return kind, text.lstrip("+-").isdigit(), is_compact, bisect(UNIT_BOUNDS, float(text))
-
-
-def _mark_bad(values: Sequence[Any] | pa.Array, problem: str, advice: str) -> Parsed:
-    return Parsed(np.zeros(len(values)), np.ones(len(values), bool), lambda _: (problem, advice))
-
-
-def _describe_error(column: str, error: Exception) -> str:
-    return str(error) if isinstance(error, DygError) else f"column {column!r} {str(error).splitlines()[0]}"
-
-
 def _parse_id(value: Any, any_id: bool) -> str:
     """Return an id as text; raise ValueError for what is none."""
     if value is ABSENT:
@@ -483,20 +381,3 @@ def _parse_id(value: Any, any_id: bool) -> str:
     if len(text) > MAX_TEXT:
         raise ValueError(f"has {len(text):,} characters; give at most {MAX_TEXT:,}")
     return text
-
-
-def _to_values(column: Any) -> Sequence[Any]:
-    if isinstance(column, pa.DictionaryArray):
-        column = column.dictionary_decode()
-    return column.to_pylist() if isinstance(column, pa.Array) else column
-
-
-def _to_array(values: Sequence[Any] | pa.Array, from_pandas: bool = True) -> pa.Array:
-    if isinstance(values, pa.Array):
-        return values
-    known = [None if value is ABSENT else value for value in values]
-    return pa.array(known, from_pandas=from_pandas)
-
-
-# where the unit that a number is taken to have changes
-UNIT_BOUNDS = sorted(bound * ticks for bound in EPOCH_RANGE for ticks in TICKS_PER_SECOND.values())

@@ -13,7 +13,7 @@ from torch import Tensor
 from dygmamba.core.errors import ConfigError, EventError, FileError, NotFoundError
 from dygmamba.core.progress import SILENT, Advance, Progress, no_advance
 from dygmamba.data.readers import ReadOptions, read_in_memory, read_more_events
-from dygmamba.data.readers.in_memory import is_in_memory, wrap_table
+from dygmamba.data.readers.in_memory import is_in_memory, open_in_memory
 from dygmamba.data.readers.options import ROLES
 from dygmamba.data.readers.queries import QuerySource
 from dygmamba.data.storage.dataset import Dataset
@@ -133,7 +133,7 @@ class Predictor:
         if not is_in_memory(events):
             path = Path(events)
             return str(path), read_more_events(path, self.options, self.dataset)
-        table, origin, bipartite = wrap_table(events), self.dataset.origin, self.dataset.store.bipartite
+        table, origin, bipartite = open_in_memory(events), self.dataset.origin, self.dataset.store.bipartite
         like = self.options.resemble(origin, bipartite)
         names = {
             part: getattr(self.options, part) or _name_if_present(getattr(origin, part), table.names)
@@ -142,7 +142,7 @@ class Predictor:
         # times in memory have a type, so only what the user says of them counts
         times = {part: getattr(self.options, part) for part in ("time_unit", "time_format", "date_order")}
         features = self.options.features or table.features or origin.features
-        return table.source, read_in_memory(
+        return table.name, read_in_memory(
             events, replace(like, **names, **times, features=features), bipartite
         )
 

@@ -4,8 +4,8 @@ pandas, polars, PyG and NetworkX are not imported; an object is recognized by th
 is read as a table of its edges.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,78 +22,16 @@ ENDPOINTS = ("src", "dst")
 SIDE_ATTRIBUTE = "bipartite"  # NetworkX's convention: 0 for sources, 1 for destinations
 
 
-@dataclass(frozen=True, slots=True)
-class InMemoryTable:
-    """A table in memory, with columns converted to Arrow on demand.
-
-    Attributes:
-        source: what to call the table in messages.
-        names: its columns; those of a matrix are NAME_0, NAME_1 and so on.
-        convert: converts a column to Arrow.
-        matrices: the columns of each matrix, by its name.
-        features: the feature columns, if the layout fixes them.
-        hints: what the table says about itself.
-    """
-
-    source: str
-    names: tuple[str, ...]
-    convert: Callable[[str], pa.Array | pa.ChunkedArray]
-    matrices: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    features: tuple[str, ...] = ()
-    hints: Layout = field(default_factory=Layout)
-    _converted: dict[str, pa.ChunkedArray] = field(default_factory=dict, repr=False, compare=False)
-
-    def column(self, name: str) -> pa.ChunkedArray:
-        """Return a column, converted once; raise FileError if its values have several types."""
-        try:
-            if name not in self._converted:
-                self._converted[name] = pa.table({name: self.convert(name)}).column(0)
-        except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
-            reason = str(error).splitlines()[0]
-            raise FileError(
-                f"{self.source}: column {name!r} has values of several types ({reason}); give one type",
-                code="mixed-column-types",
-            ) from error
-        return self._converted[name]
-
-    def drop_mixed_candidates(self, layout: ReadOptions) -> ReadOptions:
-        """Leave out candidates whose values have several types: they were not asked for."""
-        mixed = {}
-        for name in layout.candidates:
-            try:
-                self.column(name)
-            except FileError:
-                mixed[name] = "has values of several types"
-        kept = tuple(name for name in layout.candidates if name not in mixed)
-        return replace(layout, candidates=kept, unused={**layout.unused, **mixed})
-
-    def iterate(self, layout: Layout, _: BadRows) -> Iterator[pa.RecordBatch]:
-        """Iterate over the columns of a layout."""
-        columns = {name: self.column(name) for name in layout.needed}
-        sizes = {name: len(column) for name, column in columns.items()}
-        if len(set(sizes.values())) > 1:
-            raise FileError(
-                f"{self.source} has columns of different lengths, {sizes}; give one value per event",
-                code="column-lengths-differ",
-            )
-        return iter(pa.table(columns).to_batches(max_chunksize=BATCH_ROWS))
-
-
 def is_in_memory(source: Any) -> bool:
     """Return whether the source is an object rather than the path of a file."""
     return not isinstance(source, str | Path)
 
 
-def open_in_memory(table: InMemoryTable) -> Source:
-    """Return a table in memory, which is read by the rules of a Parquet file."""
-    return Source(TABLE_FORMAT, table.names, table.iterate, table.source, table=table, hints=table.hints)
-
-
-def wrap_table(source: Any) -> InMemoryTable:
-    """Wrap an object of any supported type; raise ConfigError for others."""
+def open_in_memory(source: Any) -> Source:
+    """Open an object of a supported type, which is read like a Parquet file; raise ConfigError for others."""
     if has_class(source, "pandas", "DataFrame"):
         names = tuple(map(str, source.columns))
-        return InMemoryTable(
+        return _build_source(
             "the pandas DataFrame",
             names,
             lambda name: _convert_series(source.iloc[:, names.index(name)].rename(name)),
@@ -103,29 +41,71 @@ def wrap_table(source: Any) -> InMemoryTable:
         source = source.collect()
     if has_class(source, "polars", "DataFrame"):
         names = tuple(source.columns)
-        return InMemoryTable(
+        return _build_source(
             "the polars DataFrame", names, lambda name: source.select(name).to_arrow().column(0)
         )
     if has_class(source, "torch_geometric", "TemporalData"):
         columns = {name: source[name] for name in source.keys()}  # noqa: SIM118 (no dict)
-        wrapped = _wrap_columns("the TemporalData", columns)
-        return replace(wrapped, hints=_describe_temporal_data(source, (*wrapped.names, *wrapped.matrices)))
+        return _open_columns("the TemporalData", columns, hints=_describe_temporal_data(source, columns))
     if has_class(source, "networkx", "Graph"):
         columns, hints = _read_graph_columns(source)
-        return replace(_wrap_columns("the graph", columns), hints=hints)
+        return _open_columns("the graph", columns, hints=hints)
     if isinstance(source, Mapping):
-        return _wrap_columns("the table", source)
+        return _open_columns("the table", source)
     if isinstance(source, pa.Table | pa.RecordBatch) or hasattr(source, "__arrow_c_stream__"):
         table = source if isinstance(source, pa.Table) else pa.table(source)
         hints = parse_metadata(table.schema.metadata)
-        return InMemoryTable("the Arrow table", tuple(table.column_names), table.column, hints=hints)
+        return _build_source("the Arrow table", tuple(table.column_names), table.column, hints=hints)
     if isinstance(source, Sequence) and not isinstance(source, str) and all(map(_is_row, source)):
-        return _wrap_rows(source)
+        return _open_rows(source)
     raise ConfigError(
         f"cannot read a table from {type(source).__name__}; give a path, a pandas or polars DataFrame, an Arrow table, "
         "a dict of columns, a TemporalData, a NetworkX graph, or a list of (src, dst, time)",
         code="unsupported-table",
     )
+
+
+def drop_mixed_candidates(source: Source, layout: ReadOptions) -> ReadOptions:
+    """Leave out candidates whose values have several types: they were not asked for."""
+    mixed = {}
+    for name in layout.candidates:
+        try:
+            source.iterate(Layout(types=(name,)), BadRows(source.name, skip=True))
+        except FileError:
+            mixed[name] = "has values of several types"
+    kept = tuple(name for name in layout.candidates if name not in mixed)
+    return replace(layout, candidates=kept, unused={**layout.unused, **mixed})
+
+
+def _build_source(
+    name: str, names: tuple[str, ...], convert: Callable[[str], pa.Array | pa.ChunkedArray], **more: Any
+) -> Source:
+    """Build the source of a table whose columns are converted to Arrow when they are read, each once."""
+    converted: dict[str, pa.ChunkedArray] = {}
+
+    def get_column(column: str) -> pa.ChunkedArray:
+        try:
+            if column not in converted:
+                converted[column] = pa.table({column: convert(column)}).column(0)
+        except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+            reason = str(error).splitlines()[0]
+            raise FileError(
+                f"{name}: column {column!r} has values of several types ({reason}); give one type",
+                code="mixed-column-types",
+            ) from error
+        return converted[column]
+
+    def iterate(layout: Layout, _: BadRows) -> Iterator[pa.RecordBatch]:
+        columns = {column: get_column(column) for column in layout.needed}
+        sizes = {column: len(values) for column, values in columns.items()}
+        if len(set(sizes.values())) > 1:
+            raise FileError(
+                f"{name} has columns of different lengths, {sizes}; give one value per event",
+                code="column-lengths-differ",
+            )
+        return iter(pa.table(columns).to_batches(max_chunksize=BATCH_ROWS))
+
+    return Source(TABLE_FORMAT, names, iterate, name, **more)
 
 
 def has_class(source: Any, package: str, name: str) -> bool:
@@ -139,8 +119,8 @@ def _is_row(row: Any) -> bool:
     return isinstance(row, tuple | list) and len(row) >= 2
 
 
-def _wrap_rows(source: Sequence[Any]) -> InMemoryTable:
-    """Wrap rows of src, dst, time and, after them, features."""
+def _open_rows(source: Sequence[Any]) -> Source:
+    """Open rows of src, dst, time and, after them, features."""
     widths = {len(row) for row in source} or {len(ROLES)}
     if len(widths) > 1:
         raise FileError(
@@ -150,15 +130,15 @@ def _wrap_rows(source: Sequence[Any]) -> InMemoryTable:
     features = tuple(f"feature_{k}" for k in range(max(widths) - len(ROLES)))
     names = (*ROLES, *features)[: max(widths)]
     columns = zip(*source, strict=True) if source else ([] for _ in names)
-    return replace(_wrap_columns("the list", dict(zip(names, columns, strict=True))), features=features)
+    return _open_columns("the list", dict(zip(names, columns, strict=True)), features=features)
 
 
 def _convert_series(series: Any) -> pa.ChunkedArray:
     return pa.Table.from_pandas(series.to_frame(), preserve_index=False).column(0)
 
 
-def _wrap_columns(source: str, given: Mapping[Any, Any]) -> InMemoryTable:
-    """Wrap columns by name; a matrix becomes the columns NAME_0, NAME_1 and so on."""
+def _open_columns(source: str, given: Mapping[Any, Any], **more: Any) -> Source:
+    """Open columns by name; a matrix becomes the columns NAME_0, NAME_1 and so on."""
     columns: dict[str, Any] = {}
     matrices: dict[str, tuple[str, ...]] = {}
     for name, values in given.items():
@@ -168,7 +148,9 @@ def _wrap_columns(source: str, given: Mapping[Any, Any]) -> InMemoryTable:
             columns |= dict(zip(matrices[str(name)], array.T, strict=True))
         else:
             columns[str(name)] = array
-    return InMemoryTable(source, tuple(columns), lambda name: _to_arrow(columns[name]), matrices)
+    return _build_source(
+        source, tuple(columns), lambda name: _to_arrow(columns[name]), matrices=matrices, **more
+    )
 
 
 def _to_host(values: Any) -> Any:
@@ -188,7 +170,7 @@ def _to_arrow(values: Any) -> pa.Array | pa.ChunkedArray:
         return pa.array([None if value is None else str(value) for value in values])
 
 
-def _describe_temporal_data(source: Any, names: Sequence[str]) -> Layout:
+def _describe_temporal_data(source: Any, names: Iterable[str]) -> Layout:
     """Describe a TemporalData: messages `msg` are features, `y` is the label.
 
     If every source has a lower number than every destination, the graph is bipartite.

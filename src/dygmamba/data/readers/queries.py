@@ -33,7 +33,7 @@ from dygmamba.data.readers.values import (
     try_cast,
 )
 
-# a file's path, or whatever `wrap_table` accepts; with a column src and, optionally, dst and time
+# a file's path, or whatever `open_in_memory` accepts; with a column src and, optionally, dst and time
 QuerySource = Any
 FIRST_TIMES = 100  # that decide how times are read if some are bad
 

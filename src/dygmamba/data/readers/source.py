@@ -1,9 +1,8 @@
 """A table of any kind, opened: what its columns are called, and its rows batch by batch."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
@@ -12,9 +11,6 @@ from dygmamba.data.readers.bad_rows import BadRows
 from dygmamba.data.readers.header import SAMPLE_ROWS, Header
 from dygmamba.data.readers.options import Layout
 from dygmamba.data.readers.values import as_category_text
-
-if TYPE_CHECKING:
-    from dygmamba.data.readers.in_memory import InMemoryTable
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,8 +25,9 @@ class Source:
         place: The file, or a few words for a table in memory.
         batches: About how many batches there are.
         header: The first lines of delimited text.
-        table: The table in memory.
         hints: What the table says about itself.
+        matrices: The columns NAME_0, NAME_1 and so on of each matrix in memory, by its name.
+        features: The feature columns, if the kind of table fixes them.
     """
 
     format: str
@@ -39,8 +36,9 @@ class Source:
     place: Path | str
     batches: int = 1
     header: Header | None = None
-    table: "InMemoryTable | None" = None
     hints: Layout = field(default_factory=Layout)
+    matrices: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    features: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:

@@ -11,7 +11,7 @@ from dygmamba.data.catalogue.leaderboard_folders import detect_folder_format
 from dygmamba.data.readers import columnar, databases, jodie_dyglib
 from dygmamba.data.readers.delimited import open_csv
 from dygmamba.data.readers.header import Header, read_header
-from dygmamba.data.readers.in_memory import is_in_memory, open_in_memory, wrap_table
+from dygmamba.data.readers.in_memory import is_in_memory, open_in_memory
 from dygmamba.data.readers.json_lines import is_json_lines, open_json_lines
 from dygmamba.data.readers.options import ReadOptions
 from dygmamba.data.readers.source import Source
@@ -52,12 +52,12 @@ class Detected(NamedTuple):
 
 @contextmanager
 def open_source(anything: Any, options: ReadOptions, detected: Detected | None = None) -> Iterator[Source]:
-    """Open a table: a file, or an object in memory that `wrap_table` accepts.
+    """Open a table: a file, or an object that `open_in_memory` accepts.
 
     `detected` is the format of a file if it is known. Raises FileError for files that are no tables.
     """
     if is_in_memory(anything):
-        yield open_in_memory(wrap_table(anything))
+        yield open_in_memory(anything)
         return
     path = Path(anything)
     format, header = detected or detect(path, options)

@@ -19,8 +19,9 @@ from dygmamba.data.events.origin import Origin
 from dygmamba.data.readers.bad_rows import BadRows, ColumnLocation, Parsed, ReadAgainError, find_bad_rows
 from dygmamba.data.readers.collect import EventColumns, RowCollector
 from dygmamba.data.readers.column_kinds import TextEvidence, TextKind, find_decimal_mark
+from dygmamba.data.readers.in_memory import drop_mixed_candidates
 from dygmamba.data.readers.labels import LabelParser
-from dygmamba.data.readers.options import Layout, ReadOptions
+from dygmamba.data.readers.options import TABLE_FORMAT, Layout, ReadOptions
 from dygmamba.data.readers.other_columns import OtherColumns
 from dygmamba.data.readers.roles import find_layout
 from dygmamba.data.readers.source import Source
@@ -48,17 +49,14 @@ def read_events(source: Source, options: ReadOptions, bipartite: bool | None = N
     """
     if source.format == "jsonl":
         options.reject("JSONL", "delimiter", "header")
-    table, header = source.table, source.header
-    options = options.complete(source.hints, (*source.names, *(table.matrices if table else ())), bipartite)
-    if table is not None:  # a matrix stands for its columns
-        chosen = options.features if options.features or options.types else table.features
-        features = [column for name in chosen for column in table.matrices.get(name, (name,))]
-        options = replace(options, features=tuple(features))
-    layout = find_layout(source, options)
-    if table is not None:
-        layout = table.drop_mixed_candidates(layout)
+    options = options.complete(source.hints, (*source.names, *source.matrices), bipartite)
+    chosen = options.features if options.features or options.types else source.features
+    features = [column for name in chosen for column in source.matrices.get(name, (name,))]
+    layout = find_layout(source, replace(options, features=tuple(features)))
+    if source.format == TABLE_FORMAT:
+        layout = drop_mixed_candidates(source, layout)
     columns, ids, origin = read_table(source, layout)
-    if header is not None:
+    if (header := source.header) is not None:
         origin = replace(origin, header=header.named, delimiter=header.delimiter, comments=header.comments)
     return build_dataset(source.place, columns, ids, origin)
 

@@ -17,6 +17,7 @@ from dygmamba.data.storage.library import find_dataset, list_versions, open_data
 from dygmamba.data.storage.mapped_file import mark_in_use
 from dygmamba.engine.run_directory import RunDirectory
 from dygmamba.runs.opening import describe_dataset, open_run_dataset
+from dygmamba.runs.run_config import RunConfig
 from raising import raises
 
 
@@ -72,8 +73,8 @@ def test_a_run_finds_its_own_version(tmp_path, monkeypatch):
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
     monkeypatch.setenv("DYGMAMBA_DATA", str(tmp_path / "none"))
-    assert open_run_dataset(run, None).digest == old.digest
-    assert open_run_dataset(run, tmp_path / "data").digest == old.digest
+    assert open_run_dataset(RunConfig.read(run), None).digest == old.digest
+    assert open_run_dataset(RunConfig.read(run), tmp_path / "data").digest == old.digest
 
 
 def test_a_run_on_a_file_outlives_the_file(tmp_path, monkeypatch):
@@ -86,15 +87,15 @@ def test_a_run_on_a_file_outlives_the_file(tmp_path, monkeypatch):
     Path("log.csv").unlink()
     run = RunDirectory(run.path.absolute())
     monkeypatch.chdir("/")
-    assert open_run_dataset(run, None).digest == dataset.digest
+    assert open_run_dataset(RunConfig.read(run), None).digest == dataset.digest
     monkeypatch.chdir(tmp_path)
     np.savez("arrays.npz", src=[0], dst=[1], t=[1.0])
     run = RunDirectory(run_on(open_dataset("arrays.npz"), Path("runs")).path.absolute())
     monkeypatch.chdir("/")
-    assert len(open_run_dataset(run, None)) == 1
+    assert len(open_run_dataset(RunConfig.read(run), None)) == 1
     np.savez(tmp_path / "arrays.npz", src=[0], dst=[1], t=[2.0])
     with raises("dataset-changed", FileError):
-        open_run_dataset(run, None)
+        open_run_dataset(RunConfig.read(run), None)
 
 
 def test_a_version_in_use_is_not_removed(tmp_path, monkeypatch, capsys):

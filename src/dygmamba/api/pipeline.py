@@ -325,7 +325,7 @@ def resume_run(
     extended = current_group().run_on_first(lambda: extend_run(folder, changes)) if changes else None
     if extended:
         progress.message(extended)
-    dataset = open_run_dataset(folder, data_dir)
+    dataset = open_run_dataset(RunConfig.read(folder), data_dir)
     with ExitStack() as stack:
         advance = no_advance
         if folder.task == "node":
@@ -351,13 +351,13 @@ def refit_link_run(
     """
     path = path.resolve()  # the folders above it are used, and it is stored
     folder = RunDirectory(path)
-    dataset = open_link_dataset(folder, data_dir)
-    if not read_split(folder).numbers:
+    config = RunConfig.read(folder)
+    dataset = open_link_dataset(config, data_dir)
+    if not config.rule.numbers:
         raise ConfigError(
             f"{path} was already trained on every event; give the run that it was refitted from",
             code="already-refitted",
         )
-    config = RunConfig.read(folder)
     if is_evaluated and not folder.finished:
         raise ConfigError(
             f"{path} is not finished; resume it with `dygmamba.resume({str(path)!r})`", code="unfinished-run"

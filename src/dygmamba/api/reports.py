@@ -33,7 +33,7 @@ from dygmamba.report.run_report import build_data_sections, write_report
 from dygmamba.runs.calibration import load_calibration, load_saved_calibration
 from dygmamba.runs.opening import open_run, open_run_dataset
 from dygmamba.runs.recipes import OpenRun
-from dygmamba.runs.run_config import read_split
+from dygmamba.runs.run_config import RunConfig, read_split
 from dygmamba.runs.run_list import find_comparable_runs
 from dygmamba.runs.stored_predictions import load_predictions, recompute_predictions, save_predictions
 from dygmamba.sampling.view import PairBatch
@@ -65,7 +65,7 @@ def write_full_page(
     require_test_split(folder, "write the page of")
     warn_if_unfinished(folder)
     try:
-        dataset = open_run_dataset(folder, data_dir)
+        dataset = open_run_dataset(RunConfig.read(folder), data_dir)
     except DygError as error:
         progress.message(f"the page has no section about the data: {error}")
         return write_report(folder, out)

@@ -53,7 +53,7 @@ from dygmamba.runs.blending import (
 from dygmamba.runs.evaluation import Queries, Scored
 from dygmamba.runs.opening import open_link_dataset, resume_training
 from dygmamba.runs.recipes import OpenRun
-from dygmamba.runs.run_config import read_split
+from dygmamba.runs.run_config import RunConfig
 from dygmamba.runs.selection import (
     SKIPPED,
     STARTED,
@@ -120,8 +120,9 @@ def resume_selection(
 ) -> Trainer:
     """Continue a choice that was interrupted; candidates that are trained are not trained again."""
     folder = RunDirectory(path)
-    dataset, root = open_link_dataset(folder, data_dir), get_runs_folder(folder)
-    plan = replace(plan, settings=record.settings, out=root, split=read_split(folder))
+    config = RunConfig.read(folder)
+    dataset, root = open_link_dataset(config, data_dir), get_runs_folder(folder)
+    plan = replace(plan, settings=record.settings, out=root, split=config.rule)
     # a further seed of the best network may be given; the other runs have the seed of the choice
     first = next(one.run for one in record.candidates if one.run is not None and one.seed is None)
     seed = int(RunDirectory(root / first).config()["run"]["seed"])

@@ -131,6 +131,7 @@ def push(
     from dygmamba.api.evaluation import warn_if_unfinished
     from dygmamba.engine.run_directory import RunDirectory
     from dygmamba.runs.opening import open_run_dataset
+    from dygmamba.runs.run_config import RunConfig
     from dygmamba.runs.sharing import pack_run
 
     path, place = get_run_path(run), parse_target(target)
@@ -138,7 +139,7 @@ def push(
         require_hub_client()
     warn_if_unfinished(path)
     folder = None if data_dir is None else Path(data_dir)
-    dataset = open_run_dataset(RunDirectory(path), folder) if data else None
+    dataset = open_run_dataset(RunConfig.read(RunDirectory(path)), folder) if data else None
     if isinstance(place, Path):
         return str(pack_run(path, place, dataset))
     with tempfile.TemporaryDirectory() as packed:

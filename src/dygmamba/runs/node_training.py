@@ -95,16 +95,15 @@ def start_node_run(
 
     `advance` counts the events whose embedding is computed first, if the backbone is not finetuned.
     """
-    folder = RunDirectory(backbone.resolve())
-    open_link_dataset(folder, None, dataset)  # checks that the dataset is the one of the backbone
-    trained = RunConfig.read(folder)
+    trained = RunConfig.read(RunDirectory(backbone.resolve()))
+    open_link_dataset(trained, None, dataset)  # checks that the dataset is the one of the backbone
     about = describe_run(
         dataset,
         trained.rule,
         trained.run.model,
         seed,
         task="node",
-        backbone=str(folder.path),
+        backbone=str(trained.path),
         source=trained.run.source,
         finetune=config.finetune,
         balance=config.balance,

@@ -41,10 +41,9 @@ from dygmamba.engine.checkpoint import load_best, load_newest
 from dygmamba.engine.distributed import current_group
 from dygmamba.engine.fit import Trainer
 from dygmamba.engine.run_directory import RunDirectory
-from dygmamba.engine.run_section import RunSection
 from dygmamba.models.base import ContinuedLearner
 from dygmamba.runs.provenance import check_environment, create_run, describe_environment
-from dygmamba.runs.recipes import OpenRun, build_run, load_backbone, require_link_run
+from dygmamba.runs.recipes import OpenRun, build_run, describe_node_run, load_backbone
 from dygmamba.runs.run_config import RunConfig
 
 
@@ -81,12 +80,10 @@ def open_run(
         dataset: Its dataset, if that is open already.
         task: What it has to predict; a node classifier is not opened as a link predictor.
     """
-    folder = as_directory(run)
-    if task == "link":
-        require_link_run(folder)
-    dataset = open_run_dataset(folder, data_dir, dataset)
-    opened = build_run(RunConfig.read(folder), dataset, device)
-    load_best(folder, opened.scorer)
+    config = RunConfig.read(as_directory(run))
+    open_own = open_link_dataset if task == "link" else open_run_dataset
+    opened = build_run(config, open_own(config, data_dir, dataset), device)
+    load_best(config.folder, opened.scorer)
     opened.scorer.to(device).eval()
     return opened
 
@@ -104,10 +101,9 @@ def resume_training(
     """
     group = current_group()
     folder = RunDirectory(path, group.is_first)
-    config = RunConfig.read(
-        folder
-    )  # raises for a directory that is not a run, before a lock file is left in it
-    dataset = open_run_dataset(folder, data_dir, dataset)
+    # raises for a directory that is not a run, before a lock file is left in it
+    config = RunConfig.read(folder)
+    dataset = open_run_dataset(config, data_dir, dataset)
     group.run_on_first(folder.lock)
     check_environment(folder, device)
     run = build_run(config, dataset, device)
@@ -136,29 +132,31 @@ def load_start_weights(config: RunConfig, scorer: nn.Module) -> None:
         scorer.keep_rounds()
 
 
-def open_link_dataset(folder: RunDirectory, data_dir: Path | None, dataset: Dataset | None = None) -> Dataset:
+def open_link_dataset(config: RunConfig, data_dir: Path | None, dataset: Dataset | None = None) -> Dataset:
     """Open the dataset of a link run; raise ConfigError for a node classifier."""
-    require_link_run(folder)
-    return open_run_dataset(folder, data_dir, dataset)
+    if config.run.task == "node":
+        raise ConfigError(describe_node_run(config), code="not-a-link-run")
+    return open_run_dataset(config, data_dir, dataset)
 
 
-def open_run_dataset(folder: RunDirectory, data_dir: Path | None, dataset: Dataset | None = None) -> Dataset:
+def open_run_dataset(config: RunConfig, data_dir: Path | None, dataset: Dataset | None = None) -> Dataset:
     """Open the dataset that a run was trained on, or check that the given one is that."""
-    about = RunConfig.read(folder).run
+    about = config.run
     if dataset is None:
-        dataset = _find_run_dataset(folder, about, data_dir)
+        dataset = _find_run_dataset(config, data_dir)
     if dataset.digest != about.digest:
         raise FileError(
-            f"dataset '{about.data}' is not the one that {folder.path} was trained on (its events differ); "
+            f"dataset '{about.data}' is not the one that {config.path} was trained on (its events differ); "
             "point `data_dir` at the original",
             code="dataset-changed",
         )
     return dataset
 
 
-def _find_run_dataset(folder: RunDirectory, about: RunSection, data_dir: Path | None) -> Dataset:
+def _find_run_dataset(config: RunConfig, data_dir: Path | None) -> Dataset:
     """Look under the runs folder, then among all versions of the name, then where the file was at the start."""
-    for stored in _stored_paths(folder.path.parent.parent, about.digest, about.version or ""):
+    about = config.run
+    for stored in _stored_paths(config.path.parent.parent, about.digest, about.version or ""):
         if stored.exists():
             return replace(load_dataset(stored), name=about.data)
     file = Path(about.file) if about.file else None
@@ -170,7 +168,7 @@ def _find_run_dataset(folder: RunDirectory, about: RunSection, data_dir: Path | 
         dataset = open_dataset(str(file))
         if dataset.digest != about.digest:
             raise FileError(
-                f"{file} has changed since {folder.path} was trained on it; restore it, or train again",
+                f"{file} has changed since {config.path} was trained on it; restore it, or train again",
                 code="dataset-changed",
             )
         return dataset
@@ -178,7 +176,7 @@ def _find_run_dataset(folder: RunDirectory, about: RunSection, data_dir: Path | 
         return open_dataset(about.data, data_dir)
     except NotFoundError as error:
         raise NotFoundError(
-            f"{folder.path} needs the dataset it was trained on, '{about.data}' with digest "
+            f"{config.path} needs the dataset it was trained on, '{about.data}' with digest "
             f"{about.digest[:16]}: {error}",
             code="unknown-dataset",
         ) from error

@@ -329,7 +329,7 @@ class Predictor:
                 f"{path} predicts links and has no node states; give a run with task 'node'",
                 code="not-a-node-run",
             )
-        raise ConfigError(describe_node_run(self.run.folder), code="not-a-link-run")
+        raise ConfigError(describe_node_run(self.run.config), code="not-a-link-run")
 
     def require_known_nodes(self, new_nodes: int) -> None:
         """Raise ConfigError if there are new nodes and the model has a memory of those it was trained with."""

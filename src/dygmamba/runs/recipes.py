@@ -154,17 +154,11 @@ def load_backbone(config: RunConfig, scorer: Any) -> None:
     load_best(RunDirectory(Path(str(config.run.backbone))), scorer.encoder, "encoder.")
 
 
-def require_link_run(folder: RunDirectory) -> None:
-    """Raise ConfigError for a node classifier."""
-    if folder.task == "node":
-        raise ConfigError(describe_node_run(folder), code="not-a-link-run")
-
-
-def describe_node_run(folder: RunDirectory) -> str:
+def describe_node_run(config: RunConfig) -> str:
     """Say that a run cannot score links, and which run can."""
-    backbone = folder.config()["run"].get("backbone")
+    backbone = config.run.backbone
     hint = "" if backbone is None else f", such as its backbone {backbone}"
-    return f"{folder.path} classifies nodes; give a link run{hint}"
+    return f"{config.path} classifies nodes; give a link run{hint}"
 
 
 def create_task(config: FitConfig, dataset: Dataset, stream: Stream) -> LinkTask | NodeTask:

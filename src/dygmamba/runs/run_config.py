@@ -99,7 +99,7 @@ class RunConfig:
     def seed(self) -> int:
         return self.run.seed
 
-    @property
+    @cached_property
     def rule(self) -> SplitRule:
         return parse_split_entries(self.run.section, self.path)
 

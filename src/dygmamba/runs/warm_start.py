@@ -93,8 +93,8 @@ def open_warm_start(path: Path, data_dir: Path | None = None, dataset: Dataset |
         ConfigError: It is a blend or a node classifier, or has no best weights yet.
     """
     folder = RunDirectory(path.resolve())
-    dataset = open_link_dataset(folder, data_dir, dataset)
     config = RunConfig.read(folder)
+    dataset = open_link_dataset(config, data_dir, dataset)
     if config.run.blend_of:
         raise ConfigError(f"{path} is a blend; start from one of the runs it blends", code="start-from-blend")
     if not folder.best.exists():

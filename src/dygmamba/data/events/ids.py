@@ -5,7 +5,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import numpy as np
 import pyarrow as pa
@@ -13,9 +13,6 @@ import pyarrow.compute as pc
 
 from dygmamba.core.errors import EventError, NotFoundError
 from dygmamba.data.events.id_values import are_whole, as_integers, strip_decimal_zero, strip_decimal_zeros
-
-if TYPE_CHECKING:  # a compiled kernel, imported only for inputs larger than one chunk
-    from dygmamba.ops.hash_map import HashMap
 
 Side = Literal["src", "dst"]
 Key = int | str
@@ -292,24 +289,33 @@ class NodeNumbering:
 
     def __init__(self, bipartite: bool) -> None:
         self._bipartite = bipartite
-        self._pools = [_IdPool() for _ in range(1 + bipartite)]
+        # distinct ids in the order of their codes
+        self._pools = [pa.array([], pa.int64())] * (1 + bipartite)
 
     def add(
         self, src: Sequence[pa.DictionaryArray], dst: Sequence[pa.DictionaryArray]
     ) -> tuple[np.ndarray, np.ndarray]:
         """Add a part and return a code for each row of both columns; `finish` maps codes to nodes."""
         if self._bipartite:
-            return self._pools[0].codes(src), self._pools[1].codes(dst)
+            return self._encode(0, src), self._encode(1, dst)
         cut = sum(len(chunk) for chunk in src)
-        both = self._pools[0].codes([*src, *dst])
+        both = self._encode(0, [*src, *dst])
         return both[:cut], both[cut:]
+
+    def _encode(self, pool: int, chunks: Sequence[pa.DictionaryArray]) -> np.ndarray:
+        # known ids come first, so they keep their codes; blanks were stripped, so an id can occur twice in a chunk
+        parts = _unify_types([self._pools[pool], *(chunk.dictionary for chunk in chunks)])
+        ids = pa.concat_arrays(parts).dictionary_encode()
+        self._pools[pool] = ids.dictionary
+        _, *codes = np.split(ids.indices.to_numpy(), np.cumsum([len(part) for part in parts[:-1]]))
+        return np.concatenate(
+            [own[chunk.indices.to_numpy()] for own, chunk in zip(codes, chunks, strict=True)]
+        )
 
     def finish(self) -> tuple[dict[str, np.ndarray], NodeIds]:
         """Return the node of each code, by column, and the ids."""
-        encoded = [_strip_if_whole(pool.values).dictionary_encode() for pool in self._pools]
-        pools = [column.dictionary for column in encoded]
-        integers = [numbers for pool in pools if (numbers := as_integers(pool)) is not None]
-        pools = integers if len(integers) == len(pools) else [pool.cast(pa.large_string()) for pool in pools]
+        encoded = [_strip_if_whole(pool).dictionary_encode() for pool in self._pools]
+        pools = _unify_types([column.dictionary for column in encoded])
         nodes, values, start = [], [], 0
         for codes, pool in zip(encoded, pools, strict=True):
             order = pc.sort_indices(pool)
@@ -322,72 +328,10 @@ class NodeNumbering:
         return {"src": nodes[0], "dst": nodes[-1]}, ids
 
 
-class _IdPool:
-    """Distinct ids in order of first occurrence.
-
-    The first part is looked up by Arrow. From the second part on, ids that are natural numbers, also as text, use a
-    hash map that grows in place; Arrow would rebuild its table for every part. Other ids stay with Arrow.
-    """
-
-    def __init__(self) -> None:
-        self._values: pa.Array = pa.array([], pa.large_string())
-        self._parts, self._map = 0, None
-
-    def codes(self, chunks: Sequence[pa.DictionaryArray]) -> np.ndarray:
-        """Return the position of each row's id among the distinct ids; new ids are appended."""
-        self._parts += 1
-        if self._parts == 2:
-            self._map = _build_key_map(_as_natural_numbers(self._values))
-        if self._map is not None:
-            numbers = [_as_natural_numbers(chunk.dictionary) for chunk in chunks]
-            if all(keys is not None for keys in numbers):
-                positions = [self._map.insert(keys) for keys in numbers if keys is not None]
-                return np.concatenate(
-                    [position[chunk.indices] for position, chunk in zip(positions, chunks, strict=True)]
-                ).astype(np.int32)
-            self._values, self._map = self.values, None
-        return self._look_up(pa.chunked_array(list(chunks)).unify_dictionaries())
-
-    @property
-    def values(self) -> pa.Array:
-        if self._map is None:
-            return self._values
-        return pa.array(self._map.keys()).cast(self._values.type)
-
-    def _look_up(self, column: pa.ChunkedArray) -> np.ndarray:
-        local = column.chunk(0).dictionary
-        kind = local.type if pa.types.is_integer(local.type) else pa.large_string()
-        distinct = local.cast(kind).dictionary_encode()  # blanks were stripped, so an id can occur twice
-        if not len(self._values):
-            self._values = distinct.dictionary[:0]
-        index = pc.index_in(distinct.dictionary, value_set=self._values)
-        is_new = pc.is_null(index)
-        position = pc.fill_null(index, 0).to_numpy(zero_copy_only=False).astype(np.int32)
-        new = is_new.to_numpy(zero_copy_only=False)
-        position[new] = len(self._values) + np.arange(np.count_nonzero(new))
-        self._values = pa.concat_arrays([self._values, distinct.dictionary.filter(is_new)])
-        codes = np.concatenate([chunk.indices.to_numpy() for chunk in column.chunks])
-        return position[distinct.indices.to_numpy()[codes]]
-
-
-def _as_natural_numbers(pool: pa.Array) -> np.ndarray | None:
-    """Return the ids as integers if all of them are natural numbers in their usual notation."""
-    integers = as_integers(pool)
-    if integers is None or (len(integers) and pc.min(integers).as_py() < 0):
-        return None
-    return integers.to_numpy(zero_copy_only=False)
-
-
-def _build_key_map(numbers: np.ndarray | None) -> "HashMap | None":
-    """Map each number to its position."""
-    if numbers is None:
-        return None
-
-    from dygmamba.ops.hash_map import HashMap
-
-    key_map = HashMap(max(1024, len(numbers)))
-    key_map.insert(numbers)
-    return key_map
+def _unify_types(parts: list[pa.Array]) -> list[pa.Array]:
+    """Return ids as integers if each of them is the usual notation of one, otherwise as text."""
+    integers = [numbers for part in parts if (numbers := as_integers(part)) is not None]
+    return integers if len(integers) == len(parts) else [part.cast(pa.large_string()) for part in parts]
 
 
 def _strip_if_whole(pool: pa.Array) -> pa.Array:

@@ -32,7 +32,7 @@ def make_parser(data, fill=None):
     """A parser for a stream; no run is needed."""
 
     class Opened:
-        dataset, scorer, about = data, Scorer, {"model": "none"}
+        dataset, scorer, model = data, Scorer, "none"
 
     return EventParser(Predictor(Opened, data, None), fill)
 

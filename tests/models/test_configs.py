@@ -10,7 +10,7 @@ import pytest
 from dygmamba.core import choices
 from dygmamba.core.setting_descriptions import describe_allowed, describe_settings
 from dygmamba.data.generate.process import LAWS
-from dygmamba.data.readers.options import FORMATS, TIME_UNITS
+from dygmamba.data.readers.options import FORMATS
 from dygmamba.engine.fit_config import LinkFitConfig, NodeFitConfig
 from dygmamba.models import COMPOSED, MODELS, configs
 from dygmamba.nn.column_features import COLUMN_FEATURES
@@ -104,7 +104,6 @@ def test_names_are_those_of_the_implementations():
         (choices.SETTINGS, SETTINGS),
         (get_args(choices.LawName), LAWS),
         (choices.FORMATS, FORMATS),
-        (choices.TIME_UNITS, TIME_UNITS),
         (get_args(choices.LossName), LOSSES),
         (get_args(choices.TrainNegativesName), TRAINING_NEGATIVES),
         (STUDY_NAMES, STUDIES),

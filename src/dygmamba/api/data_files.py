@@ -14,7 +14,6 @@ from dygmamba.core.memory_budget import parse_gigabytes
 from dygmamba.core.progress import SILENT, Progress
 from dygmamba.data.catalogue.known_datasets import CatalogueEntry, find_entry, load_catalogue
 from dygmamba.data.catalogue.leaderboard_folders import LEADERBOARD_FORMATS, detect_folder_format
-from dygmamba.data.events.times import looks_like_epoch_seconds
 from dygmamba.data.storage.locations import (
     check_dataset_name,
     data_folder,
@@ -70,18 +69,12 @@ def describe_node_columns(dataset: "Dataset") -> str:
     return f"{', '.join([*rows.names, *types])} ({len(rows):,} rows {kind})"
 
 
-def is_dated(dataset: "Dataset") -> bool:
-    """Return whether the timestamps are, or look like, seconds since 1970."""
-    time = dataset.store.time
-    return bool(dataset.origin.time_origin) or looks_like_epoch_seconds(float(time[0]), float(time[-1]))
-
-
 def describe_period(dataset: "Dataset") -> str:
     """Return the first and the last timestamp, as dates if they are dates."""
     if not len(dataset.store):
         return "no events"
     start, end = float(dataset.store.time[0]), float(dataset.store.time[-1])
-    if is_dated(dataset):
+    if dataset.is_dated:
         return f"{format_date(start)} to {format_date(end)} ({format_duration(end - start)})"
     return f"{start:,.12g} to {end:,.12g} ({format_duration(end - start)} if in seconds)"
 

@@ -91,18 +91,16 @@ def _make_facts_table(found: "DatasetDescription") -> "Table":
 def _make_quantile_table(found: "DatasetDescription") -> "Table":
     from rich.table import Table
 
-    from dygmamba.api.data_files import is_dated
-
     def format_cells(quantiles: "Quantiles | None", format_value: Callable[[float], str]) -> list[str]:
         return ["-"] * 6 if quantiles is None else [format_value(value) for value in astuple(quantiles)]
 
     def format_number(value: float) -> str:
         return f"{value:.4g}"
 
-    dated = len(found.dataset.store) > 0 and is_dated(found.dataset)
     table = Table("", "min", "25 %", "50 %", "75 %", "95 %", "max")
+
     table.add_row("events per node", *format_cells(found.statistics.degree, format_number))
-    gaps = format_cells(found.statistics.gap, format_duration if dated else format_number)
+    gaps = format_cells(found.statistics.gap, format_duration if found.dataset.is_dated else format_number)
     table.add_row("gap at a node", *gaps)
     return table
 

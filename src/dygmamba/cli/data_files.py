@@ -184,15 +184,13 @@ def _describe_unused(columns: tuple[str, ...], reasons: tuple[str, ...], most: i
 
 
 def _print_import_json(result: "ImportResult") -> None:
-    from dygmamba.api.data_files import is_dated
-
     dataset, saved = result.dataset, result.saved
     store, origin = dataset.store, dataset.origin
     start, end = float(store.time[0]), float(store.time[-1])
     facts: dict[str, Any] = {"name": dataset.name, "version": dataset.version, "path": str(saved.path)}
     facts |= {"saved": saved.how, "kept": None if saved.kept is None else saved.kept.stem}
     facts |= {"nodes": store.num_nodes, "events": len(store), "start": start, "end": end}
-    if is_dated(dataset):
+    if dataset.is_dated:
         facts |= {"from": format_date(start), "to": format_date(end)}
     facts |= {"bipartite": store.bipartite, "labels": store.label is not None}
     facts |= {"features": store.features.edge.shape[1], "out_of_order": origin.out_of_order}

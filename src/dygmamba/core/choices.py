@@ -22,4 +22,5 @@ FORMATS = (
     *("auto", "csv", "jsonl", "parquet", "arrow", "sqlite", "duckdb"),
     *("jodie", "dyglib", "npz", "tgb", "tgb-seq"),
 )
-TIME_UNITS = ("auto", "s", "ms", "us", "ns", "plain")
+# ticks per second; auto: detected from their size, plain: numbers that do not count from 1970
+TIME_UNITS = {"auto": 0, "s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000, "plain": 0}

@@ -5,18 +5,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from math import inf
 
-Clock = Callable[[], float]  # seconds since any fixed moment; never goes back
-
 
 @dataclass(frozen=True, slots=True)
 class Deadline:
-    """A time of a clock."""
+    """A time of a clock, which gives seconds since any fixed moment and never goes back."""
 
     at: float = inf
-    clock: Clock = time.monotonic
+    clock: Callable[[], float] = time.monotonic
 
     @staticmethod
-    def after(seconds: float, clock: Clock = time.monotonic) -> "Deadline":
+    def after(seconds: float, clock: Callable[[], float] = time.monotonic) -> "Deadline":
         return Deadline(clock() + seconds, clock)
 
     @property

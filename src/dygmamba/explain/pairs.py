@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from dygmamba.core.errors import ConfigError, EventError, NotFoundError
-from dygmamba.data.events.times import format_duration, looks_like_epoch_seconds
+from dygmamba.data.events.times import format_duration
 from dygmamba.data.readers.times import format_iso_time
 from dygmamba.data.storage.dataset import Dataset
 from dygmamba.explain.event_removal import Player, RemovalGame, WindowRemoval, build_game
@@ -164,17 +164,11 @@ def _describe_player(dataset: Dataset, player: Player, pair: PairBatch) -> str:
         return f"{len(player.events):,} older events of {owner}"
     store = dataset.store
     age = float(pair.time) - float(store.time[event])
-    before = f"{format_duration(age) if _has_seconds(dataset) else f'{age:.4g}'} before"
+    before = f"{format_duration(age) if dataset.is_dated else f'{age:.4g}'} before"
     if player.of_src and player.of_dst:
         return f"they met {before}"
     a, b = dataset.ids.to_user([int(store.src[event]), int(store.dst[event])]).to_pylist()
     return f"{a} met {b} {before}"
-
-
-def _has_seconds(dataset: Dataset) -> bool:
-    """Return whether the times of a dataset are seconds, so that an age can be written as a duration."""
-    time = dataset.store.time
-    return bool(dataset.origin.time_origin) or looks_like_epoch_seconds(float(time[0]), float(time[-1]))
 
 
 def rank_supporters(game: CachedGame, values: ShapleyValues, scale: ScoreScale) -> list[int]:
@@ -295,7 +289,7 @@ class _ReasonBuilder:
         )
         self.game, self.values, self.logit_without, self.scale = game, values, logit_without, scale
         self.is_dated = bool(self.dataset.origin.time_origin)
-        self.has_seconds = _has_seconds(self.dataset)
+        self.has_seconds = self.dataset.is_dated
         readout = read_last_scan(game.scorer, game.view) if isinstance(game, WindowRemoval) else None
         self.left = None if readout is None else values_by_event(readout.left, readout.tokens)
         # source and destination have a readout of equal weight each

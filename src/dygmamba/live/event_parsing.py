@@ -12,14 +12,10 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import torch
 
 from dygmamba.core.errors import FileError, NotFoundError
 from dygmamba.data.events.categories import Category
-from dygmamba.data.events.event_store import EventStore, FeatureTable
-from dygmamba.data.events.id_values import as_integers, parse_id, strip_decimal_zero
-from dygmamba.data.events.ids import NodeIds
-from dygmamba.data.events.times import looks_like_epoch_seconds
+from dygmamba.data.events.id_values import parse_id, strip_decimal_zero
 from dygmamba.data.readers.bad_rows import ColumnLocation, Parsed
 from dygmamba.data.readers.options import ROLES
 from dygmamba.data.readers.queries import read_query_columns
@@ -28,10 +24,8 @@ from dygmamba.data.readers.time_evidence import choose_time_parser
 from dygmamba.data.readers.times import FormatParser
 from dygmamba.data.readers.values import as_category_text, is_text_type, parse_floats
 from dygmamba.data.storage.dataset import Dataset
-from dygmamba.data.storage.extension import check_time_scale
+from dygmamba.data.storage.extension import AddedEvents, check_time_scale
 from dygmamba.live.event_log import LogEvent
-from dygmamba.live.growing_events import AddedEvents
-from dygmamba.live.node_ids import Key
 from dygmamba.live.value_groups import (
     ABSENT,
     find_category_notation,
@@ -106,11 +100,8 @@ class EventParser:
         self._fill, self._fills_absent = recalled.fill if fill is None else fill, fill is not None
         self._decimal, self._any_id, self._dataset = recalled.decimal, recalled.any_id, predictor.dataset
         self._has_whole_ids = {side: self._dataset.ids.has_whole_ids(side) for side in ("src", "dst")}
-        time = predictor.dataset.store.time
-        is_dated = bool(self._origin.time_origin) or looks_like_epoch_seconds(float(time[0]), float(time[-1]))
-        self._unit = (
-            "plain" if self._options.time_unit == "auto" and not is_dated else self._options.time_unit
-        )
+        is_plain = self._options.time_unit == "auto" and not self._dataset.is_dated
+        self._unit = "plain" if is_plain else self._options.time_unit
         # a model with a node memory takes no new nodes
         self._known = predictor.dataset.ids if predictor.run.scorer.stateful else None
         self._model = str(predictor.run.model)
@@ -329,48 +320,6 @@ def collect_events(events: Sequence[LogEvent], layout: EventLayout) -> AddedEven
         categories.append(Category(category, tuple(code)))
     ends = [event.src for event in events], [event.dst for event in events]
     return AddedEvents(*ends, time, edge, codes, tuple(categories))
-
-
-def build_events(events: Sequence[LogEvent], layout: EventLayout, name: str) -> Dataset:
-    """Build a dataset of events of the log, sorted by time; those of the same time keep their order."""
-    added = collect_events(events, layout)
-    ids, src, dst = _number_ids(added, layout.bipartite)
-    table = FeatureTable(
-        torch.zeros(len(ids), 0),
-        torch.from_numpy(added.edge),
-        torch.from_numpy(added.codes) if layout.types else None,
-        layout.features,
-        added.categories,
-    )
-    store = EventStore(
-        src=torch.tensor(src),
-        dst=torch.tensor(dst),
-        time=torch.from_numpy(added.time),
-        features=table,
-        num_nodes=len(ids),
-        bipartite=layout.bipartite,
-    )
-    return Dataset.from_events(name, store, ids)
-
-
-def _number_ids(events: AddedEvents, bipartite: bool) -> tuple[NodeIds, list[int], list[int]]:
-    """Number the ids of both ends in order of appearance; in a bipartite stream sources come first."""
-    number: dict[Key, int] = {}
-    if not bipartite:
-        pairs = zip(events.src, events.dst, strict=True)
-        ends = [number.setdefault(end, len(number)) for pair in pairs for end in pair]
-        return NodeIds(_to_id_array(list(number))), ends[::2], ends[1::2]
-    src = [number.setdefault(end, len(number)) for end in events.src]
-    other: dict[Key, int] = {}
-    dst = [len(number) + other.setdefault(end, len(other)) for end in events.dst]
-    return NodeIds(_to_id_array([*number, *other]), len(number)), src, dst
-
-
-def _to_id_array(ids: list[Key]) -> pa.Array:
-    """Return ids as integers if each is the usual notation of one, otherwise as text."""
-    texts = pa.array(map(str, ids), pa.large_string())
-    numbers = as_integers(texts)
-    return texts if numbers is None else numbers
 
 
 def _parse_id(value: Any, any_id: bool) -> str:

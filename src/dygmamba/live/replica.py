@@ -7,12 +7,12 @@ from functools import reduce
 import numpy as np
 
 from dygmamba.data.events.categories import Category
-from dygmamba.data.events.ids import Side
+from dygmamba.data.events.ids import IdIndex, Key, Side
 from dygmamba.data.storage.dataset import Dataset
+from dygmamba.data.storage.extension import AddedEvents
 from dygmamba.engine.scoring import Ranker
 from dygmamba.engine.stream import Stream
-from dygmamba.live.growing_events import AddedEvents, GrowingEvents
-from dygmamba.live.node_ids import BaseIds, Key
+from dygmamba.live.growing_events import GrowingEvents
 from dygmamba.live.state_files import list_integers, restore_tables
 from dygmamba.runs.predictor import Predictor
 from dygmamba.runs.queries import PLACEHOLDER_NODES
@@ -59,14 +59,14 @@ class Replica:
 
     @staticmethod
     def restore(
-        predictor: Predictor, base_ids: BaseIds, arrays: Mapping[str, np.ndarray], about: "SavedState"
+        predictor: Predictor, base_ids: IdIndex, arrays: Mapping[str, np.ndarray], about: "SavedState"
     ) -> "Replica":
         """Return a replica with saved arrays; raise ValueError if they are not those of the run."""
         events = GrowingEvents(predictor.dataset, base_ids, events=0)
         index = LiveIndex(events.build_store(PLACEHOLDER_NODES)).prepare(predictor.run.scorer.requests)
         restore_tables({"events": events, "index": index}, arrays, about.integers)
         events.ids.restore(about.new_ids)
-        events.set_categories(about.categories)
+        events.categories = about.categories
         replica = Replica(predictor, events, index)
         replica.applied = about.applied
         return replica

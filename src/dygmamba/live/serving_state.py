@@ -14,7 +14,7 @@ from dygmamba.data.storage.dataset import Dataset
 from dygmamba.data.storage.extension import extend_dataset
 from dygmamba.engine.run_directory import RunDirectory
 from dygmamba.live.event_log import LogEvent, LogReader, RunRecord
-from dygmamba.live.event_parsing import EventLayout, EventParser, build_events, collect_events
+from dygmamba.live.event_parsing import EventLayout, EventParser, collect_events
 from dygmamba.live.state import LiveState
 from dygmamba.runs.predictor import Predictor
 
@@ -53,7 +53,7 @@ class ServedRun:
         """Return the dataset of the run with the events of the log up to a sequence number."""
         known = self.predictor.dataset
         events = [event for some in log.read_events(self.record.base, until) for event in some]
-        return extend_dataset(known, build_events(events, self.layout, known.name)) if events else known
+        return extend_dataset(known, collect_events(events, self.layout)) if events else known
 
     @contextmanager
     def read(self) -> Iterator[tuple[Predictor, int]]:

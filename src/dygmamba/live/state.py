@@ -19,10 +19,10 @@ import numpy as np
 from dygmamba.core.errors import ConfigError, FileError, first_line, make_unreadable_error
 from dygmamba.core.files.writing import create_anonymous_file
 from dygmamba.data.events.categories import Category
-from dygmamba.data.events.ids import Side
+from dygmamba.data.events.ids import IdIndex, Side
 from dygmamba.data.storage.dataset import Dataset
-from dygmamba.live.growing_events import AddedEvents, GrowingEvents
-from dygmamba.live.node_ids import BaseIds
+from dygmamba.data.storage.extension import AddedEvents
+from dygmamba.live.growing_events import GrowingEvents
 from dygmamba.live.replica import Replica, SavedState
 from dygmamba.live.state_files import (
     ArrayWriter,
@@ -45,7 +45,7 @@ class LiveState:
     Scores equal those of `Predictor.with_events` with all events at once, bit for bit.
     """
 
-    def __init__(self, predictor: Predictor, base_ids: BaseIds, current: Replica, spare: Replica) -> None:
+    def __init__(self, predictor: Predictor, base_ids: IdIndex, current: Replica, spare: Replica) -> None:
         self._opened = predictor, base_ids
         self._current, self._spare = current, spare
         self._is_spare_broken = False  # a change of it failed half-way
@@ -57,7 +57,7 @@ class LiveState:
     def open(predictor: Predictor) -> "LiveState":
         """Return the state of a run with the events of its dataset."""
         require_live_support(predictor)
-        base = BaseIds(predictor.dataset.ids)
+        base = IdIndex(predictor.dataset.ids)
         if len(predictor.dataset.store) < SHARED_EVENTS:
             first = Replica(predictor, GrowingEvents(predictor.dataset, base))
             second = Replica.restore(predictor, base, copy_arrays(first.tables), first.describe())
@@ -78,7 +78,7 @@ class LiveState:
         """Write the state of a run with the events of its dataset to a folder, to be loaded; one table is in memory."""
         require_live_support(predictor)
         with write_state(folder) as (writer, finish):
-            replica = _build_tables(predictor, BaseIds(predictor.dataset.ids), writer)
+            replica = _build_tables(predictor, IdIndex(predictor.dataset.ids), writer)
             finish(replica.tables, _describe_replica(replica))
 
     @staticmethod
@@ -90,7 +90,7 @@ class LiveState:
         """
         require_live_support(predictor)
         facts = read_description(folder)
-        base = BaseIds(predictor.dataset.ids)
+        base = IdIndex(predictor.dataset.ids)
         try:
             saved = facts["about"]
             if saved["dataset"] != predictor.dataset.digest:
@@ -152,7 +152,7 @@ class LiveState:
     def _check(self, events: AddedEvents) -> None:
         """Raise if the events have other columns, or nodes that the model cannot take."""
         current = self._current
-        current.events.check(events)
+        events.require_columns_of(current.events.dataset)
         if current.predictor.run.scorer.stateful:
             ids = current.events.ids
             ends = (list(dict.fromkeys(column)) for column in (events.src, events.dst))
@@ -179,7 +179,7 @@ class LiveState:
                 self._readers.notify_all()
 
 
-def _build_tables(predictor: Predictor, base_ids: BaseIds, writer: ArrayWriter) -> Replica:
+def _build_tables(predictor: Predictor, base_ids: IdIndex, writer: ArrayWriter) -> Replica:
     """Return a replica with the events of the dataset; each table is moved to the file when it is complete."""
     events = GrowingEvents(predictor.dataset, base_ids)
     index = LiveIndex(events.build_store(PLACEHOLDER_NODES))

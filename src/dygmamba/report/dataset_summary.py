@@ -12,7 +12,7 @@ from dygmamba.data.events.ids import NodeIds
 from dygmamba.data.events.node_rows import NodeRows
 from dygmamba.data.events.splits import Split
 from dygmamba.data.events.statistics import ACTIVITY_BINS, Statistics
-from dygmamba.data.events.times import format_duration, looks_like_epoch_seconds
+from dygmamba.data.events.times import format_duration
 from dygmamba.data.storage.dataset import Dataset
 from dygmamba.report.document import AxisKind, Cell, Histogram, ReportTable, Section
 from dygmamba.report.svg import format_date, format_number
@@ -30,11 +30,7 @@ class TimeFormatter:
     @staticmethod
     def from_dataset(dataset: Dataset) -> "TimeFormatter":
         """Use dates if the source had dates, or if its numbers look like seconds since 1970."""
-        time = dataset.store.time
-        had_dates = bool(dataset.origin.time_origin)
-        return TimeFormatter(
-            had_dates or (len(time) > 0 and looks_like_epoch_seconds(float(time[0]), float(time[-1])))
-        )
+        return TimeFormatter(dataset.is_dated)
 
     @property
     def axis_kind(self) -> AxisKind:

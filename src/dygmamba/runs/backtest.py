@@ -24,7 +24,6 @@ from dygmamba.core.files.untrusted import locate_inside
 from dygmamba.core.files.writing import make_folder, write_text
 from dygmamba.core.progress import SILENT, LabelledProgress, Progress
 from dygmamba.data.events.event_store import EventStore
-from dygmamba.data.events.times import looks_like_epoch_seconds
 from dygmamba.data.storage.dataset import Dataset
 from dygmamba.engine.fit import Trainer
 from dygmamba.engine.stream import Stream
@@ -292,11 +291,7 @@ def run_backtest(request: BacktestRequest, folder: Path, progress: Progress = SI
         Backtester(request, journal, progress).run()
     finally:
         lock.release()
-    time = request.dataset.store.time
-    dated = bool(request.dataset.origin.time_origin) or looks_like_epoch_seconds(
-        float(time[0]), float(time[-1])
-    )
     names = (request.dataset.name, request.model)
-    result = Backtest(*names, folder, request.variants, journal.rows, dated)
+    result = Backtest(*names, folder, request.variants, journal.rows, request.dataset.is_dated)
     write_text(folder / TABLE_FILE, result.to_csv())
     return result

@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
+from dygmamba.core.choices import TIME_UNITS
 from dygmamba.core.errors import ConfigError
-from dygmamba.data.readers.options import TIME_UNITS
 from dygmamba.models.trees import BoostedTrees
 from dygmamba.runs import numpy_features, numpy_histories, numpy_scorer
 from dygmamba.runs.export_metadata import describe_program

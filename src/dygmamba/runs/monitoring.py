@@ -13,7 +13,6 @@ from torch import Tensor
 
 from dygmamba.core.errors import ConfigError
 from dygmamba.core.progress import SILENT, Progress
-from dygmamba.data.events.times import looks_like_epoch_seconds
 from dygmamba.data.storage.dataset import Dataset
 from dygmamba.engine.stream import Stream
 from dygmamba.runs.baselines import Baselines
@@ -79,9 +78,7 @@ def monitor_run(
     with progress.stage("baselines"):
         baselines = Baselines.on_cpu(dataset.name, stream, run.rule).score(queries)
     best = max(baselines, key=lambda name: baselines[name].link["ap_pooled"])
-    is_dated = bool(run.dataset.origin.time_origin) or looks_like_epoch_seconds(
-        float(dataset.store.time[0]), float(dataset.store.time[-1])
-    )
+    is_dated = dataset.is_dated
     events, store = queries.pairs.events, dataset.store
     known = torch.zeros(store.num_nodes, dtype=torch.bool)
     known[store.src[:first_new]] = known[store.dst[:first_new]] = True

@@ -24,7 +24,7 @@ from dygmamba.config import build_config, find_preset, find_size_preset, load_pr
 from dygmamba.core.errors import ConfigError, DygWarning, FileError
 from dygmamba.core.process_settings import set_thread_count
 from dygmamba.data.events.splits import SplitRule
-from dygmamba.data.events.times import format_duration, looks_like_epoch_seconds
+from dygmamba.data.events.times import format_duration
 from dygmamba.data.storage.dataset import Dataset
 from dygmamba.engine.checkpoint import read_newest
 from dygmamba.engine.distributed import current_group
@@ -150,9 +150,7 @@ def _describe_history(stream: Stream) -> str:
 
 
 def _format_span(seconds: float, dataset: Dataset) -> str:
-    first, last = float(dataset.store.time[0]), float(dataset.store.time[-1])
-    is_seconds = dataset.origin.time_origin or looks_like_epoch_seconds(first, last)
-    return format_duration(float(f"{seconds:.3g}")) if is_seconds else f"{seconds:.3g}"
+    return format_duration(float(f"{seconds:.3g}")) if dataset.is_dated else f"{seconds:.3g}"
 
 
 def describe_environment(device: torch.device) -> dict[str, Any]:

@@ -99,6 +99,7 @@ def as_integers(ids: pa.Array) -> pa.Array | None:
     if pa.types.is_integer(ids.type):
         return ids.cast(pa.int64())
     try:
+        ids[:1].cast(pa.int64())  # Arrow looks at every value before it fails
         integers = ids.cast(pa.int64())
     except pa.ArrowInvalid:
         return None

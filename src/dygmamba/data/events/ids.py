@@ -3,21 +3,20 @@
 # pyarrow.compute creates its functions at import, where pyright cannot see them
 # pyright: reportAttributeAccessIssue=false
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from dygmamba.core.errors import EventError, NotFoundError
-from dygmamba.data.events.id_values import are_whole, as_integers, strip_decimal_zeros
-
-if TYPE_CHECKING:  # a compiled kernel, imported only for inputs larger than one chunk
-    from dygmamba.ops.hash_map import HashMap
+from dygmamba.data.events.id_values import are_whole, as_integers, strip_decimal_zero, strip_decimal_zeros
 
 Side = Literal["src", "dst"]
+Key = int | str
+MAX_DIGITS = 20  # of a 64-bit integer, with its sign
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,16 +80,12 @@ class NodeIds:
             return self.whole[side == "dst"]
         return self.kind == "int" or are_whole(self._pool(side)[0])
 
-    def normalize(self, values: pa.Array, side: Side) -> pa.Array:
-        """Return ids with '7' for '7.0' if the ids of that side are integers."""
-        if pa.types.is_integer(values.type) or not self.has_whole_ids(side):
-            return values
-        return strip_decimal_zeros(values.cast(pa.large_string()))
-
     def to_node(self, values: Sequence | np.ndarray | pa.Array, side: Side) -> np.ndarray:
         """Return the nodes of these ids, -1 for an unknown id; '7' and 7 are the same id."""
         pool, node = self._pool(side)
-        wanted = self.normalize(values if isinstance(values, pa.Array) else pa.array(values), side)
+        wanted = values if isinstance(values, pa.Array) else pa.array(values)
+        if not pa.types.is_integer(wanted.type) and self.has_whole_ids(side):
+            wanted = strip_decimal_zeros(wanted.cast(pa.large_string()))
         if wanted.type != pool.type:
             wanted, pool = wanted.cast(pa.large_string()), pool.cast(pa.large_string())
         index = pc.index_in(wanted, value_set=pool)
@@ -106,7 +101,10 @@ class NodeIds:
                 f"node {wrong[0]} does not exist; give numbers from 0 to {len(self) - 1}",
                 code="unknown-node",
             )
-        return self.values.take(pa.array(rows))
+        return self._take(rows)
+
+    def _take(self, nodes: np.ndarray) -> pa.Array:
+        return self.values.take(pa.array(nodes))
 
     def _pool(self, side: Side) -> tuple[pa.Array, np.ndarray]:
         """Return the ids of one side and their nodes."""
@@ -114,6 +112,171 @@ class NodeIds:
             return self.values, np.arange(len(self))
         chosen = self.is_source if side == "src" else pc.invert(self.is_source)
         return self.values.filter(chosen), np.flatnonzero(chosen.to_numpy(zero_copy_only=False))
+
+
+class IdIndex(NodeIds):
+    """Ids that new ones are appended to, in the order in which they come, and dropped from again, newest first.
+
+    Look-ups take constant time per id, whatever the number of nodes, and give the answers of `NodeIds`.
+    """
+
+    __slots__ = ("_is_text", "_keys", "_known", "_known_nodes", "_new_nodes", "_sides", "_texts")
+    __setattr__ = object.__setattr__  # unlike other ids, these change
+
+    def __init__(self, known: NodeIds, like: "IdIndex | None" = None) -> None:
+        """Begin with known ids; an index of the same known ids, `like`, shares its tables of them, never changed."""
+        self._known, self._is_text = known, known.kind == "string"
+        self._known_nodes = _map_ids(known) if like is None else like._known_nodes
+        self.whole = (known.has_whole_ids("src"), known.has_whole_ids("dst")) if like is None else like.whole
+        self._keys: list[Key] = []  # id of each new node
+        self._sides: list[Side] = []  # side of each new node
+        self._texts = 0  # how many new ids are text
+        nodes: dict[Key, int] = {}
+        self._new_nodes = {"src": nodes, "dst": nodes if self._known.is_source is None else {}}
+
+    def __len__(self) -> int:
+        return len(self._known) + len(self._keys)
+
+    @property
+    def new(self) -> list[tuple[Key, Side]]:
+        """Id and side of each new node."""
+        return list(zip(self._keys, self._sides, strict=True))
+
+    @property
+    def kind(self) -> Literal["int", "string"]:
+        return "string" if self._is_text or self._texts else "int"
+
+    @property
+    def values(self) -> pa.Array:
+        """The user's id of every node."""
+        new = self._to_array(self._keys)
+        return pa.concat_arrays([self._known.values.cast(new.type), new])
+
+    @property
+    def is_source(self) -> pa.Array | None:
+        """Mask of the nodes that are sources, in a bipartite stream; None in another."""
+        known = self._known.is_source
+        if known is None:
+            return None
+        return pa.concat_arrays([known, pa.array([side == "src" for side in self._sides], pa.bool_())])
+
+    @property
+    def sources(self) -> int | None:  # pyright: ignore[reportIncompatibleVariableOverride]
+        """Number of sources, in a bipartite stream."""
+        known = self._known.sources
+        return None if known is None else known + self._sides.count("src")
+
+    def restart(self) -> "IdIndex":
+        """Return an index of the known ids alone."""
+        return IdIndex(self._known, like=self)
+
+    def freeze(self) -> NodeIds:
+        """Return the ids as they are now."""
+        return NodeIds(self.values, self.sources, self.is_source, self.whole)
+
+    def to_node(self, values: Sequence | np.ndarray | pa.Array, side: Side) -> np.ndarray:
+        """Return the nodes of these ids, -1 for an unknown id; '7' and 7 are the same id."""
+        wanted = values.to_pylist() if isinstance(values, pa.Array) else values
+        found = (self._find(self._to_key(value, side), side) for value in wanted)
+        return np.fromiter(found, np.int64, len(wanted))
+
+    def add(self, value: Key, side: Side) -> int:
+        """Return the node of an id; an unknown one becomes a new node."""
+        key = self._to_key(value, side)
+        node = self._find(key, side)
+        if node < 0:
+            self._new_nodes[side][key] = node = len(self)
+            self._keys.append(key)
+            self._sides.append(side)
+            self._texts += isinstance(key, str)
+        return node
+
+    def add_events(self, src: Sequence[Key], dst: Sequence[Key]) -> tuple[np.ndarray, np.ndarray]:
+        """Return the nodes of the ends of events; unknown ids become new nodes, each source before its destination."""
+        sources: dict[Key, int] = {}
+        destinations: dict[Key, int] = {}
+        for a, b in zip(src, dst, strict=True):
+            if a not in sources:
+                sources[a] = self.add(a, "src")
+            if b not in destinations:
+                destinations[b] = self.add(b, "dst")
+        return (
+            np.fromiter(map(sources.__getitem__, src), np.int64, len(src)),
+            np.fromiter(map(destinations.__getitem__, dst), np.int64, len(dst)),
+        )
+
+    def restore(self, new: Sequence[tuple[Key, Side]]) -> None:
+        """Add new nodes that were saved; raise ValueError if one of them is known."""
+        for known, (key, side) in enumerate(new, len(self)):
+            if self.add(key, side) < known:
+                raise ValueError(f"id {str(key)[:60]!r} is that of another node")
+
+    def truncate(self, nodes: int) -> None:
+        """Drop the newest ids so that there are `nodes` of them."""
+        while len(self) > nodes:
+            key, side = self._keys.pop(), self._sides.pop()
+            del self._new_nodes[side][key]
+            self._texts -= isinstance(key, str)
+
+    def _take(self, nodes: np.ndarray) -> pa.Array:
+        known = self._known.values
+        if (nodes < len(known)).all():
+            return known.take(pa.array(nodes)).cast(self._to_array([]).type)
+        keys = (
+            known[node].as_py() if node < len(known) else self._keys[node - len(known)]
+            for node in nodes.tolist()
+        )
+        return self._to_array(list(keys))
+
+    def _to_array(self, keys: list[Key]) -> pa.Array:
+        if self.kind == "int":
+            return pa.array(keys, pa.int64())
+        return pa.array([str(key) for key in keys], pa.large_string())
+
+    def _to_key(self, value: Key, side: Side) -> Key:
+        """Return an id in the type of the known ids; text that is no 64-bit integer stays text."""
+        text = strip_decimal_zero(str(value)) if self.has_whole_ids(side) else str(value)
+        if self._is_text or len(text) > MAX_DIGITS:
+            return text
+        try:
+            number = int(text)
+        except ValueError:
+            return text
+        return number if str(number) == text and -(2**63) <= number < 2**63 else text  # '007' is not 7
+
+    def _find(self, key: Key, side: Side) -> int:
+        node = self._known_nodes[side].get(key, -1)
+        return node if node >= 0 else self._new_nodes[side].get(key, -1)
+
+
+@dataclass(frozen=True, slots=True)
+class _NodeNumbers:
+    """Ids that are the numbers of their nodes, which need no dictionary."""
+
+    count: int
+
+    def get(self, key: Key, default: int) -> int:
+        return key if isinstance(key, int) and 0 <= key < self.count else default
+
+
+def _map_ids(ids: NodeIds) -> Mapping[str, dict[Key, int] | _NodeNumbers]:
+    """Return the node of each id, by side."""
+    if ids == NodeIds.identity(len(ids)):
+        return dict.fromkeys(("src", "dst"), _NodeNumbers(len(ids)))
+    pools = {side: ids._pool(side) for side in ("src", "dst")[: 1 + (ids.is_source is not None)]}
+    nodes = {
+        side: dict(zip(pool.to_pylist(), node.tolist(), strict=True)) for side, (pool, node) in pools.items()
+    }
+    return {"src": nodes["src"], "dst": nodes.get("dst", nodes["src"])}
+
+
+def order_by_first_event(src: np.ndarray, dst: np.ndarray, num_nodes: int) -> np.ndarray:
+    """Return all nodes in the order of their first event, sources before destinations; those without events last."""
+    ends = np.column_stack([src, dst]).ravel()
+    first = np.full(num_nodes, len(ends))
+    # assigned from the last event to the first, so that the earliest position of a node remains
+    first[ends[::-1]] = np.arange(len(ends) - 1, -1, -1)
+    return np.argsort(first, kind="stable")
 
 
 class NodeNumbering:
@@ -126,24 +289,33 @@ class NodeNumbering:
 
     def __init__(self, bipartite: bool) -> None:
         self._bipartite = bipartite
-        self._pools = [_IdPool() for _ in range(1 + bipartite)]
+        # distinct ids in the order of their codes
+        self._pools = [pa.array([], pa.int64())] * (1 + bipartite)
 
     def add(
         self, src: Sequence[pa.DictionaryArray], dst: Sequence[pa.DictionaryArray]
     ) -> tuple[np.ndarray, np.ndarray]:
         """Add a part and return a code for each row of both columns; `finish` maps codes to nodes."""
         if self._bipartite:
-            return self._pools[0].codes(src), self._pools[1].codes(dst)
+            return self._encode(0, src), self._encode(1, dst)
         cut = sum(len(chunk) for chunk in src)
-        both = self._pools[0].codes([*src, *dst])
+        both = self._encode(0, [*src, *dst])
         return both[:cut], both[cut:]
+
+    def _encode(self, pool: int, chunks: Sequence[pa.DictionaryArray]) -> np.ndarray:
+        # known ids come first, so they keep their codes; blanks were stripped, so an id can occur twice in a chunk
+        parts = _unify_types([self._pools[pool], *(chunk.dictionary for chunk in chunks)])
+        ids = pa.concat_arrays(parts).dictionary_encode()
+        self._pools[pool] = ids.dictionary
+        _, *codes = np.split(ids.indices.to_numpy(), np.cumsum([len(part) for part in parts[:-1]]))
+        return np.concatenate(
+            [own[chunk.indices.to_numpy()] for own, chunk in zip(codes, chunks, strict=True)]
+        )
 
     def finish(self) -> tuple[dict[str, np.ndarray], NodeIds]:
         """Return the node of each code, by column, and the ids."""
-        encoded = [_strip_if_whole(pool.values).dictionary_encode() for pool in self._pools]
-        pools = [column.dictionary for column in encoded]
-        integers = [numbers for pool in pools if (numbers := as_integers(pool)) is not None]
-        pools = integers if len(integers) == len(pools) else [pool.cast(pa.large_string()) for pool in pools]
+        encoded = [_strip_if_whole(pool).dictionary_encode() for pool in self._pools]
+        pools = _unify_types([column.dictionary for column in encoded])
         nodes, values, start = [], [], 0
         for codes, pool in zip(encoded, pools, strict=True):
             order = pc.sort_indices(pool)
@@ -156,72 +328,10 @@ class NodeNumbering:
         return {"src": nodes[0], "dst": nodes[-1]}, ids
 
 
-class _IdPool:
-    """Distinct ids in order of first occurrence.
-
-    The first part is looked up by Arrow. From the second part on, ids that are natural numbers, also as text, use a
-    hash map that grows in place; Arrow would rebuild its table for every part. Other ids stay with Arrow.
-    """
-
-    def __init__(self) -> None:
-        self._values: pa.Array = pa.array([], pa.large_string())
-        self._parts, self._map = 0, None
-
-    def codes(self, chunks: Sequence[pa.DictionaryArray]) -> np.ndarray:
-        """Return the position of each row's id among the distinct ids; new ids are appended."""
-        self._parts += 1
-        if self._parts == 2:
-            self._map = _build_key_map(_as_natural_numbers(self._values))
-        if self._map is not None:
-            numbers = [_as_natural_numbers(chunk.dictionary) for chunk in chunks]
-            if all(keys is not None for keys in numbers):
-                positions = [self._map.insert(keys) for keys in numbers if keys is not None]
-                return np.concatenate(
-                    [position[chunk.indices] for position, chunk in zip(positions, chunks, strict=True)]
-                ).astype(np.int32)
-            self._values, self._map = self.values, None
-        return self._look_up(pa.chunked_array(list(chunks)).unify_dictionaries())
-
-    @property
-    def values(self) -> pa.Array:
-        if self._map is None:
-            return self._values
-        return pa.array(self._map.keys()).cast(self._values.type)
-
-    def _look_up(self, column: pa.ChunkedArray) -> np.ndarray:
-        local = column.chunk(0).dictionary
-        kind = local.type if pa.types.is_integer(local.type) else pa.large_string()
-        distinct = local.cast(kind).dictionary_encode()  # blanks were stripped, so an id can occur twice
-        if not len(self._values):
-            self._values = distinct.dictionary[:0]
-        index = pc.index_in(distinct.dictionary, value_set=self._values)
-        is_new = pc.is_null(index)
-        position = pc.fill_null(index, 0).to_numpy(zero_copy_only=False).astype(np.int32)
-        new = is_new.to_numpy(zero_copy_only=False)
-        position[new] = len(self._values) + np.arange(np.count_nonzero(new))
-        self._values = pa.concat_arrays([self._values, distinct.dictionary.filter(is_new)])
-        codes = np.concatenate([chunk.indices.to_numpy() for chunk in column.chunks])
-        return position[distinct.indices.to_numpy()[codes]]
-
-
-def _as_natural_numbers(pool: pa.Array) -> np.ndarray | None:
-    """Return the ids as integers if all of them are natural numbers in their usual notation."""
-    integers = as_integers(pool)
-    if integers is None or (len(integers) and pc.min(integers).as_py() < 0):
-        return None
-    return integers.to_numpy(zero_copy_only=False)
-
-
-def _build_key_map(numbers: np.ndarray | None) -> "HashMap | None":
-    """Map each number to its position."""
-    if numbers is None:
-        return None
-
-    from dygmamba.ops.hash_map import HashMap
-
-    key_map = HashMap(max(1024, len(numbers)))
-    key_map.insert(numbers)
-    return key_map
+def _unify_types(parts: list[pa.Array]) -> list[pa.Array]:
+    """Return ids as integers if each of them is the usual notation of one, otherwise as text."""
+    integers = [numbers for part in parts if (numbers := as_integers(part)) is not None]
+    return integers if len(integers) == len(parts) else [part.cast(pa.large_string()) for part in parts]
 
 
 def _strip_if_whole(pool: pa.Array) -> pa.Array:

@@ -10,7 +10,7 @@ from jaxtyping import Bool, Float32, Float64, Int32, Int64
 from torch import Tensor
 
 from dygmamba.core.errors import EventError
-from dygmamba.data.events.categories import Category
+from dygmamba.data.events.categories import Category, recode
 from dygmamba.data.events.columns import MAX_SEPARATE_COLUMNS, ColumnFacts, NumericColumn, rank_types
 
 STATIC_TIME = torch.finfo(torch.float64).min  # time of a row that is known from the start
@@ -113,14 +113,8 @@ class NodeRows:
 
     def recode(self, categories: tuple[Category, ...]) -> "NodeRows":
         """Return the table with the codes of these categories of the same columns; unknown values get the next ones."""
-        codes, merged = [self.codes[:, :0]], []
-        for k, (known, own) in enumerate(zip(categories, self.categories, strict=True)):
-            values = dict.fromkeys((*known.values, *own.values))
-            number = {value: code for code, value in enumerate(values)}
-            code = torch.tensor([number[value] for value in own.values], dtype=torch.int32)
-            merged.append(Category(known.name, tuple(values)))
-            codes.append(code[self.codes[:, k].long()][:, None])
-        return replace(self, codes=torch.cat(codes, dim=1), categories=tuple(merged))
+        codes, extended = recode(self.codes.numpy(), self.categories, categories)
+        return replace(self, codes=torch.from_numpy(codes), categories=extended)
 
 
 def select_node_columns(rows: NodeRows | None, end: float) -> ColumnFacts:

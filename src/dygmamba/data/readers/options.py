@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from dygmamba.core.choices import FORMATS as FORMATS
+from dygmamba.core.choices import TIME_UNITS
 from dygmamba.core.errors import ConfigError
 from dygmamba.core.memory_budget import DEFAULT_BUDGET
 from dygmamba.data.events.origin import Origin
@@ -20,8 +21,6 @@ FIXED_OPTIONS = ("bipartite", "time_unit", "time_format", "fill", "skip_bad", "h
 TABLE_FORMAT = "table"  # of the origin of a dataset that was read from memory
 TGB_FORMAT = "tgb"  # its tables name nodes "none" and "null"
 METADATA_KEY = "dygmamba"  # of the layout that an exported table carries
-# ticks per second; auto: detected from their size, plain: numbers that do not count from 1970
-TIME_UNITS = {"auto": 0, "s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000, "plain": 0}
 
 # column names by role, in lower case; of several present the first in this list is taken
 USUAL_NAMES = {

@@ -30,7 +30,7 @@ from dygmamba.data.catalogue.leaderboard_folders import (
     find_tgb_edge_list,
     find_tgb_seq_table,
 )
-from dygmamba.data.events.ids import NodeIds
+from dygmamba.data.events.ids import NodeIds, order_by_first_event
 from dygmamba.data.events.origin import Origin
 from dygmamba.data.readers.collect import EventColumns
 from dygmamba.data.readers.delimited import open_csv
@@ -280,12 +280,8 @@ def _letter_feature_names(positions: tuple[int, ...], names: tuple[str, ...]) ->
 
 def number_by_appearance(columns: EventColumns, ids: NodeIds) -> tuple[EventColumns, NodeIds]:
     """Number nodes by their first appearance in the file, row by row, a source before its destination."""
-    nodes = np.column_stack([columns.src, columns.dst])
-    nodes = (nodes if columns.row is None else nodes[np.argsort(columns.row)]).ravel()
-    first = np.empty(len(ids), np.int64)
-    # assigned from the last row to the first, so that the earliest position of a node remains
-    first[nodes[::-1]] = np.arange(len(nodes) - 1, -1, -1)
-    order = np.argsort(first)
+    rows = slice(None) if columns.row is None else np.argsort(columns.row)
+    order = order_by_first_event(columns.src[rows], columns.dst[rows], len(ids))
     number = np.empty_like(order)
     number[order] = np.arange(len(order))
     ids = NodeIds(ids.values.take(pa.array(order)))

@@ -15,10 +15,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dygmamba.core.choices import TIME_UNITS
 from dygmamba.core.errors import ConfigError, FileError
 from dygmamba.data.events.times import EPOCH_RANGE
 from dygmamba.data.readers.bad_rows import ColumnLocation, Parsed
-from dygmamba.data.readers.options import TIME_UNITS
 from dygmamba.data.readers.times import (
     TICKS_PER_SECOND,
     DateParser,

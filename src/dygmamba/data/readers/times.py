@@ -17,9 +17,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dygmamba.core.choices import TIME_UNITS
 from dygmamba.data.events.times import to_utc_date
 from dygmamba.data.readers.bad_rows import ColumnLocation, Parsed
-from dygmamba.data.readers.options import TIME_UNITS
 from dygmamba.data.readers.values import (
     cast_each,
     find_nulls,

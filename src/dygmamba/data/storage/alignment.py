@@ -3,18 +3,16 @@
 from dataclasses import replace
 
 import numpy as np
-import pyarrow as pa
 import torch
 from jaxtyping import Float32
 from torch import Tensor
 
 from dygmamba.core.errors import EventError
-from dygmamba.data.events.categories import Category
+from dygmamba.data.events.categories import Category, recode
 from dygmamba.data.events.event_store import EventStore
-from dygmamba.data.events.ids import NodeIds
-from dygmamba.data.events.times import looks_like_epoch_seconds
+from dygmamba.data.events.ids import IdIndex, NodeIds, order_by_first_event
 from dygmamba.data.storage.dataset import Dataset
-from dygmamba.data.storage.extension import concat_arrays, recode_categories
+from dygmamba.data.storage.extension import get_codes
 
 
 def align_dataset(dataset: Dataset, earlier: Dataset) -> Dataset:
@@ -27,10 +25,10 @@ def align_dataset(dataset: Dataset, earlier: Dataset) -> Dataset:
         EventError: The two differ in their columns, in being bipartite, or in the kind of their timestamps.
     """
     _require_same_columns(dataset, earlier)
-    node = _find_nodes(dataset, earlier.ids)
-    categories, codes = recode_categories(earlier.store.features, dataset.store.features)
-    store, features = dataset.store, dataset.store.features
-    num_nodes = max(len(earlier.ids), int(node.max(initial=-1)) + 1)
+    store, features, index = dataset.store, dataset.store.features, IdIndex(earlier.ids)
+    node = _add_nodes(index, dataset)
+    codes, categories = recode(get_codes(features), features.categories, earlier.store.features.categories)
+    num_nodes = len(index)
     is_numbered = num_nodes == store.num_nodes and bool((node == np.arange(len(node))).all())
     rows, known = features.node_rows, earlier.store.features.node_rows
     if rows is not None and known is not None:
@@ -46,15 +44,14 @@ def align_dataset(dataset: Dataset, earlier: Dataset) -> Dataset:
         features=replace(
             features,
             node=_align_node_features(store, earlier.store, number, num_nodes),
-            codes=codes,
+            codes=None if features.codes is None else torch.from_numpy(codes),
             categories=categories,
             node_rows=rows if rows is None else rows.renumber(number),
         ),
         source=None,
     )
-    return Dataset.from_events(
-        dataset.name, aligned, _align_ids(dataset.ids, earlier.ids, node), dataset.origin
-    )
+    ids = NodeIds(index.values, index.sources, index.is_source)
+    return Dataset.from_events(dataset.name, aligned, ids, dataset.origin)
 
 
 def _require_same_columns(dataset: Dataset, earlier: Dataset) -> None:
@@ -84,7 +81,7 @@ def _require_same_columns(dataset: Dataset, earlier: Dataset) -> None:
             "same `bipartite`",
             code="other-sides",
         )
-    if _is_dated(dataset) != _is_dated(earlier):
+    if dataset.is_dated != earlier.is_dated:
         raise EventError(
             f"one of '{dataset.name}' and '{earlier.name}' has dates and the other plain numbers as times; import both "
             "with the same `time_unit`",
@@ -101,41 +98,15 @@ def _list_node_categories(dataset: Dataset) -> tuple[Category, ...]:
     return () if rows is None else rows.categories
 
 
-def _is_dated(dataset: Dataset) -> bool:
-    """Return whether times are seconds since 1970; numbers in memory may be that without saying so."""
-    time = dataset.store.time
-    return bool(dataset.origin.time_origin) or (
-        len(time) > 0 and looks_like_epoch_seconds(float(time[0]), float(time[-1]))
-    )
-
-
-def _find_nodes(dataset: Dataset, known: NodeIds) -> np.ndarray:
-    """Return the new number of each node."""
+def _add_nodes(index: IdIndex, dataset: Dataset) -> np.ndarray:
+    """Return the number of each node in the index; unknown ones are added in the order of their first event."""
     ids, store = dataset.ids, dataset.store
-    node = np.full(len(ids), -1, dtype=np.int64)
-    sides = {"src": np.ones(len(ids), dtype=bool)}
-    if ids.is_source is not None:
-        is_source = ids.is_source.to_numpy(zero_copy_only=False)
-        sides = {"src": is_source, "dst": ~is_source}
-    for side, chosen in sides.items():
-        node[chosen] = known.to_node(ids.values.filter(pa.array(chosen)), "src" if side == "src" else "dst")
-    unknown = np.flatnonzero(node < 0)
-    ends = torch.stack([store.src, store.dst], dim=1).flatten().numpy()
-    seen, first = np.unique(ends, return_index=True)
-    when = np.full(len(ids), len(ends), dtype=np.int64)  # nodes without events come last
-    when[seen] = first
-    node[unknown[np.argsort(when[unknown], kind="stable")]] = len(known) + np.arange(len(unknown))
+    values = ids.values.to_pylist()
+    is_source = [True] * len(ids) if ids.is_source is None else ids.is_source.to_pylist()
+    node = np.empty(len(ids), np.int64)
+    for k in order_by_first_event(store.src.numpy(), store.dst.numpy(), len(ids)).tolist():
+        node[k] = index.add(values[k], "src" if is_source[k] else "dst")
     return node
-
-
-def _align_ids(ids: NodeIds, known: NodeIds, node: np.ndarray) -> NodeIds:
-    new = np.flatnonzero(node >= len(known))
-    added = pa.array(new[np.argsort(node[new])])
-    values = concat_arrays(known.values, ids.values.take(added))
-    if known.is_source is None or ids.is_source is None:
-        return NodeIds(values)
-    is_source = pa.concat_arrays([known.is_source, ids.is_source.take(added)])
-    return NodeIds(values, is_source.true_count, is_source)
 
 
 def _align_node_features(

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
+from dygmamba.core.choices import TIME_UNITS
 from dygmamba.core.errors import make_package_error
-from dygmamba.data.readers.options import METADATA_KEY, TIME_UNITS, Layout, format_metadata
+from dygmamba.data.readers.options import METADATA_KEY, Layout, format_metadata
 from dygmamba.data.readers.times import ticks_to_seconds
 
 if TYPE_CHECKING:

@@ -28,7 +28,7 @@ from dygmamba.data.events.ids import NodeIds
 from dygmamba.data.events.node_rows import NodeRows
 from dygmamba.data.events.origin import Origin, parse_origin
 from dygmamba.data.events.statistics import Statistics, compute_statistics
-from dygmamba.data.events.times import format_date
+from dygmamba.data.events.times import format_date, looks_like_epoch_seconds
 from dygmamba.data.storage import conversion
 from dygmamba.data.storage.locations import DATASET_SUFFIX, check_dataset_name
 from dygmamba.data.storage.mapped_columns import iterate_chunks
@@ -109,6 +109,14 @@ class Dataset:
         names = head.column_names[: 3 + SHOWN_COLUMNS]
         rows = [[row[name] for name in names] for row in head.to_pylist()]
         return format_facts(f"dataset {self.name}", facts) + format_table(names, rows, "first events")
+
+    @property
+    def is_dated(self) -> bool:
+        """Whether times are seconds since 1970; plain numbers may be that without saying so."""
+        time = self.store.time
+        return bool(self.origin.time_origin) or (
+            len(time) > 0 and looks_like_epoch_seconds(float(time[0]), float(time[-1]))
+        )
 
     @property
     def content(self) -> str:

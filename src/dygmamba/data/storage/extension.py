@@ -1,26 +1,97 @@
 """Append new events to a dataset; unknown ids become new nodes behind the existing ones."""
 
-# pyarrow.compute creates its functions at import, where pyright cannot see them
-# pyright: reportAttributeAccessIssue=false
-
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import inf, nextafter
 
 import numpy as np
-import pyarrow as pa
 import torch
-from jaxtyping import Bool, Float32, Int32
+from jaxtyping import Bool
 from torch import Tensor
 
 from dygmamba.core.errors import EventError, FileError
-from dygmamba.data.events.categories import Category
+from dygmamba.data.events.categories import Category, recode
 from dygmamba.data.events.event_store import EventStore, FeatureTable
-from dygmamba.data.events.ids import NodeIds
-from dygmamba.data.events.times import MAX_EPOCH_SECONDS, looks_like_epoch_seconds
+from dygmamba.data.events.ids import IdIndex, Key
+from dygmamba.data.events.times import MAX_EPOCH_SECONDS
 from dygmamba.data.storage.dataset import Dataset
 
 
-def extend_dataset(dataset: Dataset, events: Dataset, missing_label: float = 0.0) -> Dataset:
+@dataclass(frozen=True, slots=True)
+class AddedEvents:
+    """Events in time order with the user's ids; codes are those of the categories they came with."""
+
+    src: list[Key]
+    dst: list[Key]
+    time: np.ndarray
+    edge: np.ndarray
+    codes: np.ndarray
+    categories: tuple[Category, ...]
+    label: np.ndarray | None = None
+
+    @staticmethod
+    def from_dataset(events: Dataset) -> "AddedEvents":
+        store, ids = events.store, events.ids.values.to_numpy(zero_copy_only=False).astype(object)
+        return AddedEvents(
+            ids[store.src.numpy()].tolist(),
+            ids[store.dst.numpy()].tolist(),
+            store.time.numpy(),
+            store.features.edge.numpy(),
+            get_codes(store.features),
+            store.features.categories,
+            None if store.label is None else store.label.numpy(),
+        )
+
+    def __len__(self) -> int:
+        return len(self.time)
+
+    def join(self, later: "AddedEvents") -> "AddedEvents":
+        """Merge with events that arrived later, which are behind these where times are equal; codes must agree.
+
+        Labels are left out.
+        """
+        both = AddedEvents(
+            self.src + later.src,
+            self.dst + later.dst,
+            np.concatenate([self.time, later.time]),
+            np.concatenate([self.edge, later.edge]),
+            np.concatenate([self.codes, later.codes]),
+            later.categories,
+        )
+        if not len(self) or not len(later) or self.time[-1] <= later.time[0]:
+            return both
+        order = np.argsort(both.time, kind="stable")
+        return AddedEvents(
+            [both.src[row] for row in order.tolist()],
+            [both.dst[row] for row in order.tolist()],
+            both.time[order],
+            both.edge[order],
+            both.codes[order],
+            both.categories,
+        )
+
+    def recode(self, known: tuple[Category, ...]) -> "AddedEvents":
+        """Return the events with codes of known categories; unknown values get the next codes."""
+        codes, categories = recode(self.codes, self.categories, known)
+        return replace(self, codes=codes, categories=categories)
+
+    def require_columns_of(self, dataset: Dataset) -> None:
+        """Raise EventError if the events have other columns than those of a dataset."""
+        own = dataset.store.features
+        names = [[category.name for category in table.categories] for table in (own, self)]
+        if own.edge.shape[1] != self.edge.shape[1] or names[0] != names[1]:
+            raise EventError(
+                f"the new events have {self.edge.shape[1]} features and the categorical columns {names[1]}, those of "
+                f"'{dataset.name}' have {own.edge.shape[1]} and {names[0]}; give the columns it was trained with",
+                code="feature-count",
+            )
+
+
+def get_codes(features: FeatureTable) -> np.ndarray:
+    """Return the codes of events, also if there are no categorical columns."""
+    return np.zeros((len(features.edge), 0), np.int32) if features.codes is None else features.codes.numpy()
+
+
+def extend_dataset(dataset: Dataset, events: Dataset | AddedEvents, missing_label: float = 0.0) -> Dataset:
     """Merge new events into a dataset by time, behind existing events of the same time.
 
     Unknown ids become new nodes without features. Existing nodes keep their numbers, and the number of a new node
@@ -28,65 +99,37 @@ def extend_dataset(dataset: Dataset, events: Dataset, missing_label: float = 0.0
     label of new events if they have none and the dataset has labels.
 
     Raises:
-        EventError: The new events have another number of edge features.
+        EventError: The new events have other columns.
     """
-    store, more = dataset.store, events.store
-    if more.features.edge.shape[1] != store.features.edge.shape[1]:
-        raise EventError(
-            f"the new events have {more.features.edge.shape[1]} features, those of '{dataset.name}' have "
-            f"{store.features.edge.shape[1]}; give the columns it was trained with",
-            code="feature-count",
-        )
-    own, other = ([category.name for category in part.features.categories] for part in (store, more))
-    if own != other:
-        raise EventError(
-            f"the new events have the categorical columns {other}, those of '{dataset.name}' have {own}; give the "
-            "columns it was trained with",
-            code="feature-count",
-        )
-    src = dataset.ids.normalize(events.ids.to_user(more.src.numpy()), "src")
-    dst = dataset.ids.normalize(events.ids.to_user(more.dst.numpy()), "dst")
-    ids = _extend_ids(dataset.ids, src, dst)
-    new = torch.zeros(len(ids) - store.num_nodes, store.features.node.shape[1])
-    label = torch.full((len(more),), missing_label) if more.label is None else more.label
-    time = torch.cat([store.time, more.time])
+    store, features, index = dataset.store, dataset.store.features, IdIndex(dataset.ids)
+    more = AddedEvents.from_dataset(events) if isinstance(events, Dataset) else events
+    more.require_columns_of(dataset)
+    more = more.recode(features.categories)
+    src, dst = index.add_events(more.src, more.dst)
+    new_nodes = torch.zeros(len(index) - store.num_nodes, features.node.shape[1])
+    label = np.full(len(more), missing_label, np.float32) if more.label is None else more.label
+    time = torch.cat([store.time, torch.from_numpy(more.time)])
     order = torch.argsort(time, stable=True)  # stable: old events stay before new ones of the same time
-    features = _merge_features(store.features, more.features, torch.cat([store.features.node, new]))
+
+    def merge(old: Tensor | None, new: np.ndarray) -> Tensor | None:
+        return None if old is None else torch.cat([old, torch.from_numpy(new)])[order]
+
     merged = store.derive(  # both streams were checked when they were read
-        src=torch.cat([store.src, torch.from_numpy(ids.to_node(src, "src"))])[order],
-        dst=torch.cat([store.dst, torch.from_numpy(ids.to_node(dst, "dst"))])[order],
+        src=merge(store.src, src),
+        dst=merge(store.dst, dst),
         time=time[order],
-        features=features.select_events(order),
-        label=None if store.label is None else torch.cat([store.label, label])[order],
-        num_nodes=len(ids),
+        features=replace(
+            features,
+            node=torch.cat([features.node, new_nodes]),
+            edge=merge(features.edge, more.edge),
+            codes=merge(features.codes, more.codes),
+            categories=more.categories,
+        ),
+        label=merge(store.label, label),
+        num_nodes=len(index),
         source=None,
     )
-    return Dataset.from_events(dataset.name, merged, ids, dataset.origin)
-
-
-def _merge_features(old: FeatureTable, new: FeatureTable, node: Float32[Tensor, "n dn"]) -> FeatureTable:
-    """Put the columns of new events behind the others; unknown values get the next codes."""
-    edge = torch.cat([old.edge, new.edge])
-    categories, codes = recode_categories(old, new)
-    if old.codes is None or codes is None:
-        return replace(old, node=node, edge=edge)
-    return replace(old, node=node, edge=edge, codes=torch.cat([old.codes, codes]), categories=categories)
-
-
-def recode_categories(
-    old: FeatureTable, new: FeatureTable
-) -> tuple[tuple[Category, ...], Int32[Tensor, "e dc"] | None]:
-    """Return the values of both, those of `old` first, and the codes of the events of `new` among them."""
-    if old.codes is None or new.codes is None:
-        return old.categories, None
-    categories, codes = [], []
-    for k, (known, given) in enumerate(zip(old.categories, new.categories, strict=True)):
-        values = dict.fromkeys((*known.values, *given.values))
-        number = {value: code for code, value in enumerate(values)}
-        code = torch.tensor([number[value] for value in given.values], dtype=torch.int32)
-        categories.append(Category(known.name, tuple(values)))
-        codes.append(code[new.codes[:, k].long()])
-    return tuple(categories), torch.stack(codes, dim=1)
+    return Dataset.from_events(dataset.name, merged, index.freeze(), dataset.origin)
 
 
 def find_duplicates(dataset: Dataset) -> Bool[Tensor, "e"]:
@@ -136,17 +179,13 @@ def check_time_scale(dataset: Dataset, where: str, epoch: bool, time: np.ndarray
         epoch: Whether they were dates, that is, are seconds since 1970.
         time: The times.
     """
-    stream = dataset.store.time
-    is_dated = bool(dataset.origin.time_origin) or looks_like_epoch_seconds(
-        float(stream[0]), float(stream[-1])
-    )
-    if epoch and not is_dated:
+    if epoch and not dataset.is_dated:
         raise FileError(
             f"{where} has dates, but the times of '{dataset.name}' are plain numbers up to "
-            f"{float(stream[-1]):.12g}; give numbers on that scale",
+            f"{float(dataset.store.time[-1]):.12g}; give numbers on that scale",
             code="dates-for-plain-times",
         )
-    if is_dated and not epoch and np.abs(time).max(initial=0) > MAX_EPOCH_SECONDS:
+    if dataset.is_dated and not epoch and np.abs(time).max(initial=0) > MAX_EPOCH_SECONDS:
         raise FileError(
             f"{where} has the time {time[np.abs(time).argmax()]:.12g}, too large for seconds since 1970; "
             "give `time_unit='ms'`, 'us' or 'ns'",
@@ -164,28 +203,3 @@ def next_instant(store: EventStore, dated: bool) -> float:
     if store.has_whole_times and abs(last) < 2**53:
         return last + 1
     return last + 1e-6 if dated else nextafter(last, inf)
-
-
-def _extend_ids(ids: NodeIds, src: pa.Array, dst: pa.Array) -> NodeIds:
-    """Append the unknown ids of these events, in order of their first event and sources before destinations."""
-    whole = (ids.has_whole_ids("src"), ids.has_whole_ids("dst"))
-    ends = np.arange(2 * len(src)).reshape(2, -1).T.ravel()  # src, dst, src, dst, ... in [src dst]
-    known = np.concatenate([ids.to_node(src, "src"), ids.to_node(dst, "dst")])[ends] >= 0
-    ends = ends[~known]
-    names = pa.concat_arrays([src, dst]).take(pa.array(ends)).dictionary_encode()
-    source = ends < len(src)
-    node = 2 * names.indices.to_numpy().astype(np.int64)
-    if ids.is_source is not None:
-        node += source  # source 7 and destination 7 are different nodes
-    first = np.sort(np.unique(node, return_index=True)[1])
-    values = concat_arrays(ids.values, names.dictionary.take(names.indices.take(pa.array(first))))
-    if ids.is_source is None:
-        return NodeIds(values, whole=whole)
-    is_source = pa.concat_arrays([ids.is_source, pa.array(source[first], pa.bool_())])
-    return NodeIds(values, is_source.true_count, is_source, whole)
-
-
-def concat_arrays(*parts: pa.Array) -> pa.Array:
-    """Concatenate arrays; integers become strings if they meet strings."""
-    same_type = len({part.type for part in parts}) == 1
-    return pa.concat_arrays(parts if same_type else [part.cast(pa.large_string()) for part in parts])

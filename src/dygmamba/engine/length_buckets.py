@@ -15,10 +15,13 @@ import torch
 from jaxtyping import Int64
 from torch import Tensor
 
-from dygmamba.sampling.view import Request
+from dygmamba.sampling.view import NeighborRequest, Request
 
 # Tokens of one pass without gradients. They bound the memory and change no score; more gain nothing on a CPU.
 TOKENS_PER_PASS = {"cpu": 16_000, "cuda": 64_000}
+# Of a scorer that reads tables and no sequence, such as trees: its passes are short, and what they share (the nodes of
+# the pairs, threads that are started) costs more than the rest of a small one.
+TABLE_TOKENS_PER_PASS = {"cpu": 160_000, "cuda": 64_000}
 
 
 def round_length(length: int, most: int) -> int:
@@ -29,7 +32,9 @@ def round_length(length: int, most: int) -> int:
 
 def max_pairs_per_pass(requests: tuple[Request, ...], device: torch.device, tokens: int | None = None) -> int:
     """Return how many pairs fit into one pass without gradients; `tokens` defaults to what suits the device."""
-    return _max_pairs(sum(request.tokens for request in requests), tokens or TOKENS_PER_PASS[device.type])
+    reads_tables = bool(requests) and not any(isinstance(request, NeighborRequest) for request in requests)
+    most = (TABLE_TOKENS_PER_PASS if reads_tables else TOKENS_PER_PASS)[device.type]
+    return _max_pairs(sum(request.tokens for request in requests), tokens or most)
 
 
 def _max_pairs(length: int, tokens: int) -> int:

@@ -10,6 +10,7 @@ import pytest
 import dygmamba as dm
 from dygmamba.core.errors import FileError, NotFoundError
 from dygmamba.data.storage.extension import AddedEvents
+from dygmamba.live import event_parsing
 from dygmamba.live.event_log import LogEvent
 from dygmamba.live.event_parsing import EventLayout, EventParser, collect_events
 from dygmamba.runs.predictor import Predictor
@@ -215,3 +216,25 @@ def test_rows_of_the_log_are_the_events_that_observe_reads(bipartite):
     words = [[events.categories[0].values[code] for code in events.codes[:, 0]] for events in (built, read)]
     assert words[0] == words[1]
     assert parser.layout == EventLayout(("amount",), ("kind",), bipartite)
+
+
+def test_many_values_are_parsed_at_once_and_mean_what_each_means_alone(parser, monkeypatch):
+    """For all rows, bad ones among them: the result of the row alone, with a call for each way of writing."""
+    written = [
+        *("soon", "", "2024-03-05", "13/01/2024", "01/13/2024", "01/02/2024", "20240105", "1e3"),
+        *(1_700_009_999, 1_700_009_999_000, "1700009999", 1.7e9, 1e30, True, None, datetime(2024, 1, 1)),
+    ]
+    times = [*written, *(time for k in range(50) for time in (last_time() + k, f"2024-03-05T10:00:{k:02d}"))]
+    rows = [{"src": 1, "dst": 2, "time": time} for time in times]
+    alone = [parser.parse([row]) for row in rows]
+    calls = []
+    choose = event_parsing.choose_time_parser
+    monkeypatch.setattr(
+        event_parsing,
+        "choose_time_parser",
+        lambda *given, **options: calls.append(1) or choose(*given, **options),
+    )
+    parsed = parser.parse(rows)
+    assert parsed.events == [one.events[0] for one in alone]
+    assert parsed.problems == {row: one.problems[0] for row, one in enumerate(alone) if one.problems}
+    assert len(calls) <= len(written)

@@ -155,9 +155,9 @@ class TextEvidence:
             return
         self.has_point = True
         fits = pc.invert(has_point).to_numpy(zero_copy_only=False)
-        # 1.097 may be a thousand with a decimal comma: look at all values only if the first are so
+        # 1.097 may be a thousand with a decimal comma: look at all values only if most of the first are so
         first = text.slice(point, SAMPLE_ROWS).filter(has_point.slice(point, SAMPLE_ROWS))
-        if find_numbers(first, ",")[0].any():
+        if find_numbers(first, ",")[0].mean() > 0.5:
             fits = find_numbers(text, ",")[0]
         self.numbers[","] += int(fits.sum())
         if not fits.all():

@@ -272,15 +272,16 @@ class EventStore:
         features = replace(self.features, node=torch.cat([node, node.new_zeros(count, node.shape[1])]))
         return self.derive(num_nodes=self.num_nodes + count, features=features)
 
-    def __getitem__(self, rows: slice) -> "EventStore":
-        """Return the sub-stream of a slice of rows, with the same nodes."""
+    def __getitem__(self, rows: slice | Int64[Tensor, "k"]) -> "EventStore":
+        """Return the sub-stream of a slice or of ascending rows, with the same nodes."""
+        source = self.source if isinstance(rows, slice) else None  # rows are copied
         return self.derive(
             src=self.src[rows],
             dst=self.dst[rows],
             time=self.time[rows],
             label=None if self.label is None else self.label[rows],
             features=self.features.select_events(rows),
-            source=None if self.source is None else replace(self.source, digest=""),
+            source=None if source is None else replace(source, digest=""),
         )
 
     def select(self, events: Int64[Tensor, "b"]) -> EventBatch:

@@ -8,7 +8,7 @@ from jaxtyping import Float32
 from torch import Tensor
 
 from dygmamba.core.errors import EventError
-from dygmamba.data.events.categories import Category, recode
+from dygmamba.data.events.categories import recode
 from dygmamba.data.events.event_store import EventStore
 from dygmamba.data.events.ids import IdIndex, NodeIds, order_by_first_event
 from dygmamba.data.storage.dataset import Dataset
@@ -31,9 +31,8 @@ def align_dataset(dataset: Dataset, earlier: Dataset) -> Dataset:
     num_nodes = len(index)
     is_numbered = num_nodes == store.num_nodes and bool((node == np.arange(len(node))).all())
     rows, known = features.node_rows, earlier.store.features.node_rows
-    if rows is not None and known is not None:
-        rows = rows.recode(known.categories)
-    has_same_codes = rows is None or rows.categories == _list_node_categories(dataset)
+    recoded = rows.recode(known.categories) if rows is not None and known is not None else rows
+    has_same_codes = recoded is None or rows is None or recoded.categories == rows.categories
     if is_numbered and categories == features.categories and has_same_codes:
         return dataset
     number = torch.from_numpy(node)
@@ -46,7 +45,7 @@ def align_dataset(dataset: Dataset, earlier: Dataset) -> Dataset:
             node=_align_node_features(store, earlier.store, number, num_nodes),
             codes=None if features.codes is None else torch.from_numpy(codes),
             categories=categories,
-            node_rows=rows if rows is None else rows.renumber(number),
+            node_rows=None if recoded is None else recoded.renumber(number),
         ),
         source=None,
     )
@@ -55,19 +54,9 @@ def align_dataset(dataset: Dataset, earlier: Dataset) -> Dataset:
 
 
 def _require_same_columns(dataset: Dataset, earlier: Dataset) -> None:
-    new, old = dataset.store, earlier.store
-    parts = {
-        "columns": (new.features.edge_names, old.features.edge_names),
-        "categorical columns": tuple(
-            tuple(category.name for category in part.features.categories) for part in (new, old)
-        ),
-        "node features": (new.features.node.shape[1], old.features.node.shape[1]),
-        "named node features": (_list_node_names(new), _list_node_names(old)),
-        "categorical node features": tuple(
-            tuple(category.name for category in _list_node_categories(part)) for part in (dataset, earlier)
-        ),
-    }
-    for what, (own, other) in parts.items():
+    for (what, own), other in zip(
+        _list_columns(dataset).items(), _list_columns(earlier).values(), strict=True
+    ):
         if own != other:
             shown = [", ".join(side) if isinstance(side, tuple) else str(side) for side in (own, other)]
             raise EventError(
@@ -75,7 +64,7 @@ def _require_same_columns(dataset: Dataset, earlier: Dataset) -> None:
                 "import the same columns in the same order",
                 code="other-columns",
             )
-    if new.bipartite != old.bipartite:
+    if dataset.store.bipartite != earlier.store.bipartite:
         raise EventError(
             f"one of '{dataset.name}' and '{earlier.name}' is bipartite and the other is not; import both with the "
             "same `bipartite`",
@@ -89,13 +78,17 @@ def _require_same_columns(dataset: Dataset, earlier: Dataset) -> None:
         )
 
 
-def _list_node_names(store: EventStore) -> tuple[str, ...]:
-    return () if store.features.node_rows is None else store.features.node_rows.names
-
-
-def _list_node_categories(dataset: Dataset) -> tuple[Category, ...]:
-    rows = dataset.store.features.node_rows
-    return () if rows is None else rows.categories
+def _list_columns(dataset: Dataset) -> dict[str, tuple[str, ...] | int]:
+    """Return the names of the columns by what they are; of node features without names their number."""
+    features, rows = dataset.store.features, dataset.store.features.node_rows
+    node_categories = () if rows is None else rows.categories
+    return {
+        "columns": features.edge_names,
+        "categorical columns": tuple(category.name for category in features.categories),
+        "node features": features.node.shape[1],
+        "named node features": () if rows is None else rows.names,
+        "categorical node features": tuple(category.name for category in node_categories),
+    }
 
 
 def _add_nodes(index: IdIndex, dataset: Dataset) -> np.ndarray:

@@ -156,15 +156,7 @@ def find_duplicates(dataset: Dataset) -> Bool[Tensor, "e"]:
 
 def drop_events(dataset: Dataset, dropped: Bool[Tensor, "e"]) -> Dataset:
     """Return the dataset without these events, with the same nodes."""
-    store, kept = dataset.store, (~dropped).nonzero().squeeze(1)
-    remaining = store.derive(
-        src=store.src[kept],
-        dst=store.dst[kept],
-        time=store.time[kept],
-        features=store.features.select_events(kept),
-        label=None if store.label is None else store.label[kept],
-        source=None,
-    )
+    remaining = dataset.store[(~dropped).nonzero().squeeze(1)]
     return replace(
         Dataset.from_events(dataset.name, remaining, dataset.ids, dataset.origin), path=dataset.path
     )

@@ -30,8 +30,8 @@ FUNCTIONS = {
     "progress: Progress | Callable[[dict[str, Any]], None] | None = None, overrides: Mapping[str, Any] | None = None, "
     "**settings: Any) -> Backtest",
     "batches": "(data: Dataset | Stream | Source, size: int = 200, split: str = train, seed: int = 0, *, neighbors: "
-    "int | tuple[NeighborRequest, ...] = 20, device: str = auto, negatives: str = random, setting: str = transductive) "
-    "-> Iterator[Step]",
+    "int | tuple[NeighborRequest, ...] = 20, device: str = auto, negatives: str = random, setting: str = transductive, "
+    "protocol: str = auto) -> Iterator[Step]",
     "blend": "(runs: Sequence[Path | str], *, device: str = auto, out: Path | str = runs, negatives: str | "
     "Sequence[str] = random, data_dir: Path | str | None = None, progress: Progress | Callable[[dict[str, Any]], None] "
     "| None = None, trust: bool = False) -> Run",

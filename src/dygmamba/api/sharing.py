@@ -7,6 +7,8 @@ line can check a target at once.
 import re
 import tempfile
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,8 +25,12 @@ HUB_PREFIX = "hf://"
 REPOSITORY_PATTERN = r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}"
 
 
-def parse_target(target: Path | str) -> Path | str:
-    """Return a folder as a path and a repository as its name; user/name is a folder if it or its parent exists here."""
+def check_target(target: Path | str) -> Path | str:
+    """Return a folder as a path and a repository as its name; user/name is a folder if it or its parent exists here.
+
+    Raises:
+        ConfigError: The target is malformed, or it is a repository and the client of the Hub is missing.
+    """
     if isinstance(target, Path):
         return target
     if not target.isprintable() or not target.strip():
@@ -36,18 +42,13 @@ def parse_target(target: Path | str) -> Path | str:
     if re.fullmatch(REPOSITORY_PATTERN, name):
         local = Path(name)
         if target.startswith(HUB_PREFIX) or not (local.exists() or local.parent.is_dir()):
+            require_hub_client()
             return name
     elif target.startswith(HUB_PREFIX):
         raise ConfigError(
             f"{target!r:.80} is not a repository; write hf://user/name", code="malformed-target"
         )
     return Path(target).expanduser()
-
-
-def check_target(target: Path | str) -> None:
-    """Raise ConfigError if a target is malformed, or is a repository and the client of the Hub is missing."""
-    if isinstance(parse_target(target), str):
-        require_hub_client()
 
 
 def require_hub_client() -> None:
@@ -60,52 +61,45 @@ def require_hub_client() -> None:
 
 def upload_folder(folder: Path, repository: str, private: bool) -> str:
     """Upload a folder as a commit of a model repository, which is created if it does not exist; returns its address."""
-    client = _open_client()
-    try:
+    with _open_client("push to", repository) as client:
         client.create_repo(repo_id=repository, repo_type="model", private=private, exist_ok=True)
         client.upload_folder(
             repo_id=repository, repo_type="model", folder_path=str(folder), commit_message="dygmamba push"
         )
-    except Exception as error:  # the client and the packages below it raise many kinds
-        raise _make_hub_error("push to", repository, error) from error
     return f"{HUB_PREFIX}{repository}"
 
 
 def download_files(repository: str, revision: str | None, limits: dict[str, int], folder: Path) -> None:
     """Download the files named in `limits`, all of one commit; a file above its limit in bytes is an error."""
-    client = _open_client()
-    try:
+    with _open_client("pull from", repository) as client:
         info = client.model_info(repository, revision=revision, files_metadata=True)
         sizes = {file.rfilename: file.size for file in info.siblings or [] if file.rfilename in limits}
-    except Exception as error:
-        raise _make_hub_error("pull from", repository, error) from error
-    for name, size in sizes.items():
-        if size is None or size > limits[name]:
-            raise DownloadError(
-                f"{name} of {repository} has {size} bytes, at most {limits[name]:,} are accepted; pull another run",
-                code="shared-file-too-large",
-            )
-    try:
+        for name, size in sizes.items():
+            if size is None or size > limits[name]:
+                raise DownloadError(
+                    f"{name} of {repository} has {size} bytes, at most {limits[name]:,} are accepted; pull another run",
+                    code="shared-file-too-large",
+                )
         client.snapshot_download(
             repository, revision=info.sha, allow_patterns=list(sizes), local_dir=str(folder)
         )
-    except Exception as error:
-        raise _make_hub_error("pull from", repository, error) from error
 
 
-def _open_client() -> Any:
-    require_hub_client()
+@contextmanager
+def _open_client(action: str, repository: str) -> Iterator[Any]:
+    """Context manager: the client of the Hub, whose errors become DownloadErrors."""
     from huggingface_hub import HfApi  # pyright: ignore[reportMissingImports]
 
-    return HfApi()
-
-
-def _make_hub_error(action: str, repository: str, error: Exception) -> DownloadError:
-    return DownloadError(
-        f"cannot {action} {repository} ({type(error).__name__}: {first_line(error)}); check its name, the "
-        "network, and `hf auth login`",
-        code="hub-failed",
-    )
+    try:
+        yield HfApi()
+    except DownloadError:
+        raise
+    except Exception as error:  # the client and the packages below it raise many kinds
+        raise DownloadError(
+            f"cannot {action} {repository} ({type(error).__name__}: {first_line(error)}); check its name, the "
+            "network, and `hf auth login`",
+            code="hub-failed",
+        ) from error
 
 
 @check_arguments
@@ -134,9 +128,7 @@ def push(
     from dygmamba.runs.run_config import RunConfig
     from dygmamba.runs.sharing import pack_run
 
-    path, place = get_run_path(run), parse_target(target)
-    if isinstance(place, str):
-        require_hub_client()
+    path, place = get_run_path(run), check_target(target)
     warn_if_unfinished(path)
     folder = None if data_dir is None else Path(data_dir)
     dataset = open_run_dataset(RunConfig.read(RunDirectory(path)), folder) if data else None
@@ -170,11 +162,10 @@ def pull(
     from dygmamba.api.run import Run
     from dygmamba.runs.sharing import MANIFEST_FILE, MAX_MANIFEST_BYTES, SHARED_FILES, unpack_run
 
-    place, root = parse_target(source), Path(out)
+    place, root = check_target(source), Path(out)
     folder = None if data_dir is None else Path(data_dir)
     if isinstance(place, Path):
         return Run(unpack_run(place, root, folder).path, device, folder)
-    require_hub_client()
     if not str(source).startswith(HUB_PREFIX):
         note = f"{source} is not a folder here, so it is pulled from the Hugging Face Hub; ./{source} is a folder"
         warnings.warn(DygWarning(note), stacklevel=3)

@@ -16,6 +16,7 @@ from dygmamba.core.files.writing import write_file, write_text
 from dygmamba.engine.stream import Stream
 from dygmamba.models.trees import BoostedTrees
 from dygmamba.runs.export_metadata import (
+    LOGIT_OUTPUT,
     NEW_ENDS_INPUT,
     PROBABILITY_OUTPUT,
     Inputs,
@@ -25,13 +26,12 @@ from dygmamba.runs.export_metadata import (
 from dygmamba.runs.export_numpy import export_numpy_scorer, score_last_events
 from dygmamba.runs.export_onnx import (
     EXPORTABLE_NETWORKS,
-    export_onnx_network,
-    export_onnx_trees,
-    load_onnx_session,
+    export_onnx_program,
+    load_onnx_program,
     require_onnx,
 )
 from dygmamba.runs.export_torch import (
-    ExportedScorer,
+    Compute,
     export_torch_program,
     load_torch_program,
     view_to_inputs,
@@ -69,15 +69,24 @@ def require_exportable(scorer: Any, model: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """An exported scorer: a function from what `Run.inputs` returns to logits, or to probabilities."""
+    """An exported scorer: a function from what `Run.inputs` returns to logits, or to probabilities.
 
-    exported: ExportedScorer
+    Attributes:
+        compute: A function of its inputs and of the name of an output.
+        about: Metadata in the file: version, model, data, inputs, outputs, calibration; empty if it has none.
+        calibration: The calibration in the metadata.
+    """
+
+    compute: Compute
+    about: dict[str, Any]
     calibration: Calibration | None
 
-    @property
-    def about(self) -> dict[str, Any]:
-        """Metadata in the file: version, model, data, inputs, outputs, calibration."""
-        return self.exported.about
+    @staticmethod
+    def load(content: bytes, suffix: str, model: str) -> "Program":
+        """Load the content of a .pt2 or .onnx file; `model` is its name in errors."""
+        is_onnx = suffix == ONNX_SUFFIX
+        compute, about = load_onnx_program(content, model) if is_onnx else load_torch_program(content)
+        return Program(compute, about, read_stored_calibration(about))
 
     def __call__(self, inputs: Inputs) -> Tensor:
         """Return the logit of each pair.
@@ -86,7 +95,7 @@ class Program:
             ConfigError: An input is missing.
         """
         with torch.no_grad():
-            return self.exported.score(self._select_inputs(inputs))
+            return self.compute(self._select_inputs(inputs), LOGIT_OUTPUT)
 
     def probability(self, inputs: Inputs) -> Tensor:
         """Return the calibrated probability of each pair in 64 bits, the score of `Run.score`.
@@ -140,7 +149,8 @@ def export_run(path: Path, to: Path, data_dir: Path | None = None) -> Path:
     if to.suffix == NUMPY_SUFFIX:
         content = _verify_numpy_scorer(run, export_numpy_scorer(run))
     else:
-        content = _verify_program(run, _build_program(run, to.suffix))
+        content = _export_program(run, to.suffix)
+        _verify_program(run, Program.load(content, to.suffix, run.model))
     write_file(to, [content])
     write_text(_digest_path(to), f"{hashlib.sha256(content).hexdigest()}  {to.name}\n")
     return to
@@ -167,9 +177,7 @@ def load_program(path: Path) -> Program:
             f"{path} does not match its digest in {_digest_path(path).name}; export the run again",
             code="file-damaged",
         )
-    is_onnx = path.suffix == ONNX_SUFFIX
-    exported = load_onnx_session(content, path.name) if is_onnx else load_torch_program(content)
-    return Program(exported, read_stored_calibration(exported.about))
+    return Program.load(content, path.suffix, path.name)
 
 
 def _digest_path(program: Path) -> Path:
@@ -177,38 +185,31 @@ def _digest_path(program: Path) -> Path:
     return program.with_name(f"{program.name}.sha256")
 
 
-def _build_program(run: OpenRun, suffix: str) -> ExportedScorer:
+def _export_program(run: OpenRun, suffix: str) -> bytes:
     scorer, model = run.scorer, run.model
     if isinstance(scorer, BoostedTrees) and suffix == TORCH_SUFFIX:
         raise ConfigError(
             f"model '{model}' is a sum of trees, which torch.export cannot write; use the suffix {ONNX_SUFFIX}",
             code="model-not-exportable",
         )
-    view = _recent_view(run, TRACE_PAIRS)
-    inputs = export_inputs(scorer, view, _mix_new_ends(TRACE_PAIRS))
+    inputs = export_inputs(scorer, _recent_view(run, TRACE_PAIRS), _mix_new_ends(TRACE_PAIRS))
     about = describe_program(run, inputs, has_probability=suffix == ONNX_SUFFIX)
-    if isinstance(scorer, BoostedTrees):
-        return export_onnx_trees(scorer, about)
-    if suffix == ONNX_SUFFIX:
-        return export_onnx_network(scorer, view, about)
-    return export_torch_program(scorer, view, inputs, about)
+    export_program = export_onnx_program if suffix == ONNX_SUFFIX else export_torch_program
+    return export_program(scorer, inputs, about)
 
 
-def _verify_program(run: OpenRun, program: ExportedScorer) -> bytes:
-    """Compare a program with the run on batches of several sizes; return the content of the file."""
-    calibration = read_stored_calibration(program.about)
+def _verify_program(run: OpenRun, program: Program) -> None:
+    """Compare a program with the run on batches of several sizes."""
     with torch.no_grad():
         for count in CHECK_PAIRS:
             view, new_ends = _recent_view(run, count), _mix_new_ends(count)
             inputs, expected = export_inputs(run.scorer, view, new_ends), run.scorer(view)
-            logit = program.score(inputs)
-            relative = (logit - expected).abs() / expected.abs().max().clamp(min=1)
+            relative = (program(inputs) - expected).abs() / expected.abs().max().clamp(min=1)
             _require_small("logits", relative, TOLERANCE)
-            if calibration is not None and PROBABILITY_OUTPUT in program.about["outputs"]:
+            if PROBABILITY_OUTPUT in program.about["outputs"]:
                 actual = program.compute(inputs, PROBABILITY_OUTPUT)
-                difference = (actual - calibration.probability(logit, new_ends)).abs()
+                difference = (actual - program.probability(inputs)).abs()
                 _require_small("probabilities", difference, PROBABILITY_TOLERANCE)
-    return program.content
 
 
 def _verify_numpy_scorer(run: OpenRun, content: bytes) -> bytes:

@@ -1,6 +1,5 @@
-"""Export of a scorer as an ONNX graph: networks by way of torch.export, boosted trees as one TreeEnsemble.
+"""Export of a scorer as an ONNX graph by way of torch.export; boosted trees become one TreeEnsemble.
 
-The graph of a calibrated run has the probability as a second output; its operators are appended to those of the logit.
 The packages onnx, onnxscript and onnxruntime are the extra `onnx`; they are imported when they are needed.
 """
 
@@ -19,18 +18,8 @@ from torch import Tensor, nn
 
 from dygmamba.core.errors import ConfigError, first_line, make_package_error
 from dygmamba.models.trees import BoostedTrees
-from dygmamba.runs.export_metadata import (
-    LOGIT_OUTPUT,
-    METADATA_KEY,
-    NEW_ENDS_INPUT,
-    PROBABILITY_OUTPUT,
-    Inputs,
-    parse_metadata,
-    read_stored_calibration,
-)
-from dygmamba.runs.export_torch import ExportedScorer, trace_scorer, view_to_inputs
-from dygmamba.sampling.view import PairView
-from dygmamba.tasks.calibration import Calibration
+from dygmamba.runs.export_metadata import METADATA_KEY, Inputs, parse_metadata, read_stored_calibration
+from dygmamba.runs.export_torch import Compute, trace_scorer
 
 # Decompositions: aten operators that ONNX or torch's exporter lacks, written with operators that it has. Each computes
 # the same function; NotImplemented leaves an operator as it is.
@@ -111,7 +100,6 @@ LOG_ERROR = 3  # severity from which onnxruntime writes to the terminal
 # interoperability, docs/how-to/interoperate.md)
 EXPORTABLE_NETWORKS = ("dyg-mamba", "mamba", "tgat", "cawn", "graphmixer", "tcl", "dygformer", "freedyg")
 
-TREE_OPSET = 5  # of the operators for trees: the first with sums in 64 bits
 TENSOR_ATTRIBUTES = ("nodes_splits", "nodes_modes", "leaf_weights")  # the other attributes are lists
 LEQ, SUM = 0, 1  # values up to the threshold go to the true branch; leaves are summed
 
@@ -125,32 +113,35 @@ def require_onnx() -> None:
         raise make_package_error("ONNX", " or ".join(ONNX_PACKAGES), "'dyg-mamba[onnx]'") from error
 
 
-def export_onnx_network(scorer: nn.Module, view: PairView, about: dict[str, Any]) -> ExportedScorer:
-    """Convert the traced program of a network to ONNX and load it again."""
+def export_onnx_program(scorer: nn.Module, inputs: Inputs, about: dict[str, Any]) -> bytes:
+    """Return a scorer of these inputs as an ONNX file; that of a calibrated run also returns the probability."""
     from onnx_ir.passes.common import ClearMetadataAndDocStringPass
 
-    inputs = view_to_inputs(view)  # without that of the calibration, which is appended below
-    program = trace_scorer(scorer, view, inputs)
+    program = trace_scorer(scorer, inputs, read_stored_calibration(about))
     with _silence_exporter():
         try:
             exported = torch.onnx.export(
                 program.run_decompositions(dict(ONNX_DECOMPOSITIONS)),
                 input_names=list(inputs),
-                output_names=[LOGIT_OUTPUT],
+                output_names=list(about["outputs"]),
                 opset_version=OPSET,
                 external_data=False,
                 verbose=False,
+                custom_translation_table=_translate_trees(scorer)
+                if isinstance(scorer, BoostedTrees)
+                else None,
             )
         except RuntimeError as error:  # base class of the errors of torch.onnx and onnx_ir
             raise unsupported_model_error(about["model"], error) from error
         assert exported is not None  # it is None only if a file name is given
         # the origin of each operator takes nine tenths of the bytes
         ClearMetadataAndDocStringPass()(exported.model)
-    return _complete_graph(exported.model_proto, about)
+    exported.model.metadata_props[METADATA_KEY] = json.dumps(about)
+    return exported.model_proto.SerializeToString()
 
 
-def load_onnx_session(content: bytes, model: str) -> ExportedScorer:
-    """Load a graph with onnxruntime."""
+def load_onnx_program(content: bytes, model: str) -> tuple[Compute, dict[str, Any]]:
+    """Load an ONNX file with onnxruntime: the program and its metadata."""
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
@@ -160,16 +151,12 @@ def load_onnx_session(content: bytes, model: str) -> ExportedScorer:
         session = onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
     except Exception as error:  # the errors of onnxruntime have no other base class
         raise unsupported_model_error(model, error) from error
-    about = parse_metadata(session.get_modelmeta().custom_metadata_map.get(METADATA_KEY, ""))
-    return ExportedScorer(content, _session_runner(session), about)
 
-
-def _session_runner(session: Any) -> Callable[[Inputs, str], Tensor]:
     def compute(inputs: Inputs, output: str) -> Tensor:
         (values,) = session.run([output], {name: column.numpy() for name, column in inputs.items()})
         return torch.from_numpy(values)
 
-    return compute
+    return compute, parse_metadata(session.get_modelmeta().custom_metadata_map.get(METADATA_KEY, ""))
 
 
 def unsupported_model_error(model: str, error: BaseException) -> ConfigError:
@@ -199,102 +186,25 @@ def _silence_exporter() -> Iterator[None]:
                 logger.setLevel(level)
 
 
-def export_onnx_trees(scorer: BoostedTrees, about: dict[str, Any]) -> ExportedScorer:
-    """Write boosted trees as a graph: one TreeEnsemble in 64 bits that sums the leaves of a row of features."""
-    from onnx import TensorProto, helper, numpy_helper
+def _translate_trees(scorer: BoostedTrees) -> dict[Any, Callable[..., Any]]:
+    """Return the translation of `sum_trees`: a TreeEnsemble in 64 bits that sums the leaves of a row of features."""
+    from onnx import TensorProto, numpy_helper
+    from onnxscript.onnx_opset import opset18, opset_ai_onnx_ml5
 
-    columns: dict[str, Any] = {
+    standard: Any = opset18
+    with_trees: Any = opset_ai_onnx_ml5  # the first with sums in 64 bits
+    attributes: dict[str, Any] = {
         name: numpy_helper.from_array(column, name) if name in TENSOR_ATTRIBUTES else column.tolist()
         for name, column in _flatten_trees(scorer).items()
     }
-    options: dict[str, Any] = {"n_targets": 1, "aggregate_function": SUM, "post_transform": 0}
-    trees = helper.make_node("TreeEnsemble", ["exact"], ["summed"], domain="ai.onnx.ml", **options, **columns)
-    constants = {"base": scorer.base.cpu().double().reshape(1).numpy(), "flat": np.array([-1], np.int64)}
-    nodes = [
-        helper.make_node("Cast", ["numbers"], ["exact"], to=TensorProto.DOUBLE),
-        trees,
-        helper.make_node("Reshape", ["summed", "flat"], ["sum"]),
-        helper.make_node("Add", ["sum", "base"], [LOGIT_OUTPUT]),
-    ]
-    graph = helper.make_graph(
-        nodes,
-        about["model"],
-        [helper.make_tensor_value_info("numbers", TensorProto.FLOAT, ["pairs", len(scorer.names)])],
-        [helper.make_tensor_value_info(LOGIT_OUTPUT, TensorProto.DOUBLE, ["pairs"])],
-        [numpy_helper.from_array(value, name) for name, value in constants.items()],
-    )
-    opsets = [helper.make_opsetid("", OPSET), helper.make_opsetid("ai.onnx.ml", TREE_OPSET)]
-    return _complete_graph(helper.make_model(graph, opset_imports=opsets, ir_version=10), about)
+    attributes |= {"n_targets": 1, "aggregate_function": SUM, "post_transform": 0}
 
+    def translate(numbers: Any) -> Any:
+        exact = standard.Cast(numbers, to=TensorProto.DOUBLE)
+        sums = with_trees.TreeEnsemble(exact, **attributes)
+        return standard.Squeeze(sums, standard.Constant(value_ints=[1]))
 
-def _complete_graph(model: Any, about: dict[str, Any]) -> ExportedScorer:
-    """Add the input `new_ends`, the probability of a calibrated run and the metadata to a graph; load it."""
-    from onnx import TensorProto, helper, numpy_helper
-
-    graph, calibration = model.graph, read_stored_calibration(about)
-    # also without a calibration, so that every program of a run takes what `Run.inputs` returns
-    graph.input.append(helper.make_tensor_value_info(NEW_ENDS_INPUT, TensorProto.BOOL, ["pairs", 2]))
-    if calibration is not None:
-        constants = {
-            f"calibration.{name}": value for name, value in _tabulate_calibration(calibration).items()
-        }
-        graph.initializer.extend(numpy_helper.from_array(value, name) for name, value in constants.items())
-        graph.node.extend(_calibration_nodes())
-        graph.output.append(helper.make_tensor_value_info(PROBABILITY_OUTPUT, TensorProto.DOUBLE, ["pairs"]))
-    helper.set_model_props(model, {METADATA_KEY: json.dumps(about)})
-    return load_onnx_session(model.SerializeToString(), about["model"])
-
-
-def _tabulate_calibration(calibration: Calibration) -> dict[str, np.ndarray]:
-    """Return the curve as line segments, the first and the last of them unbounded, and the offsets of new ends.
-
-    Segment s is for logits above s knots: log-odds = value[s] + rise[s] * (logit - start[s]).
-    """
-    has_curve = len(calibration.knots) > 1
-    x, f = np.array(calibration.knots if has_curve else [(0.0, calibration.bias)], np.float64).T
-    source, destination = calibration.new_source, calibration.new_destination
-    return {
-        "knots": x.copy(),
-        "start": np.concatenate([x[:1], x]),
-        "value": np.concatenate([f[:1], f]),
-        "rise": np.concatenate([[calibration.slope], np.diff(f) / np.diff(x), [calibration.slope]]),
-        "offsets": np.array([0.0, source, destination, source + destination + calibration.both_new]),
-        "bits": np.array([1, 2], np.int64),  # number of an offset: source + 2 * destination
-        "last": np.array([-1], np.int64),
-    }
-
-
-def _calibration_nodes() -> list[Any]:
-    """Return the operators from the logits and `new_ends` to the probability, in 64 bits."""
-    from onnx import TensorProto, helper
-
-    steps = [
-        ("Cast", (LOGIT_OUTPUT,), "z", {"to": TensorProto.DOUBLE}),
-        ("Unsqueeze", ("z", "last"), "column", {}),
-        ("Less", ("knots", "column"), "is_below", {}),
-        ("Cast", ("is_below",), "below", {"to": TensorProto.INT64}),
-        ("ReduceSum", ("below", "last"), "segment", {"keepdims": 0}),
-        ("Gather", ("start", "segment"), "from", {}),
-        ("Gather", ("value", "segment"), "base", {}),
-        ("Gather", ("rise", "segment"), "slope", {}),
-        ("Sub", ("z", "from"), "distance", {}),
-        ("Mul", ("slope", "distance"), "change", {}),
-        ("Add", ("base", "change"), "curve", {}),
-        ("Cast", (NEW_ENDS_INPUT,), "ends", {"to": TensorProto.INT64}),
-        ("MatMul", ("ends", "bits"), "number", {}),
-        ("Gather", ("offsets", "number"), "offset", {}),
-        ("Add", ("curve", "offset"), "odds", {}),
-        ("Sigmoid", ("odds",), PROBABILITY_OUTPUT, {}),
-    ]
-    outer = (LOGIT_OUTPUT, NEW_ENDS_INPUT, PROBABILITY_OUTPUT)
-
-    def qualify(name: str) -> str:  # no name of the scorer's own graph may be used twice
-        return name if name in outer else f"calibration.{name}"
-
-    return [
-        helper.make_node(kind, [qualify(name) for name in given], [qualify(result)], **options)
-        for kind, given, result, options in steps
-    ]
+    return {torch.ops.dygmamba.sum_trees.default: translate}
 
 
 def _flatten_trees(scorer: BoostedTrees) -> dict[str, np.ndarray]:
@@ -305,49 +215,22 @@ def _flatten_trees(scorer: BoostedTrees) -> dict[str, np.ndarray]:
     trees = scorer.trees(0, max(int(scorer.grown), 1))  # before training there is one tree, a leaf of 0
     feature, left, right = (column.cpu().numpy() for column in (trees.feature, trees.left, trees.right))
     threshold, value = trees.threshold.cpu().double().numpy(), trees.value.cpu().numpy()
-    parts: dict[str, list[Any]] = {
-        name: []
-        for name in (
-            "nodes_featureids",
-            "nodes_splits",
-            "nodes_truenodeids",
-            "nodes_trueleafs",
-            "nodes_falsenodeids",
-            "nodes_falseleafs",
-            "leaf_weights",
-            "tree_roots",
-        )
+    place = np.arange(feature.size).reshape(feature.shape)
+    is_leaf = feature < 0  # unused places of a tree are leaves that no split leads to
+    is_node = ~is_leaf
+    is_node[:, 0] = True
+    node_number, leaf_number = (np.cumsum(kind).reshape(kind.shape) - 1 for kind in (is_node, is_leaf))
+    number = np.where(is_leaf, leaf_number, node_number)
+    attributes = {
+        "tree_roots": node_number[:, 0],
+        "nodes_featureids": np.maximum(feature, 0)[is_node],
+        "nodes_splits": threshold[is_node],
+        "nodes_modes": np.full(is_node.sum(), LEQ, np.uint8),
+        "leaf_weights": value[is_leaf],
+        "leaf_targetids": np.zeros(is_leaf.sum(), np.int64),
     }
-    num_splits = num_leaves = 0
-    for tree in range(len(feature)):
-        is_split = feature[tree] >= 0
-        is_used = _find_reachable(is_split, left[tree], right[tree])
-        splits, leaves = np.flatnonzero(is_used & is_split), np.flatnonzero(is_used & ~is_split)
-        number = np.zeros(len(is_split), np.int64)
-        number[splits], number[leaves] = (
-            num_splits + np.arange(len(splits)),
-            num_leaves + np.arange(len(leaves)),
-        )
-        nodes = splits if len(splits) else leaves
-        branches = (left[tree][nodes], right[tree][nodes]) if len(splits) else (nodes, nodes)
-        parts["tree_roots"].append(np.array([num_splits]))
-        parts["nodes_featureids"].append(np.maximum(feature[tree][nodes], 0))
-        parts["nodes_splits"].append(threshold[tree][nodes])
-        for side, branch in zip(("true", "false"), branches, strict=True):
-            parts[f"nodes_{side}nodeids"].append(number[branch])
-            parts[f"nodes_{side}leafs"].append((~is_split[branch]).astype(np.int64))
-        parts["leaf_weights"].append(value[tree][leaves])
-        num_splits, num_leaves = num_splits + len(nodes), num_leaves + len(leaves)
-    attributes = {name: np.concatenate(columns) for name, columns in parts.items()}
-    modes, targets = np.full(num_splits, LEQ, np.uint8), np.zeros(num_leaves, np.int64)
-    return attributes | {"nodes_modes": modes, "leaf_targetids": targets}
-
-
-def _find_reachable(is_split: np.ndarray, left: np.ndarray, right: np.ndarray) -> np.ndarray:
-    """Mark the nodes of a tree that can be reached from the root; arrays have unused places."""
-    is_used, waiting = np.zeros(len(is_split), bool), [0]
-    while waiting:
-        node = waiting.pop()
-        is_used[node] = True
-        waiting += [int(left[node]), int(right[node])] if is_split[node] else []
-    return is_used
+    for side, child in (("true", left), ("false", right)):
+        branch = np.where(is_leaf, place, place[:, :1] + child)[is_node]
+        attributes[f"nodes_{side}nodeids"] = number.flat[branch]
+        attributes[f"nodes_{side}leafs"] = is_leaf.flat[branch].astype(np.int64)
+    return attributes

@@ -1,50 +1,29 @@
-"""Export of a neural scorer with torch.export, as a function of named tensors.
+"""Trace of a scorer with torch.export, as a function of named tensors, and its file (.pt2).
 
-The tensors are those of a `PairView`: nodes and times of the queries, neighbor sequences, features. Ops are traced in
-their reference implementation, so the program needs no kernel of this package.
+The tensors are those of a `PairView`: nodes and times of the queries, neighbor sequences, features; of trees, the
+features of each pair. Ops are traced in their reference implementation, so the program needs no kernel of this package.
 """
 
 import io
 import json
 import warnings
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.fx.experimental import _config as experimental
 
 from dygmamba.data.events.event_store import FeatureTable
+from dygmamba.models.trees import BoostedTrees
 from dygmamba.ops.dispatch import use_reference
-from dygmamba.runs.export_metadata import LOGIT_OUTPUT, METADATA_KEY, Inputs, parse_metadata
+from dygmamba.runs.export_metadata import METADATA_KEY, NEW_ENDS_INPUT, Inputs, parse_metadata
 from dygmamba.sampling.view import NeighborSequence, PairBatch, PairView
+from dygmamba.tasks.calibration import Calibration
 
-SEQUENCE_COLUMNS = (
-    "query_node",
-    "query_time",
-    "node",
-    "event",
-    "time",
-    "length",
-)  # fields of NeighborSequence
-
-
-class ExportedScorer(NamedTuple):
-    """The content of a program file, and the program loaded from it.
-
-    Attributes:
-        content: The bytes of the file.
-        compute: The program: a function of its inputs and of the name of an output.
-        about: Its metadata; empty for a program of another origin.
-    """
-
-    content: bytes
-    compute: Callable[[Inputs, str], Tensor]
-    about: dict[str, Any]
-
-    def score(self, inputs: Inputs) -> Tensor:
-        """Return the logits of pairs."""
-        return self.compute(inputs, LOGIT_OUTPUT)
+# fields of NeighborSequence
+SEQUENCE_COLUMNS = ("query_node", "query_time", "node", "event", "time", "length")
+Compute = Callable[[Inputs, str], Tensor]  # a program: a function of its inputs and of the name of an output
 
 
 def view_to_inputs(view: PairView) -> Inputs:
@@ -69,29 +48,49 @@ def view_to_inputs(view: PairView) -> Inputs:
     return {name: column.clone() for name, column in (queries | history).items()}
 
 
+# `sum_trees` stands for the trees while a scorer is traced: it has a shape and no implementation (see export_onnx)
+torch.library.define("dygmamba::sum_trees", "(Tensor numbers) -> Tensor")
+
+
+@torch.library.register_fake("dygmamba::sum_trees")
+def _allocate_sums(numbers: Tensor) -> Tensor:
+    return numbers.new_empty(numbers.shape[0], dtype=torch.float64)
+
+
 class TensorScorer(nn.Module):
-    """A scorer that takes named tensors instead of a view; it ignores those that only the calibration reads."""
+    """A scorer of named tensors instead of a view: it returns the logit, with a calibration also the probability."""
 
-    def __init__(self, scorer: nn.Module, hops: list[int]) -> None:
+    def __init__(self, scorer: nn.Module, calibration: Calibration | None) -> None:
         super().__init__()
-        self.scorer, self.hops = scorer, hops
+        self.scorer, self.calibration = scorer, calibration
 
-    def forward(self, inputs: Inputs) -> Tensor:
+    def forward(self, inputs: Inputs) -> Tensor | tuple[Tensor, Tensor]:
+        logit = self._score(inputs)
+        if self.calibration is None:
+            return logit
+        return logit, self.calibration.probability(logit, inputs[NEW_ENDS_INPUT])
+
+    def _score(self, inputs: Inputs) -> Tensor:
+        scorer: Any = self.scorer
+        if isinstance(scorer, BoostedTrees):
+            return scorer.base + torch.ops.dygmamba.sum_trees(inputs["numbers"])
         pairs = PairBatch(inputs["node"], inputs["when"], inputs["src_row"], inputs["dst_row"])
         neighbors = tuple(
             tuple(
-                NeighborSequence(*(inputs[f"past.{request}.{hop}.{name}"] for name in SEQUENCE_COLUMNS))
-                for hop in range(hops)
+                NeighborSequence(*(inputs[f"past.{number}.{hop}.{name}"] for name in SEQUENCE_COLUMNS))
+                for hop in range(len(request.fanout))
             )
-            for request, hops in enumerate(self.hops)
+            for number, request in enumerate(scorer.requests)
         )
         features = FeatureTable(inputs["node_features"], inputs["edge_features"], inputs.get("event_codes"))
-        return self.scorer(PairView(pairs, neighbors, features))
+        return scorer(PairView(pairs, neighbors, features))
 
 
-def trace_scorer(scorer: nn.Module, view: PairView, inputs: Inputs) -> torch.export.ExportedProgram:
+def trace_scorer(
+    scorer: nn.Module, inputs: Inputs, calibration: Calibration | None = None
+) -> torch.export.ExportedProgram:
     """Trace a scorer with dynamic numbers of pairs, query rows, nodes and events."""
-    module = TensorScorer(scorer, [len(hops) for hops in view.neighbors]).eval()
+    module = TensorScorer(scorer, calibration).eval()
     dynamic_sizes = {name: {0: torch.export.Dim.AUTO} for name in inputs}
     config: Any = experimental  # its functions are made at import, where pyright cannot see them
     # otherwise torch specializes sizes of 1, and the program would not take a single pair
@@ -104,22 +103,17 @@ def trace_scorer(scorer: nn.Module, view: PairView, inputs: Inputs) -> torch.exp
     return program
 
 
-def export_torch_program(
-    scorer: nn.Module, view: PairView, inputs: Inputs, about: dict[str, Any]
-) -> ExportedScorer:
-    """Write a scorer of these inputs as .pt2 and load it again."""
+def export_torch_program(scorer: nn.Module, inputs: Inputs, about: dict[str, Any]) -> bytes:
+    """Return a scorer of these inputs as a .pt2 file, whose only output is the logit."""
     buffer = io.BytesIO()
-    program = trace_scorer(scorer, view, inputs)
-    torch.export.save(program, buffer, extra_files={METADATA_KEY: json.dumps(about)})
-    return load_torch_program(buffer.getvalue())
+    torch.export.save(trace_scorer(scorer, inputs), buffer, extra_files={METADATA_KEY: json.dumps(about)})
+    return buffer.getvalue()
 
 
-def load_torch_program(content: bytes) -> ExportedScorer:
-    """Load the content of a .pt2 file; its only output is the logit."""
+def load_torch_program(content: bytes) -> tuple[Compute, dict[str, Any]]:
+    """Load a .pt2 file: the program and its metadata."""
     extra_files = {METADATA_KEY: ""}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         module = torch.export.load(io.BytesIO(content), extra_files=extra_files).module()
-    return ExportedScorer(
-        content, lambda inputs, _: module(inputs), parse_metadata(extra_files[METADATA_KEY])
-    )
+    return lambda inputs, _: module(inputs), parse_metadata(extra_files[METADATA_KEY])

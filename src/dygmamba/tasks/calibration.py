@@ -121,12 +121,14 @@ class Calibration:
         return odds + _context_columns(new_ends.to(odds.device)) @ offsets
 
     def _evaluate_curve(self, z: Float64[Tensor, "*p"]) -> Float64[Tensor, "*p"]:
+        # tensors: the export to ONNX rounds Python numbers to 32 bits
+        slope, bias = z.new_tensor(self.slope), z.new_tensor(self.bias)
         if len(self.knots) < 2:
-            return self.slope * z + self.bias
+            return slope * z + bias
         x, f = torch.tensor(self.knots, dtype=torch.float64).T.contiguous()
         left = (torch.searchsorted(x, z.contiguous()) - 1).clamp(0, len(x) - 2)
         inside = f[left] + (z - x[left]) * (f[left + 1] - f[left]) / (x[left + 1] - x[left])
-        below, above = f[0] + self.slope * (z - x[0]), f[-1] + self.slope * (z - x[-1])
+        below, above = f[0] + slope * (z - x[0]), f[-1] + slope * (z - x[-1])
         return torch.where(z < x[0], below, torch.where(z > x[-1], above, inside))
 
     def probability(

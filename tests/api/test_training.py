@@ -137,7 +137,7 @@ def test_the_command_says_what_it_chose_where_it_is_and_how_it_stands(command):
     rows, features = map(int, table.groups())
     assert (rows, features > 20) == (3 * 168, True)  # each of the 168 events and two negatives
     assert "pair-recency" in out
-    assert "rule" in out.splitlines()[-1]
+    assert "baseline" in out.splitlines()[-1]
 
 
 def test_a_table_that_memory_does_not_hold_is_an_error_before_the_run(data, tmp_path, monkeypatch):

@@ -19,7 +19,7 @@ OPTION_NAMES = {
     "split": SPLITS,
     "setting": SETTINGS,
     "format": FORMATS,
-    "time_unit": TIME_UNITS,
+    "time_unit": tuple(TIME_UNITS),
 }
 
 

@@ -250,7 +250,11 @@ def evaluate_queries(
         return score_evaluation_set(scorer, stream, pairs, visibility, seed, advance)
 
     pairs, weight = queries.pairs, {}
-    score = score_pairs(pairs, advance) if logit is None else logit
+    if logit is None:
+        logit = score_pairs(pairs, advance)
+    else:
+        advance(len(pairs.pairs))
+    score = logit
     if activity is not None:
         score, weight = activity(pairs, score, score_pairs)
     is_random = pairs.about.get("negatives") == "random"

@@ -44,10 +44,12 @@ FUNCTIONS = {
     "filtered: bool = False, seeds: Sequence[int] | None = None, activity: bool = False, protocol: str = auto, "
     "data_dir: Path | str | None = None, **settings: Any) -> Table",
     "evaluate_scores": "(scores: Scores, data: Dataset | Source, *, split: str = test, setting: str = transductive, "
-    "negatives: str = random, candidates: int | str | None = None, protocol: str = auto, data_dir: Path | str | None = None) -> Table",
+    "negatives: str = random, candidates: int | str | None = None, protocol: str = auto, "
+    "data_dir: Path | str | None = None) -> Table",
     "generate": "(*, name: str = generated, scratch: Path | str | None = None, **settings: Any) -> Dataset",
     "list_queries": "(data: Dataset | Source, *, split: str = test, setting: str = transductive, "
-    "negatives: str = random, candidates: int | str | None = None, protocol: str = auto, data_dir: Path | str | None = None) -> Table",
+    "negatives: str = random, candidates: int | str | None = None, protocol: str = auto, "
+    "data_dir: Path | str | None = None) -> Table",
     "list_runs": "(data: str = latest, *, folder: Path | str = runs) -> Table",
     "live": "(run: object, path: Path | str, *, late: str | float | None = None, on_late: str | None = None, "
     "max_ahead: str | float | None = None, fill: float | None = None, device: str = auto, "

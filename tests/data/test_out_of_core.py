@@ -1,6 +1,8 @@
 """Data larger than memory: what is sorted, numbered and looked up on the disk is, bit for bit, what memory gives."""
 
 from dataclasses import replace
+from pathlib import Path
+from tempfile import gettempdir
 
 import numpy as np
 import pyarrow as pa
@@ -17,6 +19,7 @@ from dygmamba.data.generate.stream import GeneratorConfig, generate_stream, simu
 from dygmamba.data.readers import ReadOptions, columnar, delimited, read_dataset
 from dygmamba.data.readers.collect import RowCollector
 from dygmamba.data.storage.dataset import Dataset, load_dataset, save_dataset
+from dygmamba.data.storage.mapped_columns import ScratchColumn, merge_sorted_runs
 from raising import raises
 
 TINY = 20_000  # bytes: a few dozen rows at a time
@@ -117,6 +120,27 @@ def test_a_parquet_file_is_held_a_part_at_a_time(tmp_path):
     before = pa.total_allocated_bytes()
     assert len(read_dataset(path, options)) == 40 * size
     assert max(held) - before < 0.7 * path.stat().st_size
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(st.lists(st.integers(0, 5), min_size=1, max_size=12), min_size=1, max_size=6), st.integers(1, 40)
+)
+def test_runs_are_merged_stably(runs, most):
+    """For all runs and however few rows are looked at: the stable sort of all, never more than `most`."""
+    times = [np.sort(np.array(run, float)) for run in runs]
+    scratch = ScratchColumn(Path(gettempdir()), np.float64)
+    for run in times:
+        scratch.append(run)
+    row = np.arange(len(scratch))
+    found = []
+    for parts, order in merge_sorted_runs(
+        scratch, [0, *np.cumsum([len(run) for run in times]).tolist()], most
+    ):
+        rows = np.concatenate([row[a:b] for a, b in parts])
+        assert len(rows) <= max(most, len(times))
+        found.append(rows if order is None else rows[order])
+    assert np.array_equal(np.concatenate(found), np.argsort(np.concatenate(times), kind="stable"))
 
 
 @settings(max_examples=60, deadline=None)

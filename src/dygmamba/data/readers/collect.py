@@ -1,6 +1,6 @@
 """Collect the rows of a file: in memory while they are few, on disk beyond `ReadOptions.memory`.
 
-Rows on disk are sorted by time at the end. Node ids always stay in memory, each once.
+Rows on disk are sorted runs that are merged at the end. Node ids always stay in memory, each once.
 """
 
 from dataclasses import dataclass
@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dygmamba.core.memory_budget import require_memory
 from dygmamba.data.events.categories import Category
 from dygmamba.data.events.ids import NodeIds, NodeNumbering
 from dygmamba.data.readers.options import ReadOptions
@@ -45,12 +44,13 @@ class EventColumns:
 
 
 class RowCollector:
-    """Collects all good rows of one file, in memory or, if they are too many, in columns on disk."""
+    """Collects all good rows of one file, in memory or, if they are too many, in sorted runs on disk."""
 
     def __init__(self, options: ReadOptions, keep_rows: bool = False) -> None:
         self._options, self._keep_rows = options, keep_rows
         self._numbering, self._batches, self._size = NodeNumbering(options.bipartite), [], 0
         self._disk: dict[str, ScratchColumn] = {}
+        self._runs = [0]  # first row of each run on disk, and the end of the last one
         self._out_of_order, self._latest = 0, -np.inf
 
     def __bool__(self) -> bool:
@@ -73,7 +73,7 @@ class RowCollector:
         if self._batches:
             self._spill()
         node_of, ids = self._numbering.finish()
-        rows = self._sort_on_disk(node_of)
+        rows = self._merge_runs(node_of)
         if not self._out_of_order:
             rows.pop("row", None)
         return EventColumns(**rows, out_of_order=self._out_of_order), ids
@@ -88,16 +88,12 @@ class RowCollector:
         }
 
     def _spill(self) -> None:
-        """Append the rows in memory to the columns on disk, sorted by time.
-
-        Sorted parts keep `_sort_on_disk` from jumping: the next rows by time lie together in each part.
-        """
+        """Write the rows in memory to disk as a run that is sorted by time."""
         from dygmamba.data.storage.mapped_columns import ScratchColumn
 
         rows = self._join_batches()
-        time = rows["time"]
+        time, start = rows["time"], self._runs[-1]
         if self._keep_rows:
-            start = len(self._disk["time"]) if self._disk else 0
             rows["row"] = np.arange(start, start + len(time))
         latest = np.maximum.accumulate(np.maximum(time, self._latest))
         out_of_order = int((time < latest).sum())
@@ -107,31 +103,34 @@ class RowCollector:
             if name not in self._disk:
                 self._disk[name] = ScratchColumn(self._folder, column.dtype, column.shape[1:])
             self._disk[name].append(column[order])
+        self._runs.append(start + len(time))
 
-    def _sort_on_disk(self, node_of: dict[str, np.ndarray]) -> dict[str, Any]:
+    def _merge_runs(self, node_of: dict[str, np.ndarray]) -> dict[str, Any]:
         """Map all columns in order of time, with final instead of provisional node numbers.
 
-        Takes 16 bytes of memory per event if the file was not in order. Otherwise only the columns of nodes are
-        written again.
+        If the file was in order, only the columns of nodes are written again. (One sort of all times takes 16 bytes of
+        memory per event and was slower at 200 million events.)
         """
-        from dygmamba.data.storage.mapped_columns import ScratchColumn, iterate_slices, release_pages
+        from dygmamba.data.storage.mapped_columns import ScratchColumn, iterate_slices, merge_sorted_runs
 
-        rows = {name: column.mapped().numpy() for name, column in self._disk.items()}
+        width = sum(column.row_bytes for column in self._disk.values()) + 16
+        most = max(1, self._options.memory // (MEMORY_FRACTION * width))
+        written = {
+            name: ScratchColumn(self._folder, np.int64 if name in node_of else column.dtype, column.width)
+            for name, column in self._disk.items()
+            if self._out_of_order or name in node_of
+        }
         if self._out_of_order:
-            require_memory(16 * len(rows["time"]), f"sorting {len(rows['time']):,} events by time")
-        order = np.argsort(rows["time"], kind="stable") if self._out_of_order else None
-        for name, column in self._disk.items():
-            if order is None and name not in node_of:
-                continue
-            dtype = np.int64 if name in node_of else column.dtype
-            written = ScratchColumn(self._folder, dtype, column.width)
-            width = column.row_bytes + 16  # with the row's place in `order` and its final number
-            for part in iterate_slices(len(column), width, self._options.memory // MEMORY_FRACTION):
-                values = rows[name][part if order is None else order[part]]
-                written.append(node_of[name][values] if name in node_of else values)
-                release_pages(rows[name])
-            rows[name] = written.mapped().numpy()
-        return rows
+            rounds = merge_sorted_runs(self._disk["time"], self._runs, most)
+        else:
+            slices = iterate_slices(self._runs[-1], width, most * width)
+            rounds = (([(rows.start, rows.stop)], None) for rows in slices)
+        for parts, order in rounds:
+            for name, column in written.items():
+                values = np.concatenate([self._disk[name].read(*part) for part in parts])
+                values = node_of[name][values] if name in node_of else values
+                column.append(values if order is None else values[order])
+        return {name: column.mapped().numpy() for name, column in (self._disk | written).items()}
 
     @property
     def _folder(self) -> Path:

@@ -1,4 +1,4 @@
-"""Columns that are larger than memory: mapped from a file, or appended to a scratch file.
+"""Columns that are larger than memory: mapped from a file, appended to a scratch file, merged from sorted runs.
 
 Pages of a mapped file count as memory of this process once they were touched, although the system can take them back at
 any time. Code that passes over a whole column therefore uses `iterate_chunks`, which releases each chunk behind it.
@@ -6,17 +6,20 @@ any time. Code that passes over a whole column therefore uses `iterate_chunks`, 
 A scratch column lives in a file without a name, so that neither an error nor a kill leaves it behind.
 """
 
+import io
 import mmap
 import os
 import warnings
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from dygmamba.core.errors import FileError
 from dygmamba.core.files.writing import create_anonymous_file, write_at
 
 CHUNK_BYTES = 1 << 24  # bytes to pass over before their pages are released
@@ -78,12 +81,13 @@ def _get_map_address(pages: mmap.mmap) -> int:
 
 
 class ScratchColumn:
-    """An append-only column in an anonymous file: rows of one dtype and width, then mapped."""
+    """An append-only column in an anonymous file: rows of one dtype and width, read in ranges or mapped."""
 
     def __init__(self, folder: Path, dtype: type | np.dtype, width: tuple[int, ...] = ()) -> None:
         self.dtype, self.width, self._rows = np.dtype(dtype), width, 0
         self._folder = folder
         self._handle = create_anonymous_file(folder)
+        self._file = io.FileIO(self._handle, "r+", closefd=False)
 
     def __del__(self) -> None:
         if hasattr(self, "_handle"):
@@ -103,9 +107,79 @@ class ScratchColumn:
             write_at(self._handle, self._rows * self.row_bytes, block.reshape(-1).view(np.uint8).data, name)
         self._rows += len(block)
 
+    def read(self, start: int, stop: int) -> np.ndarray:
+        """Return a copy of some rows."""
+        rows = np.empty((stop - start, *self.width), self.dtype)
+        if rows.nbytes:
+            self._file.seek(start * self.row_bytes)
+            rest = rows.reshape(-1).view(np.uint8).data
+            while rest:
+                count = self._file.readinto(rest)
+                if not count:
+                    raise FileError(
+                        f"a temporary file in {self._folder} lost its content; run the command again",
+                        code="scratch-lost",
+                    )
+                rest = rest[count:]
+        return rows
+
     def mapped(self) -> Tensor:
         """Return all rows as one mapped tensor, which keeps the file alive."""
         kind = torch.from_numpy(np.empty(0, self.dtype)).dtype
         if not self._rows * self.row_bytes:
             return torch.zeros((self._rows, *self.width), dtype=kind)
         return make_mapped_tensor(map_file(self._handle, writable=True), kind, (self._rows, *self.width))
+
+
+RowRanges = list[tuple[int, int]]  # first row and row behind the last
+
+
+def merge_sorted_runs(
+    time: ScratchColumn, runs: Sequence[int], max_rows: int
+) -> Iterator[tuple[RowRanges, np.ndarray | None]]:
+    """Merge sorted runs of rows with bounded memory (external merge sort).
+
+    Run k is the rows from `runs[k]` to `runs[k + 1]`, sorted by time. Rows of the same time keep the order of their
+    runs, so a file that was divided into runs is sorted stably.
+
+    Args:
+        time: Timestamps of all rows.
+        runs: Boundaries of the runs.
+        max_rows: Timestamps held in memory at a time.
+
+    Yields:
+        Row ranges that come next, and the order of their concatenated rows; None if they are in order already.
+    """
+    ends = [stop for _, stop in pairwise(runs)]
+    position = list(runs[:-1])
+    while open_runs := [k for k in range(len(ends)) if position[k] < ends[k]]:
+        each = max(1, max_rows // len(open_runs))
+        loaded = {k: time.read(position[k], min(position[k] + each, ends[k])) for k in open_runs}
+        # Rows before this time are certainly loaded from every run.
+        bound = min((loaded[k][-1] for k in open_runs if position[k] + each < ends[k]), default=np.inf)
+        count = {k: int(np.searchsorted(loaded[k], bound)) for k in open_runs}
+        if any(count.values()):
+            parts = [(position[k], position[k] + count[k]) for k in open_runs if count[k]]
+            times = np.concatenate([loaded[k][: count[k]] for k in open_runs])
+            yield parts, np.argsort(times, kind="stable") if len(parts) > 1 else None
+            for k in open_runs:
+                position[k] += count[k]
+        else:  # more rows of the same time than fit in memory: yield all of them, run by run
+            for k in open_runs:
+                for part in _iterate_tied_rows(time, position[k], ends[k], bound, max_rows):
+                    yield [part], None
+                    position[k] = part[1]
+
+
+def _iterate_tied_rows(
+    time: ScratchColumn, position: int, end: int, bound: float, max_rows: int
+) -> Iterator[tuple[int, int]]:
+    """Yield the ranges of rows from `position` on that have the time `bound`."""
+    while position < end:
+        times = time.read(position, min(position + max_rows, end))
+        count = int(np.searchsorted(times, bound, side="right"))
+        if count:
+            yield position, position + count
+        position += count
+        if count < len(times):
+            return

@@ -289,32 +289,21 @@ class NodeNumbering:
 
     def __init__(self, bipartite: bool) -> None:
         self._bipartite = bipartite
-        # distinct ids in the order of their codes
-        self._pools = [pa.array([], pa.int64())] * (1 + bipartite)
+        self._pools = [_IdPool() for _ in range(1 + bipartite)]
 
     def add(
         self, src: Sequence[pa.DictionaryArray], dst: Sequence[pa.DictionaryArray]
     ) -> tuple[np.ndarray, np.ndarray]:
         """Add a part and return a code for each row of both columns; `finish` maps codes to nodes."""
         if self._bipartite:
-            return self._encode(0, src), self._encode(1, dst)
+            return self._pools[0].encode(src), self._pools[1].encode(dst)
         cut = sum(len(chunk) for chunk in src)
-        both = self._encode(0, [*src, *dst])
+        both = self._pools[0].encode([*src, *dst])
         return both[:cut], both[cut:]
-
-    def _encode(self, pool: int, chunks: Sequence[pa.DictionaryArray]) -> np.ndarray:
-        # known ids come first, so they keep their codes; blanks were stripped, so an id can occur twice in a chunk
-        parts = _unify_types([self._pools[pool], *(chunk.dictionary for chunk in chunks)])
-        ids = pa.concat_arrays(parts).dictionary_encode()
-        self._pools[pool] = ids.dictionary
-        _, *codes = np.split(ids.indices.to_numpy(), np.cumsum([len(part) for part in parts[:-1]]))
-        return np.concatenate(
-            [own[chunk.indices.to_numpy()] for own, chunk in zip(codes, chunks, strict=True)]
-        )
 
     def finish(self) -> tuple[dict[str, np.ndarray], NodeIds]:
         """Return the node of each code, by column, and the ids."""
-        encoded = [_strip_if_whole(pool).dictionary_encode() for pool in self._pools]
+        encoded = [_strip_if_whole(pool.values).dictionary_encode() for pool in self._pools]
         pools = _unify_types([column.dictionary for column in encoded])
         nodes, values, start = [], [], 0
         for codes, pool in zip(encoded, pools, strict=True):
@@ -326,6 +315,55 @@ class NodeNumbering:
             start += len(pool)
         ids = NodeIds(pa.concat_arrays(values), len(pools[0]) if self._bipartite else None)
         return {"src": nodes[0], "dst": nodes[-1]}, ids
+
+
+class _IdPool:
+    """Distinct ids in the order of their codes.
+
+    Arrow builds its table again for every part. So from the second part on, ids that are natural numbers, also as text,
+    are in a hash map that grows in place. Other ids stay with Arrow.
+    """
+
+    def __init__(self) -> None:
+        self._values: pa.Array = pa.array([], pa.int64())
+        self._parts, self._map = 0, None
+
+    @property
+    def values(self) -> pa.Array:
+        return self._values if self._map is None else pa.array(self._map.keys())
+
+    def encode(self, chunks: Sequence[pa.DictionaryArray]) -> np.ndarray:
+        """Return the code of each row's id; new ids are appended."""
+        codes = self._add([chunk.dictionary for chunk in chunks])
+        own = zip(codes, chunks, strict=True)
+        return np.concatenate([code[chunk.indices.to_numpy()] for code, chunk in own])
+
+    def _add(self, parts: list[pa.Array]) -> list[np.ndarray]:
+        """Return the codes of each part's ids."""
+        self._parts += 1
+        if self._parts == 2 and (known := _to_natural_numbers(self._values)) is not None:
+            from dygmamba.ops.hash_map import HashMap
+
+            self._map = HashMap(max(1024, len(known)))
+            self._map.insert(known)
+        if self._map is not None:
+            numbers = [keys for part in parts if (keys := _to_natural_numbers(part)) is not None]
+            if len(numbers) == len(parts):
+                return [self._map.insert(keys).astype(np.int32) for keys in numbers]
+            self._values, self._map = self.values, None
+        # known ids come first, so they keep their codes; blanks were stripped, so an id can occur twice in a part
+        parts = _unify_types([self._values, *parts])
+        ids = pa.concat_arrays(parts).dictionary_encode()
+        self._values = ids.dictionary
+        return np.split(ids.indices.to_numpy(), np.cumsum([len(part) for part in parts[:-1]]))[1:]
+
+
+def _to_natural_numbers(ids: pa.Array) -> np.ndarray | None:
+    """Return ids as integers if all of them are natural numbers in their usual notation."""
+    integers = as_integers(ids)
+    if integers is None or (len(integers) and pc.min(integers).as_py() < 0):
+        return None
+    return integers.to_numpy(zero_copy_only=False)
 
 
 def _unify_types(parts: list[pa.Array]) -> list[pa.Array]:

@@ -80,6 +80,17 @@ def test_a_hostile_file_is_an_error(tmp_path, name):
         read_dataset(path, ReadOptions(**options))
 
 
+def test_an_archive_of_a_later_version_is_an_error(tmp_path):
+    """Python's zipfile refuses it with an error of its own, when the format is recognised."""
+    path = tmp_path / "events.npz"
+    np.savez(path, src=np.arange(3), dst=np.arange(3), t=np.arange(3))
+    content = bytearray(path.read_bytes())
+    content[content.index(b"PK\1\2") + 6] = 255  # the version that is needed to read the first member
+    path.write_bytes(content)
+    with raises("file-damaged"):
+        read_dataset(path)
+
+
 def test_an_archive_of_zeros_is_not_unpacked(tmp_path, monkeypatch):
     """A few kilobytes must not become gigabytes; here the limits are lowered instead of the archive enlarged."""
     monkeypatch.setattr("dygmamba.data.readers.numpy_files.MAX_UNPACKED_BYTES", 1 << 20)

@@ -74,7 +74,7 @@ class _ZippedFile(io.RawIOBase):
 def _raise_os_errors() -> Iterator[None]:
     try:
         yield
-    # damaged; encrypted; an unknown method of compression
+    # damaged; encrypted; an unknown method of compression, or a later version of the format
     except (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError, NotImplementedError) as error:
         raise OSError(str(error)) from error
 
@@ -94,9 +94,9 @@ def is_zipped_text(path: Path) -> bool:
 
 def _list_zipped_files(path: Path) -> list[str]:
     try:
-        with zipfile.ZipFile(path) as archive:
+        with _raise_os_errors(), zipfile.ZipFile(path) as archive:
             names = archive.namelist()
-    except (OSError, zipfile.BadZipFile):
+    except OSError:
         return []
     return [name for name in names if not name.endswith("/") and not name.startswith("__MACOSX/")]
 

@@ -14,7 +14,7 @@ from dygmamba.ops.conv import triton_kernels as kernels
 from dygmamba.ops.row_sums import sum_rows
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
-STEPS, ROW_BYTES, WARPS = 16, 256, 4  # a tile of forward: a thread has 16 bytes of two rows
+STEPS, BLOCK, WARPS = 16, 64, 4  # a tile of forward: a thread has four neighbours of two rows
 FLIGHT, BACKWARD_WARPS = 4, 1  # steps of backward whose rows are in flight at the same time
 
 
@@ -31,7 +31,7 @@ def forward(
     y = torch.empty(x.shape, dtype=dtype, device=x.device)
     if x.numel() > 0:
         with torch.cuda.device_of(x):
-            kernels.forward_kernel[(_tiles(x, STEPS) * triton.cdiv(x.shape[2], _block(x)),)](
+            kernels.forward_kernel[(_tiles(x, STEPS) * triton.cdiv(x.shape[2], BLOCK),)](
                 **_arguments(x, weight, mask, reverse), **_input(x, bias), y=y, STEPS=STEPS, num_warps=WARPS
             )
     return y
@@ -48,17 +48,12 @@ def backward(
     dx = torch.empty(x.shape, dtype=x.dtype, device=x.device)
     parts = torch.empty(q, taps + 1, d, dtype=torch.float32, device=x.device)
     with torch.cuda.device_of(x):
-        kernels.backward_kernel[(q * triton.cdiv(d, _block(x)),)](
+        kernels.backward_kernel[(q * triton.cdiv(d, BLOCK),)](
             **_arguments(x, weight, mask, reverse), **_input(x, bias), **_adjoint(dy),
             dx=dx, parts=parts, STEPS=FLIGHT, num_warps=BACKWARD_WARPS,
         )  # fmt: skip
         sums = sum_rows(parts.view(1, q, -1)).view(taps + 1, d)
     return dx, sums[:-1].t().contiguous(), sums[-1].clone()
-
-
-def _block(x: Tensor) -> int:
-    """Return the channels of a tile, as many as fill its rows."""
-    return ROW_BYTES // x.element_size()
 
 
 def _tiles(x: Tensor, steps: int) -> int:
@@ -69,7 +64,7 @@ def _arguments(x: Tensor, weight: Tensor, mask: Tensor, reverse: bool) -> dict[s
     """Return the arguments that all kernels share."""
     taps = weight.t().contiguous()
     shape = {"length": x.shape[1], "CHANNELS": x.shape[2], "TAPS": weight.shape[1]}
-    cut = {"SIGN": -1 if reverse else 1, "BLOCK": _block(x)}
+    cut = {"SIGN": -1 if reverse else 1, "BLOCK": BLOCK}
     return shape | cut | {"weight": taps, "mask": mask.contiguous().view(torch.uint8)}
 
 

@@ -61,7 +61,7 @@ class CheckResult:
 
 
 class Finding(NamedTuple):
-    """What a check finds on one stream."""
+    """Finding of a check on one stream."""
 
     problem: str | None  # None if the check passed
     difference: float | None = None  # of scores that must be equal, relative to the largest

@@ -86,10 +86,8 @@ class Direction(nn.Module):
 
     def system(self, x: Tensor, z: Tensor, tokens: Tokens) -> tuple[Float[Tensor, "q l e"], System]:
         """Return the input of the scan and its system matrices."""
-        taps, bias = (
-            self.taps.to(x.dtype),
-            self.bias.to(x.dtype),
-        )  # under autocast the tokens are in half precision
+        # under autocast the tokens are in half precision
+        taps, bias = self.taps.to(x.dtype), self.bias.to(x.dtype)
         m = conv_silu(x, taps, bias, tokens.mask, self.reverse)  # Eq. 7
         B, C = (part.to(m.dtype) for part in self.select(m, tokens))
         return m, System(self.A(), B, C, self.skip(), z.to(m.dtype))

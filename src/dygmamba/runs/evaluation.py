@@ -251,10 +251,10 @@ def evaluate_queries(
 
     pairs, weight = queries.pairs, {}
     if logit is None:
-        logit = score_pairs(pairs, advance)
+        score = score_pairs(pairs, advance)
     else:
+        score = logit
         advance(len(pairs.pairs))
-    score = logit
     if activity is not None:
         score, weight = activity(pairs, score, score_pairs)
     is_random = pairs.about.get("negatives") == "random"

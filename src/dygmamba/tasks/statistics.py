@@ -34,7 +34,7 @@ class Difference:
 
     @property
     def stands(self) -> str:
-        """Where the first model stands: "above", "level" (within two standard errors), "below" or "unknown"."""
+        """Standing of the first model: "above", "level" (within two standard errors), "below" or "unknown"."""
         if self.error is None:
             return "unknown"
         threshold = SIGNIFICANT_ERRORS * self.error

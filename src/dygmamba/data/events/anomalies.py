@@ -40,7 +40,7 @@ class Anomaly:
 
 @dataclass(slots=True)
 class _StreamCounts:
-    """What one pass over the events counts."""
+    """Counts of one pass over the events."""
 
     sent: np.ndarray  # events by source
     received: np.ndarray  # events by destination

@@ -82,7 +82,7 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class FinishedColumns:
-    """What the other columns are by all rows: names of edge features, categories, and columns that are not used."""
+    """Kinds of the other columns, decided by all rows: edge features, categories, and columns that are not used."""
 
     names: tuple[str, ...]  # of the edge features
     categories: tuple[Category, ...]

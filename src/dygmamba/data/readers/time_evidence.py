@@ -48,7 +48,7 @@ UNIT_BOUNDS = [np.array([[bound * ticks] for ticks in TICKS_PER_SECOND.values()]
 
 @dataclass(slots=True)
 class TimeEvidence:
-    """What the values of a column show so far of how its times are written."""
+    """Evidence of how the times of a column are written, from the values seen so far."""
 
     kind: pa.DataType | None = None
     values: int = 0  # that are not empty

@@ -1,7 +1,7 @@
 """Long sequences: y = softmax(q) M with M = w^T v / sqrt(d), [d d] per sequence; hand-written gradients.
 
 With dM = softmax(q)^T dy, the softmax of the keys needs no sum over tokens of its own: dw = v dM^T / sqrt(d) gives
-sum_l w dw = sum_d M dM. `Softmaxes` are torch's here, and kernels of their own on a GPU.
+sum_l w dw = sum_d M dM. The operations between the products are `Softmaxes`, which a GPU has kernels for.
 
 Legend: r = 2 p sequences of p pairs, l tokens, d width.
 """
@@ -9,7 +9,7 @@ Legend: r = 2 p sequences of p pairs, l tokens, d width.
 # once_differentiable passes the first argument of `backward` by position, which pyright reports as incompatible
 # pyright: reportIncompatibleMethodOverride=false
 
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -28,26 +28,11 @@ def serves(projected: Tensor) -> bool:
     return projected.dtype in FULL_PRECISION and length > max(FEWEST, channels // 3)
 
 
-class Softmaxes(Protocol):
+class Softmaxes:
     """The operations on single numbers, between the products of matrices."""
 
     def forward(self, projected: Tensor, mask: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Return softmax(q), the exponentials of the keys [r l d], and their sums [r d], infinite without tokens."""
-        ...
-
-    def write_query_gradient(self, target: Tensor, grad: Tensor, query: Tensor) -> None:
-        """Write the gradient of the queries, given that of softmax(q)."""
-        ...
-
-    def write_key_gradient(self, target: Tensor, weight: Tensor, slope: Tensor, mean: Tensor) -> None:
-        """Write weight (slope - mean), with a mean for each sequence and column; `slope` may be overwritten."""
-        ...
-
-
-class TorchSoftmaxes:
-    """`Softmaxes` by torch's operations."""
-
-    def forward(self, projected: Tensor, mask: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         query, key, _ = projected.chunk(3, dim=-1)
         weight = torch.where(mask[..., None], key, torch.finfo(key.dtype).min)
         weight.sub_(weight.amax(dim=1, keepdim=True)).exp_()
@@ -55,9 +40,11 @@ class TorchSoftmaxes:
         return query.softmax(dim=-1), weight, total
 
     def write_query_gradient(self, target: Tensor, grad: Tensor, query: Tensor) -> None:
+        """Write the gradient of the queries, given that of softmax(q)."""
         target.copy_(softmax_backward(grad, query, -1))
 
     def write_key_gradient(self, target: Tensor, weight: Tensor, slope: Tensor, mean: Tensor) -> None:
+        """Write weight (slope - mean), with a mean for each sequence and column; `slope` may be overwritten."""
         torch.mul(weight, slope.sub_(mean[:, None]), out=target)
 
 
@@ -98,4 +85,4 @@ class LongAttention(torch.autograd.Function):
 
 def pair_attention(projected: Tensor, mask: Tensor) -> Tensor:
     """[r l 3d] and [r l] to [r l d]."""
-    return LongAttention.apply(projected, mask, TorchSoftmaxes())
+    return LongAttention.apply(projected, mask, Softmaxes())

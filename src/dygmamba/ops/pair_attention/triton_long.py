@@ -5,7 +5,7 @@ import triton
 from torch import Tensor
 
 from dygmamba.ops.pair_attention import triton_kernels as kernels
-from dygmamba.ops.pair_attention.long import LongAttention
+from dygmamba.ops.pair_attention.long import LongAttention, Softmaxes
 
 LONG = 128  # tokens above which this is faster, measured on an H200
 DTYPES = (torch.float32, torch.bfloat16)  # softmaxes are computed in float32
@@ -19,7 +19,7 @@ def serves(projected: Tensor) -> bool:
     return count > 0 and length > LONG and 0 < channels <= 3 * MOST_COLUMNS and projected.dtype in DTYPES
 
 
-class TritonSoftmaxes:
+class TritonSoftmaxes(Softmaxes):
     """`Softmaxes` of dense tensors by kernels."""
 
     def forward(self, projected: Tensor, mask: Tensor) -> tuple[Tensor, Tensor, Tensor]:

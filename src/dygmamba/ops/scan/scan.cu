@@ -38,9 +38,9 @@ struct Number {  // bfloat16: the upper half of a float32, rounded to the neares
 typedef float Number;
 #endif
 
-#define QUAD ((int)(16 / sizeof(Number)))  // channels of a copy
-#define LANES_OF_ROW (WIDTH / QUAD)        // that copy a token's row
-#define ROUND (32 / LANES_OF_ROW)          // tokens that a warp copies at once
+#define COPIED ((int)(16 / sizeof(Number)))  // channels of a copy
+#define LANES_OF_ROW (WIDTH / COPIED)        // that copy a token's row
+#define ROUND (32 / LANES_OF_ROW)            // tokens that a warp copies at once
 #define ROUNDS (TOKENS / ROUND)
 
 #ifndef EMULATED  // tests run this file on a CPU and bring their own
@@ -180,13 +180,13 @@ struct Rows {
   int round;  // ROUND rows further, in numbers
 
   __device__ __forceinline__ Rows(const Place &at, int k, const Number *base, int batch, int row) {
-    int token = at.lane / LANES_OF_ROW, channel = at.first + QUAD * (at.lane % LANES_OF_ROW);
+    int token = at.lane / LANES_OF_ROW, channel = at.first + COPIED * (at.lane % LANES_OF_ROW);
     from = base + at.q * batch + (Offset)at.time(k + token) * row + channel;
     round = ROUND * SIGN * row;
   }
   // `to` is the first row's place, and the next one's `stride` numbers further.
   __device__ __forceinline__ void copy(Number *to, int stride, int lane, const int (&bytes)[ROUNDS]) const {
-    to += lane / LANES_OF_ROW * stride + QUAD * (lane % LANES_OF_ROW);
+    to += lane / LANES_OF_ROW * stride + COPIED * (lane % LANES_OF_ROW);
 #pragma unroll
     for (int r = 0; r < ROUNDS; ++r) copy16(to + r * ROUND * stride, from + r * round, bytes[r]);
   }
@@ -273,7 +273,7 @@ struct Reader {
   __device__ __forceinline__ unsigned ask(const Place &at, T *to, int (&bytes)[ROUNDS]) const {
     const int stride = sizeof(T) / sizeof(Number);
     unsigned live = __ballot_sync(ALL, next.counts != 0);
-    bool real = at.first + QUAD * (at.lane % LANES_OF_ROW) < at.channels;
+    bool real = at.first + COPIED * (at.lane % LANES_OF_ROW) < at.channels;
 #pragma unroll
     for (int r = 0; r < ROUNDS; ++r) bytes[r] = real && live >> (at.lane / LANES_OF_ROW + r * ROUND) & 1 ? 16 : 0;
     u.copy(to->u, stride, at.lane, bytes);
@@ -429,9 +429,9 @@ extern "C" __global__ void
     scan_backward(const Number *u, const void *step, const float *w1, const float *w2, const float *A, const float *B,
                   const float *C, const float *D, const Number *z, const unsigned char *mask, const float *state,
                   const Number *y, const Number *dy, const float *adjoint, const float *kept, Number *gradients,
-                  float *adjoint_out, Number *ddelta, float *dBC, float *dspan, float *dA, float *dvectors, int length, int channels, int sequences,
-                  int u_batch, int u_row, int step_batch, int step_row, int z_batch, int z_row, int dy_batch,
-                  int dy_row, int begin, int end, int start, int window, int fresh) {
+                  float *adjoint_out, Number *ddelta, float *dBC, float *dspan, float *dA, float *dvectors, int length,
+                  int channels, int sequences, int u_batch, int u_row, int step_batch, int step_row, int z_batch,
+                  int z_row, int dy_batch, int dy_row, int begin, int end, int start, int window, int fresh) {
   // Chunks begin .. end - 1 (in scan order), the last first; `start` is the window's first time. `adjoint` [q d n] is g
   // on entry, zero if it is null. dA [q d n] and dvectors [3 q d] are added to unless `fresh`. dBC is [2 blocks q
   // window n], dspan [blocks q window]. `gradients` [2 q l d], of u and z, is `kept` itself or, with HALF, another one.

@@ -390,6 +390,20 @@ def test_a_run_that_another_process_still_writes_is_waited_for(monkeypatch):
     assert job_runners._resume_or_none(resume) is None
 
 
+def test_a_job_that_fails_for_want_of_a_gpu_keeps_the_run_it_would_resume(planned, tmp_path, monkeypatch):
+    """Once a machine loses its GPU, trainings of hours must not start anew."""
+    job, *_ = plan_jobs("paper", planned)
+    context = job_runners.JobContext(ResultCache(tmp_path), "cpu", planned.data_dir, stop=lambda: True)
+    with raises("interrupted", Interrupted):
+        job_runners.run_link(job, context)
+    (run,) = context.list_runs(job.key)
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    with raises("no-gpu", ConfigError):
+        job_runners.run_link(job, replace(context, device="cuda"))
+    assert context.list_runs(job.key) == [run]
+    assert list((run / "checkpoint").iterdir())
+
+
 @pytest.fixture
 def planned(data, monkeypatch):
     """A plan of two entries, the second of which contains the trainings of the first."""

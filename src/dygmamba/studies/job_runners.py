@@ -18,7 +18,7 @@ import torch
 from dygmamba.config import build_config
 from dygmamba.core import memory_budget
 from dygmamba.core.choices import PUBLISHED_NEGATIVES
-from dygmamba.core.errors import DygError, FileError, LockedError
+from dygmamba.core.errors import FileError, LockedError, WriteError
 from dygmamba.core.files.writing import make_folder, write_text
 from dygmamba.core.progress import SILENT, Progress
 from dygmamba.data.events.splits import PUBLISHED_SPLIT, SplitRule
@@ -276,12 +276,11 @@ def _train_to_end(
     apart; those of the paper's plan do not.
     """
     fit, code_file = None, context.results.folder(job.key) / CODE_FILE
+    device = choose_device(context.device)
     is_current = code_file.exists() and code_file.read_text("utf-8") == CODE_VERSION
     for path in context.list_runs(job.key)[-1:]:
         if is_current and RunDirectory(path).started:
-            fit = _resume_or_none(
-                lambda path=path: resume(path, choose_device(context.device), context.data_dir)
-            )
+            fit = _resume_or_none(lambda path=path: resume(path, device, context.data_dir))
     if fit is None:
         for path in context.list_runs(job.key):
             shutil.rmtree(path)
@@ -294,7 +293,10 @@ def _train_to_end(
 
 
 def _resume_or_none(resume: Callable[[], Trainer]) -> Trainer | None:
-    """Resume a run, waiting while another process still writes it; None if it cannot be resumed."""
+    """Resume a run, waiting while another process still writes it; None if its files are damaged.
+
+    Any other error, such as a missing device or a full disk, is raised: the run can be resumed once that is mended.
+    """
     deadline = time.monotonic() + LOCK_TIMEOUT
     while True:
         try:
@@ -303,7 +305,9 @@ def _resume_or_none(resume: Callable[[], Trainer]) -> Trainer | None:
             if time.monotonic() > deadline:
                 raise
             time.sleep(0.5)
-        except DygError:
+        except WriteError:
+            raise
+        except FileError:
             return None
 
 

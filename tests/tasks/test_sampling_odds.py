@@ -23,7 +23,7 @@ from dygmamba.engine.length_buckets import SHARE_CHOICES, SINGLE_BUCKET
 from dygmamba.engine.stream import Stream
 from dygmamba.engine.visibility import MemorySchedule
 from dygmamba.models import find_model
-from dygmamba.models.base import DatasetFacts, RoundLearner
+from dygmamba.models.base import DatasetFacts
 from dygmamba.models.objectives import LogisticObjective
 from dygmamba.runs.link_training import start_link_run
 from dygmamba.runs.opening import resume_training, store_run_dataset
@@ -208,9 +208,7 @@ def test_every_model_trains_with_offsets(stream, name, shares, monkeypatch):
         return Epoch(number, stream.train, task.draw_negatives(0, number), Draws.from_seed(0, number))
 
     executor = choose_executor(task, scorer, stream, how, epoch)
-    if isinstance(scorer, RoundLearner) or (
-        shares != SINGLE_BUCKET and not isinstance(executor, BucketedExecutor)
-    ):
+    if scorer.rounds_per_epoch or (shares != SINGLE_BUCKET and not isinstance(executor, BucketedExecutor)):
         return
     scorer.eval()  # no chance
     told = (

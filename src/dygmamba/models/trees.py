@@ -29,8 +29,7 @@ from jaxtyping import Float, Float32, Float64, Int64, UInt8
 from torch import Tensor, nn
 
 from dygmamba.core.errors import FileError
-from dygmamba.data.events.event_store import EventBatch
-from dygmamba.models.base import DatasetFacts, Offset, TargetFacts
+from dygmamba.models.base import DatasetFacts, Offset, Scorer, TargetFacts
 from dygmamba.models.column_requests import request_columns, request_node_features
 from dygmamba.models.configs import NodeTreesConfig, TreesConfig
 from dygmamba.models.objectives import Objective, SoftmaxObjective, create_objective
@@ -202,11 +201,8 @@ class TreeBank(nn.Module):
         return sums
 
 
-class TreeScorer(nn.Module):
+class TreeScorer(nn.Module, Scorer):
     """Sums of trees on the features of a query, one sum per output; the trees are in its `TreeBank` modules."""
-
-    stateful = False
-    elastic = False
 
     checksum_name: ClassVar[
         str
@@ -222,7 +218,7 @@ class TreeScorer(nn.Module):
     ) -> None:
         """Set what is read of a query: `requests`, and as many first columns of the node features of both ends."""
         self.config, self.requests, self.target = config, tuple(requests), target
-        self.node_columns, self.rounds = node_columns, config.rounds
+        self.node_columns, self.rounds_per_epoch = node_columns, config.rounds
         kinds = [request.kinds for request in requests if isinstance(request, WalkRequest)]
         self.overlaps = torch.tensor([place for walks in kinds for place, _ in walks], dtype=torch.int64)
         self.names = [name for request in requests for name in _list_names(request)]
@@ -340,23 +336,12 @@ class TreeScorer(nn.Module):
             bank.grow(table, slopes[:, k].contiguous())
         return loss.float()
 
-    def observe(self, events: EventBatch) -> None:
-        """Do nothing: events are counted for each query."""
-
-    def reset(self) -> None:
-        """Do nothing: there is no memory."""
-
-    def snapshot(self, events: EventBatch) -> Any:
-        """Return None: observing changes nothing."""
-
-    def restore(self, snapshot: Any) -> None:
-        """Do nothing."""
-
 
 class BoostedTrees(TreeScorer, TreeBank):
     """A sum of trees on the features of a pair; the sum is the logit. The module itself is its only bank of trees."""
 
     checksum_name = "asked"
+    ranks_candidates = continues_rounds = True
 
     def __init__(self, config: TreesConfig, facts: DatasetFacts) -> None:
         TreeBank.__init__(self, config)

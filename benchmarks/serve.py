@@ -34,7 +34,6 @@ from dygmamba.data.events.ids import NodeIds
 from dygmamba.data.generate.stream import generate_stream
 from dygmamba.data.storage.dataset import Dataset, save_dataset
 from dygmamba.data.storage.library import open_dataset
-from dygmamba.models.base import RoundLearner
 from dygmamba.runs.link_training import start_link_run
 from dygmamba.runs.predictor import Predictor
 from dygmamba.server.settings import ServerSettings
@@ -63,7 +62,7 @@ def run(device: str, events: int | None = None, folder: Path | None = None) -> l
         rows = []
         for model, settings in MODELS.items():
             fit = start_link_run(dataset, model, SEED, settings, torch.device(device), root / "runs")
-            if isinstance(fit.scorer, RoundLearner):  # has nothing to score with before its first round
+            if fit.scorer.rounds_per_epoch:  # has nothing to score with before its first round
                 log(f"training {model} on {dataset.name}")
                 fit(SILENT)
             else:

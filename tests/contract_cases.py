@@ -19,7 +19,7 @@ from dygmamba.engine.evaluation import score_evaluation_set
 from dygmamba.engine.scoring import Ranker
 from dygmamba.engine.visibility import VisibilityRule
 from dygmamba.models import MODELS, find_model
-from dygmamba.models.base import DatasetFacts, RoundLearner
+from dygmamba.models.base import DatasetFacts
 from dygmamba.models.lagging_heuristics import MEMORIES
 from dygmamba.ops.hash_map import HashMap
 from dygmamba.sampling.view import LabelledView, NeighborRequest, PairBatch
@@ -115,7 +115,7 @@ def build(case: Case, store: EventStore, lessons: EventStore | None = None) -> A
     torch.manual_seed(0)
     scorer = spec.build(build_config(spec.config, TINY.get(name, {}) | more), DatasetFacts.of(store))
     for part in getattr(scorer, "parts", [scorer]):
-        if isinstance(part, RoundLearner):
+        if part.rounds_per_epoch:
             schooled(part, lessons)
     return scorer.eval() if isinstance(scorer, nn.Module) else scorer
 

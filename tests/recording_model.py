@@ -2,11 +2,13 @@
 
 import torch
 
+from dygmamba.models.base import Scorer
 
-class RecordingModel(torch.nn.Module):
+
+class RecordingModel(torch.nn.Module, Scorer):
     """A trainable model whose scores are constant; it records the events observed before each query."""
 
-    requests, stateful, elastic = (), True, False
+    stateful = True
 
     def __init__(self):
         super().__init__()

@@ -24,7 +24,7 @@ from dygmamba.engine.length_buckets import max_pairs_per_pass
 from dygmamba.engine.scoring import Ranker
 from dygmamba.engine.stream import Stream
 from dygmamba.models import find_model
-from dygmamba.models.base import DatasetFacts, ModelSpec, RoundLearner, Scorer
+from dygmamba.models.base import DatasetFacts, ModelSpec, Scorer
 from dygmamba.sampling.columns import QueryColumns
 from dygmamba.sampling.draws import Draws
 from dygmamba.sampling.view import LabelledPairs, LabelledView, NeighborSequence, PairBatch, PairView
@@ -139,7 +139,7 @@ def build_case(spec: ModelSpec, config: Any, store: EventStore, facts: DatasetFa
             for weight in scorer.parameters():
                 weight.add_(torch.randn_like(weight), alpha=NOISE)
             for part in scorer.modules():
-                if isinstance(part, RoundLearner) and isinstance(part, Scorer):
+                if isinstance(part, Scorer) and part.rounds_per_epoch:
                     pairs = queries.pairs.with_columns(_get_first_columns(store, queries.pairs))
                     seen = _build_stream(store).view(pairs, part.requests, Draws.from_seed(5))
                     table = part.study([LabelledView(seen, pairs)])
@@ -413,7 +413,7 @@ def _widen_hops(hops: tuple[NeighborSequence, ...]) -> tuple[NeighborSequence, .
 def _check_gradient(case: CheckCase) -> Finding:
     scorer = case.build()
     assert isinstance(scorer, nn.Module)
-    if isinstance(scorer, RoundLearner):
+    if scorer.rounds_per_epoch:
         return Finding(None)  # trained without gradients
     scorer.train()
     view = case.view(scorer, case.select(case.few))

@@ -11,7 +11,7 @@ from dygmamba.engine.fit_config import FitConfig, LinkFitConfig
 from dygmamba.engine.run_directory import RunDirectory
 from dygmamba.engine.visibility import VisibilityRule
 from dygmamba.models import find_model
-from dygmamba.models.base import DatasetFacts, Heuristic
+from dygmamba.models.base import DatasetFacts, Heuristic, Scorer
 from dygmamba.nn.history_features import pair_overlaps
 from dygmamba.runs.evaluation import evaluate_link_scorer
 from dygmamba.sampling.counts import CountRequest
@@ -147,10 +147,8 @@ def test_a_candidate_sees_what_its_event_sees():
         assert float(rank[event]) == 1 + above + level / 2
 
 
-class Noting(torch.nn.Module):
+class Noting(torch.nn.Module, Scorer):
     """A trainable scorer that records the times at which tables are asked."""
-
-    requests, stateful, elastic = (), False, False
 
     def __init__(self):
         super().__init__()
@@ -160,14 +158,6 @@ class Noting(torch.nn.Module):
     def forward(self, view):
         self.asked.append((view.pairs.known.clone(), view.pairs.time.clone()))
         return self.weight.expand(len(view.pairs))
-
-    def observe(self, events):
-        """Nothing."""
-
-    def reset(self):
-        """Nothing."""
-
-    snapshot = restore = observe
 
 
 @pytest.mark.parametrize("visible", ["strict", "batch"])

@@ -11,7 +11,7 @@ from dygmamba.core.settings import get_setting_hints, split_bounds
 from dygmamba.data.events.event_store import FeatureTable
 from dygmamba.data.generate.stream import GeneratorConfig, generate_stream
 from dygmamba.models import MODELS
-from dygmamba.models.base import DatasetFacts, Encoder, EncoderScorer
+from dygmamba.models.base import DatasetFacts, Encoder, EncoderScorer, Scorer, build_scorer
 from dygmamba.sampling.draws import Draws
 from dygmamba.sampling.index import NeighborIndex, gather_view
 from dygmamba.sampling.view import NeighborRequest, PairBatch, PairView
@@ -71,3 +71,27 @@ def test_an_elastic_model_with_a_look_up_that_cannot_be_cut_is_refused(request_)
         EncoderScorer(Asking(recent, request_, elastic=True))
     assert EncoderScorer(Asking(recent, request_, elastic=False)).requests == (recent, request_)
     assert EncoderScorer(Asking(recent, recent, elastic=True)).elastic
+
+
+def test_a_model_is_an_encoder_or_a_scorer():
+    """A scorer needs no more than its requests and `forward`; a module that is neither is refused when it is built."""
+
+    class Constant(torch.nn.Module):
+        def forward(self, view: PairView) -> torch.Tensor:
+            return torch.zeros(len(view.pairs))
+
+    class Scored(Constant, Scorer):
+        pass
+
+    facts = DatasetFacts(8, 0, 0)
+    with raises("not-a-model", ConfigError):
+        build_scorer(lambda config, facts: Constant(), None, facts)
+    scorer = build_scorer(lambda config, facts: Scored(), None, facts)
+    assert (scorer.requests, scorer.stateful, scorer.elastic, scorer.rounds_per_epoch) == (
+        (),
+        False,
+        False,
+        0,
+    )
+    assert scorer.is_fitted
+    assert scorer.saved_prefix is None

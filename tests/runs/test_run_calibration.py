@@ -22,7 +22,6 @@ from dygmamba.runs.calibration import (
     CALIBRATION_FILE,
     SavedCalibration,
     build_calibration_set,
-    count_training_negatives,
     load_calibration,
     load_link_calibration,
     load_saved_calibration,
@@ -95,7 +94,7 @@ def test_the_calibrations_are_fitted_on_the_validation_period(held_out):
         logit = score_evaluation_set(opened.scorer, opened.stream, evaluation_set, opened.rule, opened.seed)
         pairs = evaluation_set.pairs
         new_ends = new_nodes.find(pairs.src, pairs.dst, pairs.time)
-        assert found == fit_calibration(logit, pairs.label, new_ends, count_training_negatives(opened.scorer))
+        assert found == fit_calibration(logit, pairs.label, new_ends, opened.scorer.negatives)
         assert torch.equal(new_ends, split.new_nodes[torch.stack([pairs.src, pairs.dst], dim=1)])
         assert found.prior == 0.5
     for curve in (kept.before, kept.after):

@@ -14,7 +14,7 @@ from dygmamba.core.errors import ConfigError
 from dygmamba.data.storage.leaderboard import get_default_split
 from dygmamba.data.storage.library import open_dataset
 from dygmamba.models import add_model, all_models, find_model
-from dygmamba.models.base import DatasetFacts, Encoder, RoundLearner, Scorer
+from dygmamba.models.base import DatasetFacts, Encoder, Scorer
 from dygmamba.models.spec import Builder, ModelSpec, import_path
 from dygmamba.runs.link_training import separate_settings
 from dygmamba.testing import check_model as check_contract
@@ -115,7 +115,7 @@ def _describe_built_model(model: str, data: str, facts: DatasetFacts) -> dict[st
     weights = []
     if isinstance(scorer, nn.Module):
         weights = [weight for weight in scorer.parameters() if weight.requires_grad]
-        if isinstance(scorer, RoundLearner):
+        if scorer.rounds_per_epoch:
             weights = [buffer for buffer in scorer.buffers() if buffer.is_floating_point()]
     return {
         "name": model,

@@ -29,7 +29,6 @@ from dygmamba.engine.fit import StopCondition, Trainer, never_stop
 from dygmamba.engine.fit_config import NodeFitConfig
 from dygmamba.engine.run_directory import RunDirectory
 from dygmamba.models import find_model
-from dygmamba.models.base import FeatureReader, RoundLearner
 from dygmamba.runs.blending import BLEND, rebuild_blend
 from dygmamba.runs.calibration import copy_calibration
 from dygmamba.runs.final_evaluation import run_final_evaluation, run_final_node_evaluation
@@ -105,7 +104,7 @@ class TimeEstimate:
 
     def step(self) -> str | None:
         """Observe a step; returns the estimate as a sentence as soon as there is enough to go by."""
-        if self.is_announced or isinstance(self.fit.scorer, RoundLearner):
+        if self.is_announced or self.fit.scorer.rounds_per_epoch:
             return None  # rounds of trees are short compared with the validation after them
         self.marks.append(time.monotonic())
         steps, spent = len(self.marks) - 1, self.marks[-1] - self.marks[0]
@@ -138,7 +137,7 @@ class TimeEstimate:
         return text + self._suggest_faster(left * epoch)
 
     def _suggest_faster(self, seconds: float) -> str:
-        if self.fit.stream.device.type != "cpu" or isinstance(self.fit.scorer, RoundLearner):
+        if self.fit.stream.device.type != "cpu" or self.fit.scorer.rounds_per_epoch:
             return ""
         sections, events = self.fit.run.config(), len(self.fit.stream.store)
         options = [("`model='trees'`", QUICK_PER_EVENT * events)]
@@ -453,7 +452,7 @@ def _report_start(fit: Trainer, progress: Progress) -> None:
 
 def _describe_table(fit: Trainer) -> str:
     """Describe size and memory of a training from one table, before it is built; empty without a table."""
-    if not isinstance(fit.scorer, FeatureReader) or not fit.executor.pending_queries:
+    if not fit.scorer.names or not fit.executor.pending_queries:
         return ""
     size = TableSize(fit.executor.pending_queries, len(fit.scorer.names))
     return f"training table: {size}; about {format_bytes(size.peak_bytes)} of memory"

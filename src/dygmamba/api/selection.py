@@ -39,7 +39,6 @@ from dygmamba.data.storage.dataset import Dataset
 from dygmamba.engine.fit import Trainer
 from dygmamba.engine.fit_config import LinkFitConfig
 from dygmamba.engine.run_directory import RunDirectory
-from dygmamba.models.base import RoundLearner
 from dygmamba.report.selection_section import format_candidate_name
 from dygmamba.runs.blending import (
     BLEND,
@@ -148,7 +147,7 @@ class _Pace:
         self.marks.append(self.deadline.clock())
         steps, spent = len(self.marks) - 1, self.marks[-1] - self.marks[0]
         rest = 0.0
-        if steps >= MIN_STEPS and spent >= MIN_SECONDS and not isinstance(self.fit.scorer, RoundLearner):
+        if steps >= MIN_STEPS and spent >= MIN_SECONDS and not self.fit.scorer.rounds_per_epoch:
             rest = spent / steps * (self.fit.steps_per_epoch - len(self.marks))
         self.is_too_slow = self.deadline.left < rest or self.deadline.is_over
         return self.is_too_slow
@@ -205,7 +204,7 @@ class Selector:
         while sum(one.seed is None for one in self.record.candidates) > 1 and self._trained:
             best = self._best_trained
             same = [one for one in self.record.candidates if one.is_same_model(best)]
-            is_enough = len(same) > FURTHER_SEEDS or isinstance(self._open_best().scorer, RoundLearner)
+            is_enough = len(same) > FURTHER_SEEDS or self._open_best().scorer.rounds_per_epoch > 0
             if is_enough or not self._fits_again(best):
                 return
             self.record = self.record.add(

@@ -20,7 +20,7 @@ from dygmamba.core.settings import Bounds, load
 from dygmamba.data.storage.tensor_file import DamagedFileError, read_sealed_tensors, write_sealed_tensors
 from dygmamba.engine.run_directory import RunDirectory
 from dygmamba.engine.stored_values import is_result_row
-from dygmamba.models.base import CheckedModule, GrowingModule
+from dygmamba.models.base import Model
 
 FORMAT = "dygmamba-checkpoint-2"
 MOMENTS = ("step", "exp_avg", "exp_avg_sq")  # of torch.optim.Adam
@@ -274,7 +274,7 @@ def _load_weights(model: nn.Module, tensors: Tensors, prefix: str, path: Path) -
     """Load the tensors with a prefix into the model; raise FileError unless names and shapes are the model's."""
     stored = _without_prefix(tensors, prefix)
     for name, module in model.named_modules():
-        if isinstance(module, GrowingModule):
+        if isinstance(module, Model):
             module.allocate(_without_prefix(stored, f"{name}." if name else ""))
     own = model.state_dict()
     wrong = [
@@ -296,7 +296,7 @@ def _load_weights(model: nn.Module, tensors: Tensors, prefix: str, path: Path) -
             )
     model.load_state_dict(stored)
     for module in model.modules():
-        if isinstance(module, CheckedModule):
+        if isinstance(module, Model):
             try:
                 module.check_buffers()
             except ValueError as error:

@@ -28,7 +28,7 @@ from dygmamba.engine.fit_config import FitConfig
 from dygmamba.engine.run_directory import RunDirectory
 from dygmamba.engine.stream import Stream
 from dygmamba.engine.visibility import MemorySchedule
-from dygmamba.models.base import MemorySaver, Scorer
+from dygmamba.models.base import Scorer
 from dygmamba.sampling.draws import Draws, draw_batch_order
 from dygmamba.tasks.base import EvaluationSet, Task
 
@@ -73,7 +73,6 @@ class Trainer:
         self._visible_batches = (
             schedule.visible_batches(config.visible) if scorer.stateful else [0] * self.steps_per_epoch
         )
-        self._memory_saver = scorer if isinstance(scorer, MemorySaver) and scorer.saves_memory else None
         self._last_save = time.monotonic()
 
     @property
@@ -205,8 +204,7 @@ class Trainer:
         self.scorer.train()
         if self.state.step == 0:
             self.scorer.reset()
-            if self._memory_saver is not None:
-                self._memory_saver.delete_saved_memory()
+            self.scorer.delete_saved_memory()
         self._build_table(progress)
         epoch = self.epoch(self.state.epoch)
         losses = []  # scalars on the device; reading each one would make every step wait
@@ -229,16 +227,16 @@ class Trainer:
                     return
         # the last losses of the epoch; without any left the position is already right
         self._record_losses(losses, self.state.step if not losses else self.steps_per_epoch)
-        if self._memory_saver is not None and self._memory_saver.saved_prefix is None:
-            self._save_memory(self._memory_saver, epoch)
+        if self.scorer.saves_memory and self.scorer.saved_prefix is None:
+            self._save_memory(epoch)
 
-    def _save_memory(self, saver: MemorySaver, epoch: Epoch) -> None:
+    def _save_memory(self, epoch: Epoch) -> None:
         """Let the memory observe the rest of the training events and save it with the weights."""
         observed = self._visible_batches[-1] if self._visible_batches else 0
         self.executor.catch_up(Batch(epoch, self.steps_per_epoch, range(observed, self.steps_per_epoch)))
         later = torch.cat([self.stream.split.val, self.stream.split.test])
         num_trained = int(later.min()) if len(later) else len(self.stream.store)
-        saver.save_memory(StreamPrefix.from_store(self.stream.store, num_trained))
+        self.scorer.save_memory(StreamPrefix.from_store(self.stream.store, num_trained))
 
     @property
     def _is_save_due(self) -> bool:

@@ -31,7 +31,7 @@ from dygmamba.data.events.event_store import EventStore
 from dygmamba.engine.length_buckets import max_pairs_per_pass, split_by_length
 from dygmamba.engine.stream import Stream
 from dygmamba.engine.visibility import MEMORY_BATCH, MemorySchedule
-from dygmamba.models.base import MemorySaver, Scorer
+from dygmamba.models.base import Scorer
 from dygmamba.sampling.columns import QueryColumns
 from dygmamba.sampling.draws import Draws
 from dygmamba.sampling.view import NeighborRequest, PairBatch, PairView, Request
@@ -189,7 +189,7 @@ def count_saved_events(scorer: Scorer, store: EventStore, schedule: MemorySchedu
 
     Returns 0 if no memory was saved or if it belongs to another stream.
     """
-    mark = scorer.saved_prefix if isinstance(scorer, MemorySaver) else None
+    mark = scorer.saved_prefix
     if mark is None or not mark.matches(store):
         return 0
     return int(torch.searchsorted(schedule.events, mark.rows))
@@ -197,7 +197,7 @@ def count_saved_events(scorer: Scorer, store: EventStore, schedule: MemorySchedu
 
 def start_memory(scorer: Scorer, saved_events: int) -> None:
     """Restore the memory saved after training if it holds events (`saved_events`), otherwise reset it."""
-    if saved_events and isinstance(scorer, MemorySaver):
+    if saved_events:
         scorer.load_saved_memory()
     else:
         scorer.reset()

@@ -137,7 +137,7 @@ MODELS: dict[str, ModelSpec] = {
         looks_at="decayed counts of both nodes' and their neighbors' events, what follows the source's last ones, and "
         "amounts and types of earlier events",
         cost="linear in the neighbors, logarithmic in the events",
-        for_nodes=NodeSpec(configs.NodeTreesConfig, "dygmamba.models.node_trees:NodeTrees"),
+        for_nodes=NodeSpec(configs.NodeTreesConfig, "dygmamba.models.trees:NodeTrees"),
     ),
     "walk-trees": ModelSpec(
         config=configs.WalkTreesConfig,

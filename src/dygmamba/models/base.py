@@ -1,10 +1,10 @@
-"""Interfaces between models and engine: scorers, encoders, heads, saved memories, and facts about a dataset."""
+"""Base classes of models as the engine uses them: scorers, encoders and heads; and facts about a dataset."""
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import torch
 from jaxtyping import Float, Float64, Int64
@@ -26,30 +26,6 @@ from dygmamba.sampling.view import LabelledView, NeighborRequest, PairBatch, Pai
 # Longest time scale of a bank of walk decays, in training periods: the test may lie far behind them.
 SLOWEST_WALKS = 4
 TRANSITION_SCALES, TRANSITION_STEP = 3, 8  # time scales of transitions and the ratio of neighboring ones
-
-
-@runtime_checkable
-class MemorySaver(Protocol):
-    """A scorer that can save its memory after training with its weights (decision 036)."""
-
-    saves_memory: bool  # whether the memory is to be saved
-
-    @property
-    def saved_prefix(self) -> StreamPrefix | None:
-        """The events in the saved memory; None if no memory is saved."""
-        ...
-
-    def save_memory(self, prefix: StreamPrefix) -> None:
-        """Save the current memory, which has observed these events."""
-        ...
-
-    def load_saved_memory(self) -> None:
-        """Replace the memory with the saved one."""
-        ...
-
-    def delete_saved_memory(self) -> None:
-        """Delete the saved memory."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,134 +121,106 @@ def _gap_statistics(node: Int64[Tensor, "k"], time: Float64[Tensor, "k"]) -> tup
     return float(gap.mean()), deviation if deviation > 0 else 1.0
 
 
-@runtime_checkable
-class Scorer(Protocol):
-    """A model as the engine uses it; its memory changes only in `observe`."""
-
-    stateful: bool  # whether `observe` changes later scores
-    elastic: bool  # whether shorter look-ups give the same result as long as they drop no entries
-
-    @property
-    def requests(self) -> tuple[Request, ...]:
-        """Look-ups that the model needs for each query: neighbor sequences, counts, walks."""
-        ...
-
-    def __call__(self, view: PairView) -> Float[Tensor, "p"]:
-        """Return a score per pair; a higher score means a likelier event."""
-        ...
-
-    def observe(self, events: EventBatch) -> None:
-        """Update the memory with observed events; models without memory do nothing."""
-        ...
-
-    def reset(self) -> None:
-        """Clear the memory."""
-        ...
-
-    def snapshot(self, events: EventBatch) -> Any:
-        """Return the state that observing these events will change, for `restore`."""
-        ...
-
-    def restore(self, snapshot: Any) -> None:
-        """Undo `observe`: restore a snapshot, if only its events were observed since."""
-        ...
-
-
 Offset = Callable[[PairBatch], Tensor | None]
 
 
-@runtime_checkable
-class RoundLearner(Protocol):
-    """A scorer that is fitted to all training queries at once, round after round, instead of by gradient steps.
+class Model:
+    """What scorers and encoders have in common; a model overrides what it has, and the rest does nothing.
 
-    An epoch is `rounds` rounds, followed by validation as for any other model. `negatives` is the number of negative
-    samples per training event, drawn once.
+    The memory, if there is one, changes only in `observe`, `reset`, `restore` and `load_saved_memory`.
     """
 
-    rounds: int
-    negatives: int
+    requests: tuple[Request, ...] = ()  # look-ups for each query: neighbor sequences, counts, walks
+    stateful: bool = False  # whether `observe` changes later scores
+    # whether shorter look-ups give the same result as long as they drop no entries; needs one hop of recent entries
+    elastic: bool = False
+    saves_memory: bool = False  # whether the memory after training is saved with the weights (decision 036)
+
+    @property
+    def is_fitted(self) -> bool:
+        """Whether nothing is left to fit before the first step or score."""
+        return True
+
+    def fit_inputs(self, views: Iterable[PairView]) -> None:
+        """Fit the statistics of the inputs to training queries, before the first step; keep them in buffers."""
+
+    def observe(self, events: EventBatch) -> None:
+        """Update the memory with observed events."""
+
+    def reset(self) -> None:
+        """Clear the memory."""
+
+    def snapshot(self, events: EventBatch) -> Any:
+        """Return the state that observing these events will change, for `restore`."""
+
+    def restore(self, snapshot: Any) -> None:
+        """Undo `observe`: restore a snapshot, if only its events were observed since."""
+
+    @property
+    def saved_prefix(self) -> StreamPrefix | None:
+        """The events in the saved memory; None if no memory is saved."""
+        return None
+
+    def save_memory(self, prefix: StreamPrefix) -> None:
+        """Save the current memory, which has observed these events."""
+
+    def load_saved_memory(self) -> None:
+        """Replace the memory with the saved one."""
+
+    def delete_saved_memory(self) -> None:
+        """Delete the saved memory."""
+
+    def allocate(self, tensors: Mapping[str, Tensor]) -> None:
+        """Give buffers that grow in training the sizes of these stored ones, which are loaded next."""
+
+    def check_buffers(self) -> None:
+        """Raise ValueError for loaded values that no training gives, where they could do harm, as in indices."""
+
+
+class Scorer(Model):
+    """Base class of models as the engine uses them: scorer(view) returns a logit per pair, higher for a likelier event.
+
+    A scorer with weights is also an `nn.Module`, with `forward`. One that sets `rounds_per_epoch` is fitted to all
+    training queries at once, round after round, instead of by gradient steps. An epoch is so many rounds, followed by
+    validation as for any other model. What the rounds fit is in buffers, so checkpoints contain it.
+    """
+
+    rounds_per_epoch: int = 0  # 0: gradient steps
+    negatives: int = 1  # negative samples per training event; those of rounds are drawn once
+    ranks_candidates: bool = False  # whether rounds can also learn to rank each event among its candidates
+    continues_rounds: bool = False  # whether rounds can be added to those of an earlier run
+    names: Sequence[str] = ()  # of the features of each pair, if these are what it reads
+    __call__: Callable[[PairView], Tensor]
 
     def study(self, queries: Iterable[LabelledView], offset: Offset | None = None) -> Any:
         """Prepare the training table: all queries of the training period with their labels.
 
         `offset` returns what is added to the logits of queries in the loss, and in no score.
         """
-        ...
-
-    def learn(self, table: Any) -> Float[Tensor, ""]:
-        """Run one round on the prepared table; return the mean loss before it.
-
-        The fitted parameters are buffers of the module, so checkpoints contain them.
-        """
-        ...
-
-
-@runtime_checkable
-class FeatureReader(Protocol):
-    """A model that reads named features of each pair, such as boosted trees."""
-
-    names: list[str]
-
-
-@runtime_checkable
-class GroupLearner(RoundLearner, Protocol):
-    """A round learner that can also learn to rank each event among its candidates."""
+        raise NotImplementedError
 
     def study_groups(self, queries: Iterable[LabelledView], offset: Offset | None = None) -> Any:
         """Prepare a table as `study` does, for a softmax over each event and its candidates.
 
         All queries of an event have the same number in `group` and come together, and every event has equally many.
         """
-        ...
+        raise NotImplementedError
 
-
-@runtime_checkable
-class ContinuedLearner(RoundLearner, Protocol):
-    """A round learner that can add rounds to those of an earlier run."""
+    def learn(self, table: Any) -> Float[Tensor, ""]:
+        """Run one round on the prepared table; return the mean loss before it."""
+        raise NotImplementedError
 
     def keep_rounds(self) -> None:
         """Take the rounds learned so far as given: a new run learns further ones on its own table."""
-        ...
 
 
-@runtime_checkable
-class InputFitter(Protocol):
-    """A model that standardises its inputs with statistics of training queries, fitted before the first step."""
-
-    @property
-    def is_fitted(self) -> bool:
-        """Whether the statistics are known, or there is nothing to standardise."""
-        ...
-
-    def fit_inputs(self, views: Iterable[PairView]) -> None:
-        """Fit the statistics, which are buffers of the module, so checkpoints contain them."""
-        ...
-
-
-@runtime_checkable
-class GrowingModule(Protocol):
-    """A module with buffers that grow in training, such as boosted trees."""
-
-    def allocate(self, tensors: Mapping[str, Tensor]) -> None:
-        """Give the buffers the sizes of these stored ones, which are loaded next."""
-        ...
-
-
-@runtime_checkable
-class CheckedModule(Protocol):
-    """A module with buffers that are indices or tables, which loaded values may break."""
-
-    def check_buffers(self) -> None:
-        """Raise ValueError for values that no training gives."""
-        ...
-
-
-class Heuristic:
+class Heuristic(Scorer):
     """Base class of scorers without weights that use observed events only."""
 
-    requests: tuple[Request, ...] = ()
     stateful = True
-    elastic = False
+
+    def fit(self, queries: LabelledView) -> None:
+        """Fit a few weights to training queries, unless `is_fitted`, in closed form or by a convex problem."""
 
     def snapshot(self, events: EventBatch) -> Any:
         """Copy the whole memory, which is small."""
@@ -283,32 +231,13 @@ class Heuristic:
         self.__dict__.update(snapshot)
 
 
-@runtime_checkable
-class FittedHeuristic(Protocol):
-    """A heuristic with a few weights, fitted in closed form or by a convex problem before it is used."""
-
-    @property
-    def requests(self) -> tuple[Request, ...]:
-        """Histories that the heuristic looks up for each query."""
-        ...
-
-    def fit(self, queries: LabelledView) -> None:
-        """Fit the weights to training queries."""
-        ...
-
-
-class Encoder(nn.Module):
+class Encoder(nn.Module, Model):
     """Base class of models that embed each pair as two vectors: forward(view) -> [p d], [p d].
 
     A model with memory sets `stateful`, keeps the memory in buffers and changes it only in `observe`.
     """
 
-    requests: tuple[Request, ...]
     out_dim: int
-    stateful: bool = False
-    # whether shorter look-ups give the same result as long as they drop no entries; needs one hop of recent entries
-    elastic: bool = False
-    saves_memory: bool = False  # whether the memory after training is saved with the weights
     pair_feature_dim: int = 0  # number of pair features that a link head reads next to the two embeddings
     pair_feature_requests: tuple[Request, ...] = ()  # look-ups of these features, which no embedding needs
     edge_scale: Tensor | None
@@ -328,40 +257,6 @@ class Encoder(nn.Module):
     def pair_features(self, view: PairView) -> tuple[Float[Tensor, "p _"], ...]:
         """Return what a link head reads next to the two embeddings, `pair_feature_dim` columns in total."""
         return ()
-
-    @property
-    def is_fitted(self) -> bool:
-        """Whether `fit_inputs` has nothing left to do."""
-        return True
-
-    def fit_inputs(self, views: Iterable[PairView]) -> None:
-        """Fit the statistics of the inputs; nothing to do without standardised inputs."""
-
-    def observe(self, events: EventBatch) -> None:
-        """Update the memory with observed events; nothing to do without memory."""
-
-    def reset(self) -> None:
-        """Clear the memory."""
-
-    def snapshot(self, events: EventBatch) -> Any:
-        """Return the state that observing these events will change."""
-
-    def restore(self, snapshot: Any) -> None:
-        """Restore a snapshot."""
-
-    @property
-    def saved_prefix(self) -> StreamPrefix | None:
-        """The events in the saved memory; None without memory."""
-        return None
-
-    def save_memory(self, prefix: StreamPrefix) -> None:
-        """Save the current memory, which has observed these events."""
-
-    def load_saved_memory(self) -> None:
-        """Replace the memory with the saved one."""
-
-    def delete_saved_memory(self) -> None:
-        """Delete the saved memory."""
 
 
 class NodeEncoder(Encoder):
@@ -402,7 +297,7 @@ def require_cuttable(encoder: Encoder) -> None:
             )
 
 
-class EncoderWrapper(nn.Module):
+class EncoderWrapper(nn.Module, Scorer):
     """Base class of scorers on an encoder; requests and memory are the encoder's."""
 
     def __init__(self, encoder: Encoder) -> None:
@@ -411,7 +306,10 @@ class EncoderWrapper(nn.Module):
             require_cuttable(encoder)
         self.encoder = encoder
         self.requests, self.stateful, self.elastic = encoder.requests, encoder.stateful, encoder.elastic
+        self.saves_memory = encoder.saves_memory
         self.reset, self.snapshot, self.restore = encoder.reset, encoder.snapshot, encoder.restore
+        self.save_memory, self.load_saved_memory = encoder.save_memory, encoder.load_saved_memory
+        self.delete_saved_memory = encoder.delete_saved_memory
 
     def embed_pairs(self, view: PairView) -> tuple[Float[Tensor, "p d"], Float[Tensor, "p d"]]:
         """Return the embeddings of both ends of each pair."""
@@ -425,22 +323,12 @@ class EncoderWrapper(nn.Module):
             events = replace(events, features=self.encoder.scale_edges(events.features))
         self.encoder.observe(events)
 
-
-class MemorySavingWrapper(EncoderWrapper):
-    """An encoder wrapper that also passes on the encoder's saved memory."""
-
-    def __init__(self, encoder: Encoder) -> None:
-        super().__init__(encoder)
-        self.saves_memory, self.save_memory = encoder.saves_memory, encoder.save_memory
-        self.load_saved_memory = encoder.load_saved_memory
-        self.delete_saved_memory = encoder.delete_saved_memory
-
     @property
     def saved_prefix(self) -> StreamPrefix | None:
         return self.encoder.saved_prefix
 
 
-class EncoderScorer(MemorySavingWrapper):
+class EncoderScorer(EncoderWrapper):
     """An encoder with a link head."""
 
     def __init__(self, encoder: Encoder) -> None:
@@ -463,8 +351,14 @@ def build_scorer(
 ) -> Scorer:
     """Build a model; an encoder gets the units of its edge features and a link head."""
     model = build(config, facts)
-    if not isinstance(model, Encoder):
+    if isinstance(model, Scorer):
         return model
+    if not isinstance(model, Encoder):
+        raise ConfigError(
+            f"{type(model).__name__} is neither an Encoder nor a Scorer; derive it from one of them "
+            "(dygmamba.models.base)",
+            code="not-a-model",
+        )
     if isinstance(config, NetworkConfig) and config.edge_units == "scaled":
         model.set_edge_scale(facts.edge_scale)
     return EncoderScorer(model)

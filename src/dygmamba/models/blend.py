@@ -19,7 +19,7 @@ from dygmamba.core.settings import check_value, get_setting_hints
 from dygmamba.data.events.event_store import EventBatch
 from dygmamba.data.events.stream_prefix import StreamPrefix
 from dygmamba.models import COMPOSED, find_model
-from dygmamba.models.base import DatasetFacts, MemorySaver, ModelSpec, Scorer
+from dygmamba.models.base import DatasetFacts, ModelSpec, Scorer
 from dygmamba.models.configs import BlendConfig
 from dygmamba.models.stored_settings import update_stored_settings
 from dygmamba.sampling.event_index import TABLES
@@ -29,10 +29,8 @@ VIEW_FIELDS: dict[type, str] = {request: name for request, (name, _) in TABLES.i
 NEIGHBORS = "neighbors"  # field of a view with the results of all other requests
 
 
-class Blend(nn.Module):
-    """Weighted sum of the logits of its models."""
-
-    saves_memory = False  # nothing is trained here; only the models may have a saved memory
+class Blend(nn.Module, Scorer):
+    """Weighted sum of the logits of its models; nothing is trained here, and only they may have a saved memory."""
 
     def __init__(self, parts: list[Any], weights: tuple[float, ...]) -> None:
         super().__init__()
@@ -79,28 +77,16 @@ class Blend(nn.Module):
     @property
     def saved_prefix(self) -> StreamPrefix | None:
         """The events in the saved memories, if all models with a memory have saved the same ones."""
-        marks = {self._mark(part) for part in self._scorers if part.stateful}
-        return marks.pop() if len(marks) == 1 else None
-
-    @staticmethod
-    def _mark(part: Any) -> StreamPrefix | None:
-        return part.saved_prefix if isinstance(part, MemorySaver) else None
-
-    def save_memory(self, prefix: StreamPrefix) -> None:
-        for part in self._memory_savers:
-            part.save_memory(prefix)
+        prefixes = {part.saved_prefix for part in self._scorers if part.stateful}
+        return prefixes.pop() if len(prefixes) == 1 else None
 
     def load_saved_memory(self) -> None:
-        for part in self._memory_savers:
+        for part in self._scorers:
             part.load_saved_memory()
 
     def delete_saved_memory(self) -> None:
-        for part in self._memory_savers:
+        for part in self._scorers:
             part.delete_saved_memory()
-
-    @property
-    def _memory_savers(self) -> list[MemorySaver]:
-        return [part for part in self._scorers if isinstance(part, MemorySaver)]
 
 
 def build_blend(config: BlendConfig, facts: DatasetFacts) -> Scorer:

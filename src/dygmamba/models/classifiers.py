@@ -6,11 +6,11 @@ Legend: p pairs, d width, c outputs if there are several.
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from dygmamba.models.base import Encoder, EncoderWrapper, MemorySavingWrapper
+from dygmamba.models.base import Encoder, EncoderWrapper
 from dygmamba.sampling.view import PairView
 
 
-class SourceEmbedding(MemorySavingWrapper):
+class SourceEmbedding(EncoderWrapper):
     """The source embedding of each pair."""
 
     def forward(self, view: PairView) -> Float[Tensor, "p d"]:
@@ -33,11 +33,16 @@ class NodeHead(nn.Module):
 
 
 class NodeClassifier(EncoderWrapper):
-    """A trained backbone with a node head on its source embeddings."""
+    """A trained backbone with a node head on its source embeddings; its memory is not saved, but always replayed."""
 
     def __init__(self, encoder: Encoder, outputs: int = 1) -> None:
         super().__init__(encoder)
+        self.saves_memory = False
         self.head = NodeHead(encoder.out_dim, outputs=outputs)
+
+    @property
+    def saved_prefix(self) -> None:
+        return None
 
     def forward(self, view: PairView) -> Float[Tensor, "p *c"]:
         return self.head(self.embed_pairs(view)[0])

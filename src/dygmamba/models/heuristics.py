@@ -11,7 +11,6 @@ import torch
 from jaxtyping import Float, Float64, Int64
 from torch import Tensor
 
-from dygmamba.data.events.event_store import EventBatch
 from dygmamba.models.base import DatasetFacts, Heuristic
 from dygmamba.models.configs import EdgeBankConfig, NoConfig
 from dygmamba.nn.logistic import fit_logistic
@@ -30,12 +29,6 @@ class HistoryRule(Heuristic):
 
     def __init__(self, config: NoConfig, facts: DatasetFacts) -> None:
         self.requests = (HistoryRequest(POPULARITY_SCALE * facts.period),)
-
-    def observe(self, events: EventBatch) -> None:
-        """Do nothing: events are looked up for each query."""
-
-    def reset(self) -> None:
-        """Do nothing: there is no memory."""
 
 
 class PairQueries:
@@ -174,14 +167,19 @@ class RecencyRegression(HistoryRule):
     def __init__(self, config: NoConfig, facts: DatasetFacts) -> None:
         super().__init__(config, facts)
         self._gap, self._begin, self._period = facts.node_gap, facts.start, facts.period
-        self._weight = torch.tensor([-1.0, -1.0, 0.0], dtype=torch.float64)
+        self._weight, self._is_fitted = torch.tensor([-1.0, -1.0, 0.0], dtype=torch.float64), False
 
     def __call__(self, view: PairView) -> Float[Tensor, "p"]:
         return self._features(view) @ self._weight
 
+    @property
+    def is_fitted(self) -> bool:
+        return self._is_fitted
+
     def fit(self, queries: LabelledView) -> None:
         """Fit the weights to labelled training pairs, each with strictly earlier training events."""
         self._weight = fit_logistic(self._features(queries.view), queries.pairs.label.cpu().double())
+        self._is_fitted = True
 
     def _features(self, view: PairView) -> Float64[Tensor, "p 3"]:
         queries = PairQueries(view)

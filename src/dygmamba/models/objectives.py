@@ -1,51 +1,68 @@
-"""Objectives of boosted trees: a loss of all rows of a training table, with its derivatives by each row's score.
+"""Objectives of boosted trees: a loss of all rows of a training table, with its derivatives by each row's scores.
 
-Legend: r rows, e events, w rows of an event: the event itself and its candidates.
+Legend: r rows, k outputs, e events, w rows of an event: the event itself and its candidates.
 """
 
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 import torch
-from jaxtyping import Float, Float64
+from jaxtyping import Float64
 from torch import Tensor
-from torch.nn.functional import binary_cross_entropy_with_logits
+from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy, one_hot
+
+from dygmamba.models.base import TargetFacts
 
 BISECTIONS = 50  # after which the interval is as small as float64 can resolve
+MIN_SHARE = 1e-6  # of a class in training, so that its initial logit is finite
 
 
 @runtime_checkable
 class Objective(Protocol):
-    """Loss of the rows of a training table, given a score for each of them."""
+    """Loss of the rows of a training table, given the scores of each of them."""
 
-    def fit_base(self, start: Float64[Tensor, "r"]) -> Float64[Tensor, ""]:
-        """Return the constant that the trees are added to; `start` are the offsets of the rows."""
+    def fit_base(self, start: Float64[Tensor, "r"]) -> Float64[Tensor, "k"]:
+        """Return the constants that the trees are added to; `start` are the offsets of the rows."""
         ...
 
-    def loss(self, score: Float64[Tensor, "r"]) -> Float[Tensor, ""]:
+    def loss(self, score: Float64[Tensor, "r k"]) -> Float64[Tensor, ""]:
         """Return the mean loss."""
         ...
 
-    def derivatives(self, score: Float64[Tensor, "r"]) -> Float64[Tensor, "r 2"]:
+    def derivatives(self, score: Float64[Tensor, "r k"]) -> Float64[Tensor, "r k 2"]:
         """Return the first and second derivative of the summed loss by each score."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class LogisticObjective:
-    """Binary cross-entropy of each row."""
+    """Binary cross-entropy of each row; `weights` are those of the two states, none for equal ones."""
 
     label: Float64[Tensor, "r"]
+    weights: tuple[float, ...] = ()
 
-    def fit_base(self, start: Float64[Tensor, "r"]) -> Float64[Tensor, ""]:
-        return fit_base_logit(self.label, start)
+    @property
+    def _weight(self) -> Float64[Tensor, "r"]:
+        low, high = self.weights or (1.0, 1.0)
+        return torch.where(self.label > 0, high, low).double()
 
-    def loss(self, score: Float64[Tensor, "r"]) -> Float[Tensor, ""]:
-        return binary_cross_entropy_with_logits(score, self.label).float()
+    def fit_base(self, start: Float64[Tensor, "r"]) -> Float64[Tensor, "1"]:
+        """Return the logit that, added to the offsets, gives the mean label; by bisection, as it is monotone."""
+        weight = self._weight
+        share = ((weight * self.label).sum() / weight.sum()).clamp(MIN_SHARE, 1 - MIN_SHARE)
+        low, high = torch.logit(share) - start.max(), torch.logit(share) - start.min()
+        for _ in range(BISECTIONS if low < high else 0):
+            middle = (low + high) / 2
+            mean = (weight * torch.sigmoid(middle + start)).sum() / weight.sum()
+            low, high = (middle, high) if mean < share else (low, middle)
+        return ((low + high) / 2)[None]
 
-    def derivatives(self, score: Float64[Tensor, "r"]) -> Float64[Tensor, "r 2"]:
-        chance = torch.sigmoid(score)
-        return torch.stack([chance - self.label, chance * (1 - chance)], dim=1)
+    def loss(self, score: Float64[Tensor, "r 1"]) -> Float64[Tensor, ""]:
+        return binary_cross_entropy_with_logits(score[:, 0], self.label, weight=self._weight)
+
+    def derivatives(self, score: Float64[Tensor, "r 1"]) -> Float64[Tensor, "r 1 2"]:
+        weight, chance = self._weight, torch.sigmoid(score[:, 0])
+        return torch.stack([weight * (chance - self.label), weight * chance * (1 - chance)], dim=1)[:, None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,26 +75,69 @@ class SoftmaxObjective:
 
     width: int  # rows of an event
 
-    def fit_base(self, start: Float64[Tensor, "r"]) -> Float64[Tensor, ""]:
+    def fit_base(self, start: Float64[Tensor, "r"]) -> Float64[Tensor, "1"]:
         """Return 0: a constant cancels in the softmax."""
-        return start.new_zeros(())
+        return start.new_zeros(1)
 
-    def loss(self, score: Float64[Tensor, "r"]) -> Float[Tensor, ""]:
+    def loss(self, score: Float64[Tensor, "r 1"]) -> Float64[Tensor, ""]:
         rows = score.view(-1, self.width)  # [e w]
-        return (rows.logsumexp(dim=1) - rows[:, 0]).mean().float()
+        return (rows.logsumexp(dim=1) - rows[:, 0]).mean()
 
-    def derivatives(self, score: Float64[Tensor, "r"]) -> Float64[Tensor, "r 2"]:
+    def derivatives(self, score: Float64[Tensor, "r 1"]) -> Float64[Tensor, "r 1 2"]:
         chance = score.view(-1, self.width).softmax(dim=1)
         gradient = chance.clone()
         gradient[:, 0] -= 1
-        return torch.stack([gradient.flatten(), (chance * (1 - chance)).flatten()], dim=1)
+        return torch.stack([gradient.flatten(), (chance * (1 - chance)).flatten()], dim=1)[:, None]
 
 
-def fit_base_logit(label: Float64[Tensor, "r"], start: Float64[Tensor, "r"]) -> Float64[Tensor, ""]:
-    """Return the constant logit that, added to the offsets, gives the mean label; by bisection, as it is monotone."""
-    share = label.mean().clamp(1e-6, 1 - 1e-6)
-    low, high = torch.logit(share) - start.max(), torch.logit(share) - start.min()
-    for _ in range(BISECTIONS if low < high else 0):
-        middle = (low + high) / 2
-        low, high = (middle, high) if torch.sigmoid(middle + start).mean() < share else (low, middle)
-    return (low + high) / 2
+@dataclass(frozen=True, slots=True)
+class ClassObjective:
+    """Cross-entropy of one logit per class; `weights` are those of the classes, none for equal ones."""
+
+    label: Float64[Tensor, "r"]
+    outputs: int
+    weights: tuple[float, ...] = ()
+
+    @property
+    def _weight(self) -> Float64[Tensor, "k"]:
+        return torch.tensor(self.weights or (1.0,) * self.outputs, dtype=torch.float64)
+
+    def fit_base(self, start: Float64[Tensor, "r"]) -> Float64[Tensor, "k"]:
+        """Return the logarithms of the classes' shares; classes have no offsets."""
+        count = torch.bincount(self.label.long(), minlength=self.outputs).double() * self._weight
+        return torch.log((count / count.sum()).clamp(min=MIN_SHARE))
+
+    def loss(self, score: Float64[Tensor, "r k"]) -> Float64[Tensor, ""]:
+        total = cross_entropy(score, self.label.long(), weight=self._weight, reduction="sum")
+        return total / len(self.label)
+
+    def derivatives(self, score: Float64[Tensor, "r k"]) -> Float64[Tensor, "r k 2"]:
+        weight, chance = self._weight[self.label.long()][:, None], torch.softmax(score, dim=1)
+        true = one_hot(self.label.long(), self.outputs)
+        return torch.stack([weight * (chance - true), weight * chance * (1 - chance)], dim=2)
+
+
+@dataclass(frozen=True, slots=True)
+class RegressionObjective:
+    """Squared error of one number."""
+
+    label: Float64[Tensor, "r"]
+
+    def fit_base(self, start: Float64[Tensor, "r"]) -> Float64[Tensor, "1"]:
+        return (self.label - start).mean()[None]
+
+    def loss(self, score: Float64[Tensor, "r 1"]) -> Float64[Tensor, ""]:
+        return (score[:, 0] - self.label).square().mean()
+
+    def derivatives(self, score: Float64[Tensor, "r 1"]) -> Float64[Tensor, "r 1 2"]:
+        error = 2 * (score[:, 0] - self.label)
+        return torch.stack([error, torch.full_like(error, 2.0)], dim=1)[:, None]
+
+
+def create_objective(label: Float64[Tensor, "r"], target: TargetFacts) -> Objective:
+    """Return the loss of single rows for a target of this kind."""
+    if target.kind == "binary":
+        return LogisticObjective(label, target.weights)
+    if target.kind == "classes":
+        return ClassObjective(label, target.outputs, target.weights)
+    return RegressionObjective(label)

@@ -27,7 +27,6 @@ from dygmamba.data.events.event_store import EventStore
 from dygmamba.data.storage.dataset import Dataset
 from dygmamba.engine.fit import Trainer
 from dygmamba.engine.stream import Stream
-from dygmamba.models.base import Scorer
 from dygmamba.runs.backtest_periods import (
     Period,
     TrainingSpan,
@@ -157,7 +156,6 @@ class TrainedVariant:
         earlier = tuple(part for part in (split.train, split.val, later) if len(part))
         events = torch.arange(period.first - first, period.last - first)
         stream = Stream(store[first : period.last], replace(split, test=events), fit.stream.device)
-        assert isinstance(fit.scorer, Scorer)
         scored = evaluate_queries(
             fit.scorer, stream, shift_queries(queries, first, earlier), fit.config.rule, fit.seed,
             self.calibration, advance=progress.advance,

@@ -15,7 +15,7 @@ from dygmamba.engine.evaluation import STRICT_RULE
 from dygmamba.engine.stream import Stream
 from dygmamba.engine.visibility import VisibilityRule
 from dygmamba.models import find_model
-from dygmamba.models.base import FittedHeuristic, Scorer
+from dygmamba.models.base import Heuristic, Scorer
 from dygmamba.runs.evaluation import (
     ActivityFactor,
     EvaluationKey,
@@ -183,12 +183,12 @@ def build_baseline(
         )
     lagging = spec.build_lagging if visibility.visible == "batch" else None
     scorer = (lagging or spec.build)(build_config(spec.config, settings), stream.facts)
-    if isinstance(scorer, FittedHeuristic):
+    if isinstance(scorer, Heuristic) and not scorer.is_fitted:
         fit_baseline(scorer, stream)
     return scorer
 
 
-def fit_baseline(scorer: FittedHeuristic, stream: Stream) -> None:
+def fit_baseline(scorer: Heuristic, stream: Stream) -> None:
     """Fit a baseline to the last training events, each with one random destination of training."""
     store, train = stream.store, stream.split.train
     negatives = TRAINING_NEGATIVES["random"].create(store, stream.split, store.time.device)

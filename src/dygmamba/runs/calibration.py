@@ -23,7 +23,6 @@ from dygmamba.engine.fit import Trainer
 from dygmamba.engine.run_directory import RunDirectory
 from dygmamba.engine.stored_values import is_count, is_number
 from dygmamba.engine.stream import Stream
-from dygmamba.models.base import RoundLearner, Scorer
 from dygmamba.runs.evaluation import EvaluationKey, Scored
 from dygmamba.tasks.base import EvaluationSet
 from dygmamba.tasks.calibration import (
@@ -80,7 +79,7 @@ def fit_link_calibration(fit: Trainer, progress: Progress) -> tuple[LinkCalibrat
     new_nodes = NewNodes.from_events(store, split.train)
     fitted: dict[str, Calibration] = {}
     scored: ScoredSets = {}
-    negatives = count_training_negatives(fit.scorer)
+    negatives = fit.scorer.negatives
     carried = _load_carried_calibrations(fit.run)
     for setting in SETTINGS:
         if not has_events(store, split, "val", setting):
@@ -106,11 +105,6 @@ def build_calibration_set(store: EventStore, split: Split, setting: str) -> Eval
     """
     drawn = replace(split, protocol="time") if setting == "transductive" else split
     return build_link_set(store, drawn, "val", setting)
-
-
-def count_training_negatives(scorer: Scorer) -> int:
-    """Return the number of negatives per event that a link model is trained with."""
-    return scorer.negatives if isinstance(scorer, RoundLearner) else 1
 
 
 def calibrate_link_run(fit: Trainer) -> None:

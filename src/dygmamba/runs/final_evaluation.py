@@ -63,7 +63,6 @@ def run_final_evaluation(
         progress: Stages of each evaluation set.
         on_scores: Called with each evaluation set and the run's scores.
     """
-    assert isinstance(fit.scorer, Scorer)
     assert isinstance(fit.config, LinkFitConfig)
     visibility = fit.config.rule
     baselines = Baselines.on_cpu(about["dataset"], fit.stream, visibility)

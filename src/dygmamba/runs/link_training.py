@@ -15,7 +15,7 @@ from dygmamba.engine.executor import check_distributable
 from dygmamba.engine.fit import Trainer, check_order
 from dygmamba.engine.fit_config import LinkFitConfig
 from dygmamba.models import find_model
-from dygmamba.models.base import FeatureReader, GroupLearner, RoundLearner, Scorer
+from dygmamba.models.base import Scorer
 from dygmamba.models.configs import TreesConfig, resolve_walk_seed
 from dygmamba.runs.calibration import carry_calibration
 from dygmamba.runs.opening import create_run_from, load_start_weights
@@ -110,7 +110,7 @@ def _check_loss(model: str, scorer: Scorer, config: LinkFitConfig) -> None:
     """Raise ConfigError for a loss over candidates that would have no effect."""
     if config.loss == "pairwise":
         return
-    if isinstance(scorer, RoundLearner) and not isinstance(scorer, GroupLearner):
+    if scorer.rounds_per_epoch and not scorer.ranks_candidates:
         raise ConfigError(
             f"model '{model}' is trained on single pairs and takes no `loss`; got {config.loss!r}, leave it out",
             code="loss-not-supported",
@@ -125,15 +125,15 @@ def _check_loss(model: str, scorer: Scorer, config: LinkFitConfig) -> None:
 
 @dataclass(frozen=True, slots=True)
 class TableSize:
-    """Size of the table of all training queries from which a round learner learns."""
+    """Size of the table of all training queries from which a model learns in rounds."""
 
     rows: int
     features: int
 
     @staticmethod
-    def of(scorer: object, events: int) -> "TableSize | None":
+    def of(scorer: Scorer, events: int) -> "TableSize | None":
         """Return the size for so many training events; None if the model has no such table."""
-        if not isinstance(scorer, RoundLearner) or not isinstance(scorer, FeatureReader):
+        if not scorer.rounds_per_epoch or not scorer.names:
             return None
         return TableSize((1 + scorer.negatives) * events, len(scorer.names))
 
@@ -175,8 +175,8 @@ def _explain_ranking(config: LinkFitConfig, given: dict[str, Any], events: int) 
     return {"train_candidates": f"{count} (default)" if count == default else f"{count}{fewer}"}
 
 
-def require_table_memory(scorer: object, events: int) -> None:
-    """Raise if the training table of a round learner does not fit into memory."""
+def require_table_memory(scorer: Scorer, events: int) -> None:
+    """Raise if the training table of a model that learns in rounds does not fit into memory."""
     table = TableSize.of(scorer, events)
     if table is not None:
         require_memory(table.peak_bytes, f"a training table with {table}")

@@ -5,10 +5,10 @@ Also here: how a new run records its dataset so that it can be found again, and 
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import torch
-from torch import nn
 
 from dygmamba.config import check_device
 from dygmamba.core.errors import ConfigError, DygError, FileError, NotFoundError
@@ -41,7 +41,6 @@ from dygmamba.engine.checkpoint import load_best, load_newest
 from dygmamba.engine.distributed import current_group
 from dygmamba.engine.fit import Trainer
 from dygmamba.engine.run_directory import RunDirectory
-from dygmamba.models.base import ContinuedLearner
 from dygmamba.runs.provenance import check_environment, create_run, describe_environment
 from dygmamba.runs.recipes import OpenRun, build_run, describe_node_run, load_backbone
 from dygmamba.runs.run_config import RunConfig
@@ -118,7 +117,7 @@ def resume_training(
     return trainer
 
 
-def load_start_weights(config: RunConfig, scorer: nn.Module) -> None:
+def load_start_weights(config: RunConfig, scorer: Any) -> None:
     """Load the weights that a run starts with; raise FileError if they are no longer those that it recorded."""
     start = RunDirectory(Path(str(config.run.start_from)))
     if not start.best.exists() or read_seal(start.best) != config.run.start_weights:
@@ -128,8 +127,7 @@ def load_start_weights(config: RunConfig, scorer: nn.Module) -> None:
             code="start-weights-changed",
         )
     load_best(start, scorer)
-    if isinstance(scorer, ContinuedLearner):
-        scorer.keep_rounds()
+    scorer.keep_rounds()
 
 
 def open_link_dataset(config: RunConfig, data_dir: Path | None, dataset: Dataset | None = None) -> Dataset:

@@ -31,7 +31,7 @@ from dygmamba.engine.distributed import current_group
 from dygmamba.engine.fit_config import FitConfig
 from dygmamba.engine.run_directory import RunDirectory
 from dygmamba.engine.stream import Stream
-from dygmamba.models.base import RoundLearner, Scorer
+from dygmamba.models.base import Scorer
 from dygmamba.sampling.counts import CountRequest
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ def explain_choices(
     choices = describe_preset_changes(layers, _default_settings(fit_config) | _default_settings(model_config))
     for name in (name for name in LENGTH_SETTINGS if model_settings.get(name)):
         choices[name] = f"{describe(name, model_settings[name])}; {_describe_history(stream)}"
-    if isinstance(scorer, RoundLearner):
+    if scorer.rounds_per_epoch:
         choices["batch"] = "none: every round learns from all training events"
         choices["precision"] = "float64, as sums of trees are"
     else:

@@ -22,7 +22,7 @@ from dygmamba.data.storage.tensor_file import read_seal
 from dygmamba.engine.checkpoint import read_checkpoint
 from dygmamba.engine.run_directory import RunDirectory
 from dygmamba.engine.stream import Stream
-from dygmamba.models.base import ContinuedLearner, DatasetFacts, RoundLearner, Scorer
+from dygmamba.models.base import DatasetFacts, Scorer
 from dygmamba.runs.opening import open_link_dataset
 from dygmamba.runs.recipes import build_link_stream
 from dygmamba.runs.run_config import RunConfig
@@ -135,7 +135,7 @@ def check_warm_start(start: WarmStart, scorer: Scorer, stream: Stream) -> None:
             f"dataset has {stream.store.num_nodes - known:,} others; train it anew, without `start_from`",
             code="start-unknown-nodes",
         )
-    if isinstance(scorer, RoundLearner) and not isinstance(scorer, ContinuedLearner):
+    if scorer.rounds_per_epoch and not scorer.continues_rounds:
         raise ConfigError(
             f"model '{start.model}' cannot add rounds to those of another run; leave out `start_from`",
             code="start-not-supported",

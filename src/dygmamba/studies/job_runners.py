@@ -31,7 +31,6 @@ from dygmamba.engine.run_directory import RunDirectory
 from dygmamba.engine.stream import Stream
 from dygmamba.engine.visibility import VisibilityRule
 from dygmamba.explain.hidden_states import measure_state_similarity
-from dygmamba.models.base import MemorySaver, Scorer
 from dygmamba.runs.baselines import Baselines
 from dygmamba.runs.calibration import calibrate_link_run
 from dygmamba.runs.evaluation import (
@@ -106,7 +105,6 @@ def run_link(job: Job, context: JobContext) -> JobResult:
     """Train a model and evaluate its best weights on the test split, for all nodes and new nodes."""
     fit = _train_to_end(job, context, lambda root: _start_link_run(job, context, root), resume_training)
     about = {"dataset": job.data, "model": job.model, "seed": job.seed, **read_split(fit.run).stamp}
-    assert isinstance(fit.scorer, Scorer)
     ranking = choose_ranking(fit.scorer, (RANKED_SCOPE,))
     found = evaluate_sets(
         lambda negatives: fit.scorer,
@@ -187,10 +185,9 @@ def run_robustness(job: Job, context: JobContext) -> JobResult:
     """Evaluate a run that was trained on clean data at every noise rate."""
     run = open_run(context.find_needed_run(job), choose_device(context.device), context.data_dir)
     scorer = run.scorer
-    if isinstance(scorer, MemorySaver):
-        # The memory that training left behind has seen no noise. Dropping it replays the noisy stream from the start,
-        # at rate 0 too, so that all rates are comparable.
-        scorer.delete_saved_memory()
+    # The memory that training left behind has seen no noise. Dropping it replays the noisy stream from the start, at
+    # rate 0 too, so that all rates are comparable.
+    scorer.delete_saved_memory()
     kind = job.asks["kind"]
     about = {"dataset": job.data, "model": job.model, "seed": job.seed, "noise_kind": kind}
     clean = build_link_set(run.stream.store, run.stream.split, "test")

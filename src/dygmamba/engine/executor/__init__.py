@@ -32,7 +32,7 @@ from dygmamba.engine.executor.graphs import (
 from dygmamba.engine.fit_config import FitConfig
 from dygmamba.engine.length_buckets import DEVICE_COSTS, SINGLE_BUCKET, choose_shares
 from dygmamba.engine.stream import Stream
-from dygmamba.models.base import RoundLearner
+from dygmamba.models.base import Scorer
 from dygmamba.sampling.view import NeighborRequest
 from dygmamba.tasks.base import Task
 
@@ -40,7 +40,7 @@ __all__ = ["Batch", "Epoch", "Executor", "TrainingContext", "check_distributable
 
 
 class Executor(Protocol):
-    """Executor of the steps of an epoch: gradient steps on batches, or rounds of a round learner."""
+    """Executor of the steps of an epoch: gradient steps on batches, or rounds."""
 
     optimizer: torch.optim.Optimizer | None
 
@@ -67,11 +67,11 @@ class Executor(Protocol):
         ...
 
 
-def check_distributable(scorer: object, processes: ProcessGroup, batch: int) -> None:
+def check_distributable(scorer: Scorer, processes: ProcessGroup, batch: int) -> None:
     """Raise ConfigError if several processes cannot share the training of this scorer."""
     if processes.size == 1:  # torchrun may start a single one
         return
-    if isinstance(scorer, RoundLearner):
+    if scorer.rounds_per_epoch:
         raise ConfigError(
             "models that learn in rounds, such as trees, train in one process, which uses every core; got "
             f"{processes.size}. Train without torchrun and with `processes=1`, or choose another model such as "
@@ -94,8 +94,9 @@ def choose_executor(
     On a GPU a model whose look-ups are all on the device runs as captured graphs, any other model step by step. The
     buckets depend on the first epoch of the run (`epoch(0)`), so that a resumed run continues with the same ones.
     """
+    assert isinstance(scorer, Scorer)
     check_distributable(scorer, stream.processes, config.batch)
-    if isinstance(scorer, RoundLearner):
+    if scorer.rounds_per_epoch:
         return RoundExecutor(QueryBuilder.create(task, stream, config.training_rule), scorer, stream, epoch)
     if has_no_trainable_parameters(scorer):
         return NoOpExecutor()

@@ -23,7 +23,7 @@ from dygmamba.engine.fit_config import FitConfig
 from dygmamba.engine.length_buckets import BucketPlan, BucketShares, plan_buckets
 from dygmamba.engine.stream import Stream
 from dygmamba.engine.visibility import MemorySchedule, VisibilityRule
-from dygmamba.models.base import InputFitter, Scorer
+from dygmamba.models.base import Scorer
 from dygmamba.sampling.draws import Draws
 from dygmamba.sampling.view import LabelledPairs, LabelledView, NeighborRequest, PairView, Request
 from dygmamba.tasks.base import Task
@@ -272,7 +272,7 @@ class BatchExecutor:
         self.context.draws.key.copy_(epoch.draws.key)
         self.seed_key = int(epoch.draws.key)
         scorer = self.context.scorer
-        if isinstance(scorer, InputFitter) and not scorer.is_fitted:
+        if not scorer.is_fitted:
             scorer.fit_inputs(self._sample_views(epoch))
 
     def _sample_views(self, epoch: Epoch) -> Iterator[PairView]:

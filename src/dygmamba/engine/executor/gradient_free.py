@@ -11,23 +11,23 @@ from dygmamba.core.errors import ConfigError
 from dygmamba.core.progress import Advance, no_advance
 from dygmamba.engine.executor.eager import Batch, Epoch, QueryBuilder
 from dygmamba.engine.stream import Stream
-from dygmamba.models.base import GroupLearner, RoundLearner
+from dygmamba.models.base import Scorer
 from dygmamba.sampling.view import LabelledView
 
 EVENTS_PER_PASS = 4096  # training events looked up in one pass; does not change any result
 
 
 class RoundExecutor:
-    """Executor of a round learner: a step is one round on a table of all training queries.
+    """Executor of a model that learns in rounds: a step is one round on a table of all training queries.
 
-    The table has the negatives of as many first epochs as the learner wants; if an event competes with its candidates,
+    The table has the negatives of as many first epochs as the model wants; if an event competes with its candidates,
     those of the first epoch only.
     """
 
     optimizer = None  # no gradients
 
     def __init__(
-        self, build_queries: QueryBuilder, scorer: RoundLearner, stream: Stream, epoch: Callable[[int], Epoch]
+        self, build_queries: QueryBuilder, scorer: Scorer, stream: Stream, epoch: Callable[[int], Epoch]
     ) -> None:
         self.build_queries, self.scorer, self.stream, self.epoch = build_queries, scorer, stream, epoch
         self.is_grouped = build_queries.task.needs_joint_pairs
@@ -35,7 +35,7 @@ class RoundExecutor:
 
     @property
     def steps(self) -> int:
-        return self.scorer.rounds
+        return self.scorer.rounds_per_epoch
 
     @property
     def pending_queries(self) -> int:
@@ -45,17 +45,14 @@ class RoundExecutor:
         return len(self.stream.train) * (pairs if self.is_grouped else 1 + self.scorer.negatives)
 
     def build_table(self, advance: Advance) -> None:
-        """Look up all training queries and let the learner build its table from them."""
+        """Look up all training queries and let the model build its table from them."""
 
         def watched_queries() -> Iterator[LabelledView]:
             for queries in self._look_up():
                 yield queries
                 advance(len(queries.pairs))
 
-        study = self.scorer.study
-        if self.is_grouped:
-            assert isinstance(self.scorer, GroupLearner)  # a run with another model is refused when it starts
-            study = self.scorer.study_groups
+        study = self.scorer.study_groups if self.is_grouped else self.scorer.study
         self._table = study(watched_queries(), self.build_queries.task.offset)
 
     def catch_up(self, batch: Batch) -> None:
@@ -70,7 +67,7 @@ class RoundExecutor:
 
     def _look_up(self) -> Iterator[LabelledView]:
         """Iterate over the training events with their negatives; positives occur once, in the first epoch."""
-        stream, requests = self.stream, getattr(self.scorer, "requests")  # noqa: B009
+        stream, requests = self.stream, self.scorer.requests
         for number in range(1 if self.is_grouped else max(1, self.scorer.negatives)):
             epoch = self.epoch(number)
             for events, others in zip(

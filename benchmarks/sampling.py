@@ -19,8 +19,8 @@ from benchmarks.harness import (
 )
 from dygmamba.data.events.event_store import EventStore
 from dygmamba.data.generate.stream import GeneratorConfig, generate_stream
-from dygmamba.ops.cooccurrence import cooccurrence
 from dygmamba.ops.decayed_counts import count_before
+from dygmamba.ops.tokens.counts import cooccurrence
 from dygmamba.sampling.index import NeighborIndex, gather_view
 from dygmamba.sampling.view import NeighborRequest, NeighborSequence, PairBatch
 

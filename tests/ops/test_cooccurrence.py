@@ -4,7 +4,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dygmamba.ops.cooccurrence import cooccurrence, reference
+from dygmamba.ops.tokens.counts import cooccurrence
 
 
 @st.composite
@@ -28,7 +28,7 @@ def token_rows(draw, width: int):
 @given(left=token_rows(5), right=token_rows(3))
 def test_counts_equal_a_counter(left, right):
     """Each token's counts are those of collections.Counter over the unmasked tokens of either side."""
-    for count in (cooccurrence, reference.cooccurrence):
+    for count in (cooccurrence, cooccurrence.reference):
         in_left, in_right = count(left[0], right[0], left[1], right[1])
         for row in range(len(left[0])):
             sides = [Counter(ids[row][mask[row]].tolist()) for ids, mask in (left, right)]

@@ -34,7 +34,7 @@ from dygmamba.models.base import Scorer
 from dygmamba.nn.ssm import Direction
 from dygmamba.nn.steps import RelativeStep
 from dygmamba.nn.tokens import Tokens
-from dygmamba.ops.cooccurrence import cooccurrence
+from dygmamba.ops.tokens.counts import cooccurrence
 from dygmamba.sampling.event_index import EventIndex
 from dygmamba.sampling.view import NeighborRequest, NeighborSequence, PairBatch, PairView
 

@@ -1,4 +1,4 @@
-"""Counts with one small table per pair, in Numba: indexed by node id if ids are small, hashed otherwise.
+"""Co-occurrence counts with one small table per pair, in Numba: indexed by node id if ids are small, hashed otherwise.
 
 A cell holds both counts of a node in one 64-bit number, left in the low half and right in the high half, which is
 also how two neighbouring int32 columns of the output lie in memory on the little-endian machines Numba supports.
@@ -22,12 +22,6 @@ def cooccurrence(left: Tensor, right: Tensor, left_mask: Tensor, right_mask: Ten
     _count(*inputs, *(cell.numpy() for cell in cells))
     in_left, in_right = (cell.view(torch.int32).view(*cell.shape, 2) for cell in cells)
     return in_left, in_right
-
-
-def count_pair_tokens(node: Tensor, mask: Tensor) -> Tensor:
-    """Count each token's node in both sequences of its pair, sequences i and p + i of 2 p."""
-    p = node.shape[0] // 2
-    return torch.cat(cooccurrence(node[:p], node[p:], mask[:p], mask[p:]))
 
 
 @inlined(inline="always")

@@ -20,7 +20,6 @@ HAS_TRITON = find_spec("triton") is not None  # torch brings it on Linux only
 P = ParamSpec("P")
 R = TypeVar("R")
 Kernel = TypeVar("Kernel", bound=Callable[..., Any])
-Serves = Callable[..., bool]
 
 
 class SlowReferenceWarning(RuntimeWarning):
@@ -49,8 +48,8 @@ class Dispatch(Generic[P, R]):
         self.reference: Any = reference
         self.slow, self.kernels = slow, kernels
         home = reference if isinstance(reference, ModuleType) else sys.modules[reference.__module__]
-        self.package = home.__package__
-        self._loaded: dict[str, tuple[Any, Serves | None]] = {}
+        self.package = str(home.__package__)
+        self._loaded: dict[str, Any] = {}
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         return self.pick(args[0].device.type, *args)(*args, **kwargs)  # pyright: ignore[reportAttributeAccessIssue]
@@ -61,7 +60,7 @@ class Dispatch(Generic[P, R]):
             return self.reference
         kernel = self.pick_kernel(device, *inputs)
         if kernel is None and self.slow:
-            _warn_slow(str(self.package).rpartition(".")[2], device)
+            _warn_slow(self.package.rpartition(".")[2], device)
         return self.reference if kernel is None else kernel
 
     def pick_kernel(self, device: str, *inputs: Any) -> Any | None:
@@ -71,15 +70,10 @@ class Dispatch(Generic[P, R]):
         """
         for name in (*self.kernels.get(device, ()), *self.kernels.get("any", ())):
             if HAS_TRITON or not name.startswith("triton"):
-                kernel, serves = self._loaded.get(name) or self._load(name)
-                if serves is None or serves(*inputs):
+                kernel = self._loaded.get(name) or self._loaded.setdefault(name, _load(self.package, name))
+                if not hasattr(kernel, "serves") or kernel.serves(*inputs):
                     return kernel
         return None
-
-    def _load(self, name: str) -> tuple[Any, Serves | None]:
-        kernel = _resolve(f"{self.package}.{name}")
-        self._loaded[name] = kernel, getattr(kernel, "serves", None)
-        return self._loaded[name]
 
 
 def dispatched(**kernels: tuple[str, ...]) -> Callable[[Callable[P, R]], Dispatch[P, R]]:
@@ -93,7 +87,7 @@ def dispatched(**kernels: tuple[str, ...]) -> Callable[[Callable[P, R]], Dispatc
     return wrap
 
 
-def serving(serves: Serves) -> Callable[[Kernel], Kernel]:
+def serving(serves: Callable[..., bool]) -> Callable[[Kernel], Kernel]:
     """Decorator: the function is a kernel for the inputs (positional arguments) that `serves` accepts."""
 
     def mark(kernel: Kernel) -> Kernel:
@@ -119,13 +113,10 @@ def use_reference() -> Iterator[None]:
             _Switch.depth -= 1
 
 
-def _resolve(name: str) -> Any:
-    module, _, function = name.partition(":")
-    return getattr(import_module(module), function) if function else import_module(module)
-
-
-# torch.compile cannot trace an import; what torch.compiler.assume_constant_result does, without importing the compiler
-_resolve.__dict__["_dynamo_marked_constant"] = True
+def _load(package: str, name: str) -> Any:
+    name, _, function = name.partition(":")
+    module = import_module(f"{package}.{name}")
+    return getattr(module, function) if function else module
 
 
 @cache  # once per op and type of device

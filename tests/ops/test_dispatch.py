@@ -36,8 +36,7 @@ from dygmamba.ops.recent_neighbors import build_adjacency, last_k_before, time_a
 from dygmamba.ops.residual_norm import add_layer_norm, add_rms_norm
 from dygmamba.ops.rows import read_rows
 from dygmamba.ops.scan import span_scan
-from dygmamba.ops.tokens import Sequences, build_tokens
-from dygmamba.ops.tokens.counts import cooccurrence, count_pair_tokens
+from dygmamba.ops.tokens import Sequences, build_tokens, count_pair_tokens
 from dygmamba.ops.tokens.encoding import TimeSpans, encode_tokens
 from dygmamba.ops.transitions import Transitions, last_ages, last_destinations
 from dygmamba.ops.trees import GrowthConfig, bin_columns, bin_edges, grow_tree, sum_leaves
@@ -87,11 +86,6 @@ def listed() -> list[Tensor]:
 
 
 def counted() -> list[Tensor]:
-    ids = torch.arange(20, dtype=torch.int32).reshape(2, 10) % 4
-    return list(cooccurrence(ids, ids.flip(1)[:, :7], masked(2, 10), masked(2, 7)))
-
-
-def counted_in_pairs() -> list[Tensor]:
     ids = torch.arange(20, dtype=torch.int32).reshape(2, 10) % 4
     return [count_pair_tokens(ids, masked(2, 10))]
 
@@ -193,8 +187,7 @@ DIFFERENTIABLE: dict[str, tuple[Any, ...]] = {
 }
 CALLS: dict[str, Callable[[], list[Tensor]]] = {
     **{name: partial(results, *given) for name, given in DIFFERENTIABLE.items()},
-    "cooccurrence": counted,
-    "count_pair_tokens": counted_in_pairs,
+    "count_pair_tokens": counted,
     "recent_neighbors": looked_up,
     "hash_map": mapped,
     "decayed_counts": decayed,

@@ -14,7 +14,7 @@ from torch.nn.functional import linear, relu
 
 from dygmamba.ops.dispatch import Dispatch
 from dygmamba.ops.rows import gather_rows
-from dygmamba.ops.tokens.counts import count_pair_tokens
+from dygmamba.ops.tokens import count_pair_tokens
 
 
 @dataclass(frozen=True, slots=True)

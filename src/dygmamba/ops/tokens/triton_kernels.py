@@ -5,7 +5,6 @@ import triton.language as tl
 
 # Run-time numbers: a kernel compiled for one length serves all.
 NUMBERS = ["count", "width", "slots", "stride"]
-COUNT_NUMBERS = ["pairs", "length", "left_length", "right_length"]
 NOWHERE = tl.constexpr(2**31 - 1)  # masked tokens match no id
 
 
@@ -70,22 +69,21 @@ def count_in(tokens, node, mask, length, ROWS: tl.constexpr, COLUMNS: tl.constex
     return tl.sum(matches, 1)
 
 
-@triton.jit(do_not_specialize=COUNT_NUMBERS)
+@triton.jit(do_not_specialize=["pairs", "length"])
 def count_kernel(
-    node, mask, left, left_mask, right, right_mask, out, pairs, length, left_length, right_length,
-    ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+    node, mask, out, pairs, length, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    """ROWS tokens of a sequence i [q l]: their counts in the left and the right sequence of pair i % pairs."""
+    """ROWS tokens of a sequence i: their counts in the sequences i % pairs and i % pairs + pairs."""
     tiles = tl.cdiv(length, ROWS)
     sequence = (tl.program_id(0) // tiles).to(tl.int64)
     k = (tl.program_id(0) % tiles) * ROWS + tl.arange(0, ROWS)
     real = tl.load(mask + sequence * length + k, mask=k < length, other=0) != 0
     tokens = tl.load(node + sequence * length + k, mask=real, other=0)
-    some = tl.max(real.to(tl.int32), 0)  # padding is not compared with anything
-    at = (sequence % pairs) * left_length
-    in_left = count_in(tokens, left + at, left_mask + at, left_length * some, ROWS, COLUMNS)
-    at = (sequence % pairs) * right_length
-    in_right = count_in(tokens, right + at, right_mask + at, right_length * some, ROWS, COLUMNS)
+    compared = length * tl.max(real.to(tl.int32), 0)  # padding is not compared with anything
+    at = (sequence % pairs) * length
+    in_first = count_in(tokens, node + at, mask + at, compared, ROWS, COLUMNS)
+    at += pairs.to(tl.int64) * length
+    in_second = count_in(tokens, node + at, mask + at, compared, ROWS, COLUMNS)
     at = out + (sequence * length + k) * 2
-    tl.store(at, tl.where(real, in_left, 0), mask=k < length)
-    tl.store(at + 1, tl.where(real, in_right, 0), mask=k < length)
+    tl.store(at, tl.where(real, in_first, 0), mask=k < length)
+    tl.store(at + 1, tl.where(real, in_second, 0), mask=k < length)

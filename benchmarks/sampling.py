@@ -19,8 +19,8 @@ from benchmarks.harness import (
 )
 from dygmamba.data.events.event_store import EventStore
 from dygmamba.data.generate.stream import GeneratorConfig, generate_stream
-from dygmamba.ops.cooccurrence import cooccurrence
 from dygmamba.ops.decayed_counts import count_before
+from dygmamba.ops.tokens import count_pair_tokens
 from dygmamba.sampling.index import NeighborIndex, gather_view
 from dygmamba.sampling.view import NeighborRequest, NeighborSequence, PairBatch
 
@@ -72,12 +72,12 @@ def _measure_cooccurrence(sequences: NeighborSequence, device: str) -> Benchmark
     other = torch.arange(QUERIES).roll(QUERIES // 2)
     left, right = sequences, sequences[other]
     rows = (left.node.numpy(), right.node.numpy(), left.length.numpy(), right.length.numpy())
-    ours = cooccurrence(left.node, right.node, left.mask, right.mask)
-    same = all(np.array_equal(a, b) for a, b in zip(ours, reference_cooccurrence(*rows), strict=True))
+    node, mask = torch.cat([left.node, right.node]), torch.cat([left.mask, right.mask])
+    same = np.array_equal(count_pair_tokens(node, mask), np.concatenate(reference_cooccurrence(*rows)))
     require(same, "co-occurrence counts equal the counts row by row")
     slow = measure_median_seconds(lambda: reference_cooccurrence(*rows), repeats=3, warmup=0)
-    moved = [x.to(device) for x in (left.node, right.node, left.mask, right.mask)]
-    return _measure_fast("co-occurrence", lambda: cooccurrence(*moved), slow, device, repeats=50)
+    moved = node.to(device), mask.to(device)
+    return _measure_fast("co-occurrence", lambda: count_pair_tokens(*moved), slow, device, repeats=50)
 
 
 def _measure_decayed_counts(

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from dygmamba.core.errors import EventError
 from dygmamba.data.events import event_store
 from dygmamba.data.events.event_store import EventStore, FeatureTable
-from dygmamba.ops.gather_rows import gather_rows
+from dygmamba.ops.rows import gather_rows
 from raising import raises
 from strategies import event_streams
 

@@ -22,8 +22,8 @@ from dygmamba.nn.selection import SELECTIONS
 from dygmamba.nn.ssm import DIRECTIONS, SKIPS
 from dygmamba.nn.steps import STEPS
 from dygmamba.nn.tokens import QUERIES, SPAN_KINDS
+from dygmamba.ops.projections import MOST_ROWS
 from dygmamba.ops.scan.reference import RULES
-from dygmamba.ops.spectral_bound import MOST_ROWS
 from dygmamba.sampling.negatives import SAMPLERS
 from dygmamba.studies import STUDY_NAMES
 from dygmamba.studies.studies import STUDIES

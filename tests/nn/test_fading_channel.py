@@ -4,7 +4,7 @@ import torch
 
 from dygmamba.nn.encodings import count_decayed_pair_tokens
 from dygmamba.nn.tokens import make_tokens
-from dygmamba.ops.cooccurrence import count_pair_tokens
+from dygmamba.ops.tokens import count_pair_tokens
 from dygmamba.sampling.view import NeighborSequence
 
 

@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from dygmamba.ops.spectral_bound import reference
+from dygmamba.ops.dispatch import use_reference
+from dygmamba.ops.projections import bound_matrices
 from gradient_cases import results
 from interpreted import DEVICE, INTERPRETED, compile_for_hopper, kernels_run
 
@@ -15,8 +16,8 @@ pytestmark = pytest.mark.usefixtures("poisoned")
 @pytest.mark.skipif(INTERPRETED, reason="nothing is compiled in this process")
 def test_the_kernels_compile_for_hopper() -> None:
     """What the interpreter forgives, the compiler may not: the kernels become machine code, GPU or no GPU."""
-    from dygmamba.ops.spectral_bound import triton as fused
-    from dygmamba.ops.spectral_bound import triton_kernels as kernels
+    from dygmamba.ops.projections import triton as fused
+    from dygmamba.ops.projections import triton_kernels as kernels
 
     weight = torch.zeros(2, 16, 400)
     given = dict.fromkeys(("weight", "y", "power", "facts", "dy", "dweight"), weight)
@@ -30,10 +31,11 @@ def test_the_kernels_compile_for_hopper() -> None:
 @pytest.mark.parametrize("shape", [(2, 16, 400), (1, 3, 7), (3, 20, 129)])
 def test_values_and_gradients_are_those_of_the_definition(shape: tuple[int, int, int], scale: float) -> None:
     """For matrices of any size and scale, below the bound and above it."""
-    from dygmamba.ops.spectral_bound import triton as fused
+    from dygmamba.ops.projections import triton as fused
 
     weight = torch.randn(shape, generator=torch.Generator().manual_seed(0)) * scale
-    true = results(reference.bound_matrices, (weight,))
+    with use_reference():
+        true = results(bound_matrices, (weight,))
     found = results(fused.bound_matrices, (weight.to(DEVICE),))
     for ours, exact in zip(found, true, strict=True):
         torch.testing.assert_close(ours.cpu(), exact, rtol=1e-4, atol=1e-5 * float(exact.abs().max()))
@@ -43,7 +45,7 @@ def test_values_and_gradients_are_those_of_the_definition(shape: tuple[int, int,
 @kernels_run
 def test_zero_matrices_stay_zero() -> None:
     """A zero matrix has a finite gradient and does not touch the others."""
-    from dygmamba.ops.spectral_bound import triton as fused
+    from dygmamba.ops.projections import triton as fused
 
     weight = torch.randn(2, 4, 9, generator=torch.Generator().manual_seed(0))
     weight[0] = 0

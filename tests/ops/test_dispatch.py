@@ -1,12 +1,14 @@
 """Dispatch: every op runs its reference inside `use_reference` and its kernels elsewhere."""
 
 import pkgutil
+import re
 import subprocess
 import sys
 from collections.abc import Callable
 from functools import partial
+from importlib import import_module
 from threading import Barrier, Thread
-from types import FunctionType, ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,9 +17,8 @@ import torch
 from torch import Tensor
 
 from dygmamba import ops
-from dygmamba.ops.checksum import compute_checksum
+from dygmamba.ops.attention import gated_sum, masked_softmax, pair_attention
 from dygmamba.ops.conv import conv_silu
-from dygmamba.ops.cooccurrence import cooccurrence
 from dygmamba.ops.decayed_counts import (
     NeighborMeetings,
     append_events,
@@ -28,25 +29,34 @@ from dygmamba.ops.decayed_counts import (
     sum_neighbor_meetings,
 )
 from dygmamba.ops.decayed_sums import build_decayed_sums, sum_before
-from dygmamba.ops.dispatch import OPS, Dispatch, use_reference
-from dygmamba.ops.gated_sum import gated_sum
-from dygmamba.ops.gather_rows import gather_rows
+from dygmamba.ops.dispatch import Dispatch, use_reference
 from dygmamba.ops.hash_map import HashMap
-from dygmamba.ops.masked_softmax import masked_softmax
-from dygmamba.ops.pair_attention import pair_attention
+from dygmamba.ops.projections import bound_matrices, spectral_bound, split_projection
 from dygmamba.ops.recent_neighbors import build_adjacency, last_k_before, time_aware_weights
-from dygmamba.ops.residual_norm import add_rms_norm
+from dygmamba.ops.residual_norm import add_layer_norm, add_rms_norm
+from dygmamba.ops.rows import read_rows
 from dygmamba.ops.scan import span_scan
-from dygmamba.ops.spectral_bound import spectral_bound
-from dygmamba.ops.split_projection import split_projection
-from dygmamba.ops.token_encoding import TimeSpans, encode_tokens
-from dygmamba.ops.tokens import Sequences, build_tokens
+from dygmamba.ops.tokens import Sequences, build_tokens, count_pair_tokens
+from dygmamba.ops.tokens.encoding import TimeSpans, encode_tokens
 from dygmamba.ops.transitions import Transitions, last_ages, last_destinations
-from dygmamba.ops.trees import GrowthConfig, bin_columns, bin_edges, grow_tree, shapley_values, sum_leaves
+from dygmamba.ops.trees import GrowthConfig, bin_columns, bin_edges, grow_tree, sum_leaves
 from dygmamba.ops.walks import build_walk_table
 from gradient_cases import results
 
 FOLDERS = [found.name for found in pkgutil.iter_modules(ops.__path__) if found.ispkg]
+KERNELS = re.compile("triton|cpu|cuda|nvrtc|numba|autograd")
+
+
+def find_ops() -> dict[str, Dispatch]:
+    """Every op of the package, by the name of its reference: of the function, or of the folder of the module."""
+    names = [found.name for found in pkgutil.walk_packages(ops.__path__, f"{ops.__name__}.")]
+    modules = [import_module(name) for name in names if not KERNELS.search(name)]
+    found = {op for module in modules for op in vars(module).values() if isinstance(op, Dispatch)}
+    return {(op.package if isinstance(op.reference, ModuleType) else op.reference.__name__).rpartition(".")[2]: op
+            for op in found}  # fmt: skip
+
+
+OPS = find_ops()
 
 
 def normal(*shape: int) -> Tensor:
@@ -77,7 +87,7 @@ def listed() -> list[Tensor]:
 
 def counted() -> list[Tensor]:
     ids = torch.arange(20, dtype=torch.int32).reshape(2, 10) % 4
-    return list(cooccurrence(ids, ids.flip(1)[:, :7], masked(2, 10), masked(2, 7)))
+    return [count_pair_tokens(ids, masked(2, 10))]
 
 
 def looked_up() -> list[Tensor]:
@@ -90,10 +100,6 @@ def looked_up() -> list[Tensor]:
 def mapped() -> list[Tensor]:
     table, keys = HashMap(), np.array([7, 2**40, 7, 0])
     return [torch.from_numpy(table.insert(keys)), torch.from_numpy(table.slots(keys + 7))]
-
-
-def checked() -> list[Tensor]:
-    return [torch.tensor(compute_checksum(np.arange(77, dtype=np.uint8)) >> 1)]  # a signed number of 64 bits
 
 
 def decayed() -> list[Tensor]:
@@ -148,11 +154,11 @@ def boosted() -> list[Tensor]:
     trees = grow_tree(
         bin_columns(x, edges), slopes, torch.arange(60), torch.arange(3), edges, GrowthConfig(4, 5)
     )
-    return [*trees.columns, sum_leaves(trees, x), *shapley_values(trees, x[:2])]
+    return [sum_leaves(trees, x)]
 
 
 def gathered() -> list[Tensor]:
-    return [gather_rows(normal(5, 3), torch.tensor([[4, 0], [1, 1]]))]
+    return [read_rows(normal(5, 3), torch.tensor([[4, 0], [1, 1]]))]
 
 
 # the op, what it is differentiated in, and its mask
@@ -167,84 +173,80 @@ DIFFERENTIABLE: dict[str, tuple[Any, ...]] = {
     ),
     "conv": (conv_silu, (normal(2, 5, 3), normal(3, 4), normal(3)), masked(2, 5)),
     "spectral_bound": (spectral_bound, (normal(2, 3, 5),)),
-    "residual_norm": (lambda x, branch: add_rms_norm(x, branch), (normal(2, 5, 4), normal(2, 5, 4))),
+    "bound_matrices": (bound_matrices, (3 * normal(2, 3, 5),)),
+    "add_rms_norm": (add_rms_norm, (normal(2, 5, 4), normal(2, 5, 4))),
+    "add_layer_norm": (
+        lambda x, branch, *given: add_layer_norm(x, branch, given[:2], given[2:], 0.0),
+        (normal(2, 5, 4), normal(2, 5, 3), normal(4, 3), *(normal(4) for _ in range(3))),
+    ),
     "split_projection": (split_projection, (normal(2, 5, 4), normal(6, 4))),
     "gated_sum": (gated_sum, (normal(2, 5, 4), normal(4)), masked(2, 5)),
     "pair_attention": (pair_attention, (normal(2, 5, 12),), masked(2, 5)),
     "masked_softmax": (masked_softmax, (normal(2, 130, 4),), masked(2, 130)),
-    "token_encoding": (encoded, (normal(2, 5), normal(4), normal(4), normal(3, 4), normal(3))),
+    "encode_each_part": (encoded, (normal(2, 5), normal(4), normal(4), normal(3, 4), normal(3))),
 }
 CALLS: dict[str, Callable[[], list[Tensor]]] = {
     **{name: partial(results, *given) for name, given in DIFFERENTIABLE.items()},
-    "cooccurrence": counted,
+    "count_pair_tokens": counted,
     "recent_neighbors": looked_up,
     "hash_map": mapped,
-    "checksum": checked,
     "decayed_counts": decayed,
     "decayed_sums": summed,
-    "trees": boosted,
+    "add_leaves": boosted,
     "walks": walked,
     "transitions": followed,
-    "gather_rows": gathered,
-    "tokens": listed,
+    "read_rows": gathered,
+    "build_tokens": listed,
 }
-# all their kernels are for a GPU
-GPU_ONLY = {"gather_rows", "masked_softmax", "residual_norm", "token_encoding", "tokens"}
+HAS_KERNEL = [
+    name for name in CALLS if OPS[name].kernels.keys() & {"cpu", "any"}
+]  # others have some for a GPU only
 
 
-def watch(monkeypatch: pytest.MonkeyPatch, module: ModuleType) -> list[str]:
-    """The names of the module's public functions and methods, as they are called from now on."""
-    called: list[str] = []
+def watch(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Dispatch, Any]]:
+    """The ops that choose an implementation from now on, each with what it chose."""
+    chosen: list[tuple[Dispatch, Any]] = []
+    pick, pick_kernel = Dispatch.pick, Dispatch.pick_kernel
 
-    def watched(function: FunctionType) -> Callable[..., Any]:
-        def call(*args: Any, **kwargs: Any) -> Any:
-            called.append(function.__name__)
-            return function(*args, **kwargs)
+    def watched(choose: Callable[..., Any]) -> Callable[..., Any]:
+        def call(op: Dispatch, *inputs: Any) -> Any:
+            chosen.append((op, choose(op, *inputs)))
+            return chosen[-1][1]
 
         return call
 
-    kinds = [value for value in vars(module).values() if isinstance(value, type)]
-    for owner in (module, *(kind for kind in kinds if kind.__module__ == module.__name__)):
-        for name, value in list(vars(owner).items()):
-            if isinstance(value, FunctionType) and value.__module__ == module.__name__ and name[0] != "_":
-                monkeypatch.setattr(owner, name, watched(value))
-    return called
+    monkeypatch.setattr(Dispatch, "pick", watched(pick))
+    monkeypatch.setattr(Dispatch, "pick_kernel", watched(pick_kernel))
+    return chosen
 
 
-def kernels_of(op: Dispatch, device: str = "cpu") -> list[ModuleType]:
-    return [op.module(name) for name in op.kernels.get(device) or op.kernels.get("any", ())]
-
-
-def test_every_op_has_a_dispatch_and_a_test():
-    """A folder of ops is known to the dispatch, and to the tests below."""
-    assert sorted(FOLDERS) == sorted(OPS) == sorted(CALLS)
+def test_every_op_has_a_test():
+    """The tests below know every op of the package."""
+    assert sorted(OPS) == sorted(CALLS)
 
 
 @pytest.mark.parametrize("name", CALLS)
 def test_the_definition_computes_where_it_is_asked_for(monkeypatch, name):
     """For every op: inside the block the reference runs and no kernel does, with the same values and gradients."""
-    fast, op = CALLS[name](), OPS[name]
-    by_kernel = [watch(monkeypatch, kernels) for kernels in kernels_of(op)]
-    by_reference = watch(monkeypatch, op.module("reference"))
+    fast, chosen = CALLS[name](), watch(monkeypatch)
     with use_reference():
         slow = CALLS[name]()
-    assert by_reference
-    assert not any(by_kernel)
+    assert OPS[name] in [op for op, _ in chosen]
+    assert all(implementation is op.reference for op, implementation in chosen)
     for ours, true in zip(fast, slow, strict=True):
         torch.testing.assert_close(ours, true)
 
 
-@pytest.mark.parametrize("name", [name for name in CALLS if name not in GPU_ONLY])
+@pytest.mark.parametrize("name", HAS_KERNEL)
 def test_a_kernel_computes_elsewhere(monkeypatch, name):
     """For every op with a kernel for this device: outside the block that runs, and the reference does not."""
     with use_reference():
         CALLS[name]()
-    op = OPS[name]
-    by_kernel = [watch(monkeypatch, kernels) for kernels in kernels_of(op)]
-    by_reference = watch(monkeypatch, op.module("reference"))
+    chosen = watch(monkeypatch)
     CALLS[name]()
-    assert any(by_kernel)
-    assert not by_reference
+    own = [implementation for op, implementation in chosen if op is OPS[name]]
+    assert own
+    assert OPS[name].reference not in own
 
 
 @pytest.mark.parametrize("device", ["cpu", "cuda", "mps"])
@@ -252,10 +254,10 @@ def test_no_device_is_an_exception(device):
     """For every op and device: inside the block the choice is the reference, and no kernel is even imported."""
     with use_reference():
         for op in OPS.values():
-            assert op.choose(device) is op.module("reference")
+            assert op.pick(device) is op.reference
 
 
-@pytest.mark.parametrize("name", [name for name in DIFFERENTIABLE if name not in GPU_ONLY])
+@pytest.mark.parametrize("name", [name for name in DIFFERENTIABLE if name in HAS_KERNEL])
 def test_a_gradient_is_taken_of_what_was_computed(monkeypatch, name):
     """What a kernel computed is differentiated by it, inside the block too; the definition's is by torch, anywhere."""
     op, leaves, *mask = DIFFERENTIABLE[name]
@@ -270,19 +272,20 @@ def test_a_gradient_is_taken_of_what_was_computed(monkeypatch, name):
     fast = total()
     with use_reference():
         slow = total()
-    called = [watch(monkeypatch, kernels) for kernels in kernels_of(OPS[name])]
+    chosen = watch(monkeypatch)
     by_reference = torch.autograd.grad(slow, leaves)
-    assert not any(called)
+    assert not chosen
     with use_reference():
         by_kernel = torch.autograd.grad(fast, leaves)
-    assert name not in ("scan", "conv") or "backward" in called[0]
+    assert name not in ("scan", "conv") or chosen
+    assert all(implementation is not op.reference for op, implementation in chosen)
     for ours, true in zip(by_kernel, by_reference, strict=True):
         torch.testing.assert_close(ours, true)
 
 
 def is_fused(name: str) -> bool:
     """Return whether a kernel of the op would run now, in float32 on a CPU."""
-    return OPS[name].choose("cpu", torch.float32) is not OPS[name].module("reference")
+    return OPS[name].pick("cpu", torch.float32) is not OPS[name].reference
 
 
 def test_blocks_nest_and_end():
@@ -327,17 +330,18 @@ def test_compiled_code_follows_the_switch():
         pytest.skip("a run-time type checker is in the way")
     torch.compiler.reset()
     x = normal(2, 5, 3), normal(3, 4), normal(3), masked(2, 5)
+    true = conv_silu(*x)
     compiled = torch.compile(conv_silu, backend="aot_eager", fullgraph=True)
     for _ in range(2):
-        assert torch.equal(compiled(*x), conv_silu(*x))
+        assert torch.equal(compiled(*x), true)
         with use_reference():
-            assert torch.equal(compiled(*x), OPS["conv"].module("reference").conv_silu(*x))
+            assert torch.equal(compiled(*x), OPS["conv"].reference.conv_silu(*x))
 
 
 @pytest.mark.slow
 def test_importing_the_ops_is_light():
     """Numba and Triton are imported with the first kernel that needs them."""
-    names = ", ".join(f"dygmamba.ops.{folder}" for folder in FOLDERS)
+    names = "dygmamba.ops.tokens.encoding, " + ", ".join(f"dygmamba.ops.{folder}" for folder in FOLDERS)
     code = f"import sys, {names}; sys.exit(bool({{'numba', 'triton'}} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
@@ -345,5 +349,11 @@ def test_importing_the_ops_is_light():
 def test_without_triton_every_op_has_another_implementation_on_a_gpu(monkeypatch):
     """Torch brings Triton on Linux only; elsewhere a GPU computes with torch or the reference."""
     monkeypatch.setattr("dygmamba.ops.dispatch.HAS_TRITON", False)
+    needed: list[str] = []
+    unfit = SimpleNamespace(serves=lambda *inputs: False)
+    monkeypatch.setattr("dygmamba.ops.dispatch._load", lambda package, name: needed.append(name) or unfit)
     for op in OPS.values():
-        assert "triton" not in op._names("cuda")
+        monkeypatch.setattr(op, "_loaded", {})
+        assert op.pick_kernel("cuda") is None
+    assert needed
+    assert not any("triton" in name for name in needed)

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.autograd import gradcheck
 
-from dygmamba.ops.gated_sum import autograd, gated_sum, reference
+from dygmamba.ops.attention import autograd, gated_sum
 from gradient_cases import assert_same, poisoned, results
 
 
@@ -31,7 +31,7 @@ def test_by_hand_it_is_its_definition(length, dtype):
     near = {"rtol": 5e-2, "atol": 2e-1} if dtype == torch.bfloat16 else {}
     if dtype == torch.float32:
         near = {"rtol": 1e-4, "atol": 1e-5}
-    assert_same(autograd.gated_sum, reference.gated_sum, (x, gate), mask, **near)
+    assert_same(autograd.gated_sum, gated_sum.reference, (x, gate), mask, **near)
 
 
 def test_gradcheck():
@@ -40,7 +40,7 @@ def test_gradcheck():
     assert gradcheck(lambda x, gate: gated_sum(x, gate, mask), (x.requires_grad_(), gate.requires_grad_()))
 
 
-@pytest.mark.parametrize("sum_up", [autograd.gated_sum, reference.gated_sum])
+@pytest.mark.parametrize("sum_up", [autograd.gated_sum, gated_sum.reference])
 def test_padding_is_neutral_and_emptiness_is_zero(sum_up):
     """Tokens that do not exist add nothing; a sequence without tokens is 0, and gives no gradient."""
     x, gate, mask = draw(5)
@@ -55,8 +55,8 @@ def test_padding_is_neutral_and_emptiness_is_zero(sum_up):
 def test_autocast_changes_no_bit():
     """The sum is computed in its inputs' precision, forward and backward; by definition forward at least."""
     x, gate, mask = draw(5, torch.float32)
-    want, true = results(gated_sum, (x, gate), mask), reference.gated_sum(x, gate, mask)
+    want, true = results(gated_sum, (x, gate), mask), gated_sum.reference(x, gate, mask)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         got = results(gated_sum, (x, gate), mask)
-        assert torch.equal(reference.gated_sum(x, gate, mask), true)
+        assert torch.equal(gated_sum.reference(x, gate, mask), true)
     assert all(torch.equal(a, b) for a, b in zip(got, want, strict=True))

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from dygmamba.ops.gated_sum import reference
+from dygmamba.ops.attention import gated_sum
 from gradient_cases import results
 from interpreted import DEVICE, INTERPRETED, compile_for_hopper, kernels_run, on_gpu
 
@@ -15,13 +15,13 @@ pytestmark = pytest.mark.usefixtures("poisoned")
 @pytest.mark.skipif(INTERPRETED, reason="nothing is compiled in this process")
 def test_the_kernels_compile_for_hopper() -> None:
     """What the interpreter forgives, the compiler may not: the kernels become machine code, GPU or no GPU."""
-    from dygmamba.ops.gated_sum import triton as fused
-    from dygmamba.ops.gated_sum import triton_kernels as kernels
+    from dygmamba.ops.attention import triton as fused
+    from dygmamba.ops.attention import triton_kernels as kernels
 
     x = torch.zeros(2, 30, 200)
     given = dict.fromkeys(("x", "gate", "mask", "y", "most", "total", "dy", "dx", "parts"), x)
-    given |= fused._sizes(x) | {"length": 30}
-    for kernel in (kernels.forward_kernel, kernels.backward_kernel):
+    given |= fused.gated_sum_sizes(x) | {"length": 30}
+    for kernel in (kernels.gated_sum_kernel, kernels.gated_sum_backward_kernel):
         compile_for_hopper(kernel, {name: given[name] for name in kernel.arg_names}, fused.WARPS)
 
 
@@ -29,14 +29,14 @@ def compare(
     count: int, length: int, width: int, dtype: torch.dtype = torch.float32, tolerance: float = 1e-5
 ) -> None:
     """Value and gradients are the definition's; one sequence has no token, one is whole, the others have holes."""
-    from dygmamba.ops.gated_sum import triton as fused
+    from dygmamba.ops.attention import triton as fused
 
     generator = torch.Generator().manual_seed(length)
     x = torch.randn(count, length, width, generator=generator).double()
     gate = torch.randn(width, generator=generator).double()
     mask = torch.rand(count, length, generator=generator) < 0.6
     mask[0], mask[-1] = False, True
-    true = results(reference.gated_sum, (x, gate), mask)
+    true = results(gated_sum.reference, (x, gate), mask)
     hidden = x.masked_fill(~mask[..., None], float("nan"))
     ours = (hidden.to(DEVICE, dtype), gate.to(DEVICE, dtype))
     for found, exact in zip(results(fused.gated_sum, ours, mask.to(DEVICE)), true, strict=True):

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from dygmamba.core.errors import ConfigError
-from dygmamba.ops.gather_rows import gather_rows, reference
+from dygmamba.ops.rows import gather_rows, read_rows
 from interpreted import DEVICE, GPU, INTERPRETED, compile_for_hopper, kernels_run, poison
 from raising import raises
 
@@ -29,7 +29,7 @@ def test_on_one_device_it_is_indexing(table, index):
     """The public function and the definition are table[index]."""
     rows, chosen = draw(table, index)
     assert torch.equal(gather_rows(rows, chosen), rows[chosen])
-    assert torch.equal(reference.gather_rows(rows, chosen), rows[chosen])
+    assert torch.equal(read_rows.reference(rows, chosen), rows[chosen])
 
 
 def test_gradients_are_added_in_the_order_of_the_index():
@@ -64,12 +64,12 @@ def test_a_table_elsewhere_must_be_pinned():
 @pytest.mark.parametrize(("table", "index"), SHAPES)
 def test_the_kernel_takes_the_rows_asked_for(table, index, dtype):
     """Every row, every column, nothing beside them: from pinned memory on a GPU, from ordinary one interpreted."""
-    from dygmamba.ops.gather_rows import triton as fused
+    from dygmamba.ops.rows import triton as fused
 
     rows, chosen = draw(table, index, dtype)
     held = rows.pin_memory() if GPU else rows
     with poison():
-        found = fused.gather_rows(held, chosen.to(DEVICE))
+        found = fused.read_rows(held, chosen.to(DEVICE))
     assert torch.equal(found.cpu(), rows[chosen])
 
 
@@ -78,7 +78,7 @@ def test_the_kernel_takes_the_rows_asked_for(table, index, dtype):
 def test_the_kernel_compiles_for_hopper():
     """The kernel becomes machine code, GPU or no GPU."""
     pytest.importorskip("triton")
-    from dygmamba.ops.gather_rows.triton_kernels import rows_kernel
+    from dygmamba.ops.rows.triton import rows_kernel
 
     table = torch.zeros(1)
     arguments = {

@@ -4,12 +4,12 @@ import pytest
 import torch
 from torch.autograd import gradcheck
 
-from dygmamba.ops.masked_softmax import MASKED_SOFTMAX, exponentials, masked_softmax, reference
+from dygmamba.ops.attention import autograd, masked_softmax
 from gradient_cases import assert_same, results
 
-WAYS = [reference.masked_softmax, exponentials.masked_softmax]
+WAYS = [masked_softmax.reference, autograd.masked_softmax]
 both_ways = pytest.mark.parametrize("softmax", WAYS, ids=["reference", "exponentials"])
-LENGTHS = [1, 3, exponentials.LONG, exponentials.LONG + 3]
+LENGTHS = [1, 3, autograd.LONG, autograd.LONG + 3]
 
 
 def draw(length: int, dtype: torch.dtype = torch.float64) -> tuple[torch.Tensor, torch.Tensor]:
@@ -61,7 +61,7 @@ def test_both_ways_are_one(length, dtype):
     """For all lengths and dtypes: values and gradients of the two agree."""
     score, mask = draw(length, dtype)
     near = {"rtol": 2e-2, "atol": 5e-2} if dtype == torch.bfloat16 else {}
-    assert_same(exponentials.masked_softmax, reference.masked_softmax, (score,), mask, **near)
+    assert_same(autograd.masked_softmax, masked_softmax.reference, (score,), mask, **near)
 
 
 @both_ways
@@ -75,7 +75,8 @@ def test_what_was_measured_on_a_gpu_chooses_there_only():
     """On a CPU the definition is the quickest at any length; on a GPU up to 128 tokens, and for one score each."""
     for length in LENGTHS:
         score, mask = draw(length)
-        assert MASKED_SOFTMAX.choose("cpu", score) is reference
-        assert torch.equal(masked_softmax(score, mask), reference.masked_softmax(score, mask))
-        assert (MASKED_SOFTMAX.choose("cuda", score) is exponentials) == (length > exponentials.LONG)
-        assert MASKED_SOFTMAX.choose("cuda", score[..., :1]) is reference
+        assert masked_softmax.pick("cpu", score, mask) is masked_softmax.reference
+        assert torch.equal(masked_softmax(score, mask), masked_softmax.reference(score, mask))
+        chosen = autograd.masked_softmax if length > autograd.LONG else masked_softmax.reference
+        assert masked_softmax.pick("cuda", score, mask) is chosen
+        assert masked_softmax.pick("cuda", score[..., :1], mask) is masked_softmax.reference

@@ -143,7 +143,7 @@ from dygmamba.ops.hash_map.cpu import Table
 print(Table(4).insert(np.array([7, 9, 7, 11])).tolist())
 import dygmamba.data.generate.process as process
 process.compile_simulation(process.exponential)
-import dygmamba.ops.conv.cpu, dygmamba.ops.cooccurrence.cpu, dygmamba.ops.recent_neighbors.cpu, dygmamba.ops.scan.cpu
+import dygmamba.ops.conv.cpu, dygmamba.ops.tokens.cpu, dygmamba.ops.recent_neighbors.cpu, dygmamba.ops.scan.cpu
 """
 
 

@@ -7,9 +7,15 @@ import torch
 from torch import Tensor
 from torch.autograd import gradcheck
 
-from dygmamba.ops.pair_attention import PAIR_ATTENTION, half, long, pair_attention, reference, short
+from dygmamba.ops.attention import autograd, pair_attention
 from gradient_cases import assert_same, poisoned, results
 
+long, short, half = (
+    autograd.long_pair_attention,
+    autograd.short_pair_attention,
+    autograd.half_pair_attention,
+)
+reference = pair_attention.reference
 WAYS = {"long": long, "short": short, "half": half}
 every_way = pytest.mark.parametrize("way", WAYS.values(), ids=WAYS)
 WIDTH = 6
@@ -35,41 +41,41 @@ def draw(length: int, dtype: torch.dtype = torch.float64, width: int = WIDTH) ->
 def test_the_order_of_products_does_not_matter(way, length):
     """Shorter than wide, as wide or longer, also without any token: value and gradient are the definition's."""
     asked, mask = draw(length)
-    assert_same(way.pair_attention, reference.pair_attention, (asked,), mask)
+    assert_same(way, reference, (asked,), mask)
 
 
 @every_way
 def test_single_precision_is_near(way):
     """In float32 the same, to its digits."""
     asked, mask = draw(9, torch.float32)
-    assert_same(way.pair_attention, reference.pair_attention, (asked,), mask, rtol=1e-4, atol=1e-5)
+    assert_same(way, reference, (asked,), mask, rtol=1e-4, atol=1e-5)
 
 
 @every_way
 def test_gradcheck(way):
     """The gradients are the derivatives of the values, by finite differences."""
     asked, mask = draw(4)
-    assert gradcheck(lambda asked: way.pair_attention(asked, mask), asked.requires_grad_())
+    assert gradcheck(lambda asked: way(asked, mask), asked.requires_grad_())
 
 
 @pytest.mark.parametrize("way", [*WAYS.values(), reference], ids=[*WAYS, "reference"])
 def test_a_key_that_does_not_exist_reaches_nothing(way):
     """NaN in the key of a missing token changes no output and no gradient; a finite value gives nothing either."""
     asked, mask = draw(5)
-    want = results(way.pair_attention, (asked,), mask)
+    want = results(way, (asked,), mask)
     bad = asked.clone()
     bad[..., WIDTH : 2 * WIDTH][~mask] = torch.nan
-    got = results(way.pair_attention, (bad,), mask)
+    got = results(way, (bad,), mask)
     assert all(torch.equal(a, b) for a, b in zip(got, want, strict=True))
     other = asked.clone()
     other[..., 2 * WIDTH :][~mask] += 3
-    torch.testing.assert_close(way.pair_attention(other, mask), want[0])
+    torch.testing.assert_close(way(other, mask), want[0])
 
 
 @pytest.mark.parametrize("way", [*WAYS.values(), reference], ids=[*WAYS, "reference"])
 def test_a_sequence_without_tokens_gives_zeros(way):
     """Who is paired with it gets 0, and it gets no gradient of keys and values."""
-    y, gradient = results(way.pair_attention, draw(5)[:1], draw(5)[1])
+    y, gradient = results(way, draw(5)[:1], draw(5)[1])
     assert not y[4].any()
     assert not gradient[1, :, WIDTH:].any()
 
@@ -82,7 +88,7 @@ def test_padding_is_neutral(way):
         torch.cat([asked, asked[:, :2]], dim=1),
         torch.cat([mask, torch.zeros(6, 2, dtype=torch.bool)], dim=1),
     )
-    torch.testing.assert_close(way.pair_attention(*longer)[:, :5], way.pair_attention(asked, mask))
+    torch.testing.assert_close(way(*longer)[:, :5], way(asked, mask))
 
 
 def test_autocast_chooses_operation_by_operation():
@@ -90,12 +96,13 @@ def test_autocast_chooses_operation_by_operation():
     asked, mask = draw(9)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         rounded = results(pair_attention, (asked.bfloat16(),), mask)
-    for ours, true in zip(rounded, results(reference.pair_attention, (asked,), mask), strict=True):
+    for ours, true in zip(rounded, results(reference, (asked,), mask), strict=True):
         torch.testing.assert_close(ours.double(), true, rtol=5e-2, atol=5e-2)
 
 
 def test_a_device_has_its_own_long():
     """Up to 128 tokens the short way, on a GPU a kernel up to 64; else the long one, on a CPU if longer than wide."""
+    triton = pytest.importorskip("dygmamba.ops.attention.triton")
     for (device, width), length in product(
         (("cuda", 200), ("cpu", 200), ("cpu", 50)), (1, 24, 33, 128, 129, 201)
     ):
@@ -107,12 +114,12 @@ def test_a_device_has_its_own_long():
             assert _device_choice(device, asked) is short
             assert _device_choice(device, asked.bfloat16()) is half
         else:
-            kernels = PAIR_ATTENTION.module("triton" if length <= 64 else "triton_long")
+            kernels = triton.short_pair_attention if length <= 64 else triton.long_pair_attention
             assert _device_choice(device, asked) is _device_choice(device, asked.bfloat16()) is kernels
 
 
 def _device_choice(device: str, asked: Tensor):
-    return PAIR_ATTENTION.choose(device, asked if device == "cpu" else _Pretended(asked))
+    return pair_attention.pick(device, asked if device == "cpu" else _Pretended(asked), None)
 
 
 class _Pretended:

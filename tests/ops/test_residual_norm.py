@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from dygmamba.ops.residual_norm import reference
+from dygmamba.ops.residual_norm import add_layer_norm, add_rms_norm
 from gradient_cases import results
 from interpreted import DEVICE, GPU, INTERPRETED, compile_for_hopper, kernels_run, on_gpu
 
@@ -46,16 +46,16 @@ def compare_rms(shape: tuple[int, int, int], has_branch: bool = True, has_weight
     leaves = normal(shape, shape, shape[-1:])
     chosen = [True, has_branch, has_weight]
 
-    def run(module, leaves):
+    def run(norm, leaves):
         def op(*given):
             given = iter(given)
             x, branch, weight = (next(given) if chosen_one else None for chosen_one in chosen)
-            return module.add_rms_norm(x, branch, weight, 1e-5)
+            return norm(x, branch, weight, 1e-5)
 
         return results(op, tuple(leaf for leaf, keep in zip(leaves, chosen, strict=True) if keep))
 
-    true = run(reference, leaves)
-    assert_near(run(fused, [leaf.float().to(DEVICE) for leaf in leaves]), true)
+    true = run(add_rms_norm.reference, leaves)
+    assert_near(run(fused.add_rms_norm, [leaf.float().to(DEVICE) for leaf in leaves]), true)
 
 
 @kernels_run
@@ -72,7 +72,7 @@ def test_bfloat16_rows_lose_only_their_own_digits() -> None:
 
     x, branch, weight, bias = normal((2, 9, 40), (2, 9, 40), (40,), (40,))
     small = [t.bfloat16().to(DEVICE) for t in (x, branch)]
-    true = results(lambda *given: reference.add_rms_norm(*given, 1e-5), (x, branch, weight))
+    true = results(lambda *given: add_rms_norm.reference(*given, 1e-5), (x, branch, weight))
     found = results(lambda *given: fused.add_rms_norm(*given, 1e-5), (*small, weight.float().to(DEVICE)))
     assert [t.dtype for t in found] == [torch.bfloat16] * 4 + [torch.float32]
     assert_near(found, true, 2**-6)
@@ -98,7 +98,7 @@ def test_the_sum_needs_no_gradient_of_its_own() -> None:
     from dygmamba.ops.residual_norm import triton as fused
 
     leaves = normal((2, 5, 12), (2, 5, 12), (12,))
-    true = results(lambda *given: reference.add_rms_norm(*given, 1e-5)[1], tuple(leaves))
+    true = results(lambda *given: add_rms_norm.reference(*given, 1e-5)[1], tuple(leaves))
     ours = tuple(leaf.float().to(DEVICE) for leaf in leaves)
     assert_near(results(lambda *given: fused.add_rms_norm(*given, 1e-5)[1], ours), true)
 
@@ -134,20 +134,18 @@ def test_projection_and_norm_are_those_of_the_reference() -> None:
 
     leaves = normal((2, 6, 8), (2, 6, 3), (8, 3), (8,), (8,), (8,))
 
-    def run(module, leaves):
-        return results(
-            lambda x, branch, W, b, w, v: module.add_layer_norm(x, branch, (W, b), (w, v), 0.0, 1e-5), leaves
-        )
+    def run(norm, leaves):
+        return results(lambda x, branch, W, b, w, v: norm(x, branch, (W, b), (w, v), 0.0, 1e-5), leaves)
 
-    ours = run(fused, tuple(leaf.float().to(DEVICE) for leaf in leaves))
-    assert_near(ours, run(reference, tuple(leaves)), 1e-3 if GPU else 1e-5)
+    ours = run(fused.add_layer_norm, tuple(leaf.float().to(DEVICE) for leaf in leaves))
+    assert_near(ours, run(add_layer_norm.reference, tuple(leaves)), 1e-3 if GPU else 1e-5)
 
 
 @kernels_run
 @pytest.mark.parametrize(("rows", "columns"), [(1, 3), (127, 65), (128, 1), (300, 70), (9000, 2)])
 def test_rows_are_summed(rows: int, columns: int) -> None:
     """For all numbers of rows, added in one, two or three rounds."""
-    from dygmamba.ops.row_sums import sum_rows
+    from dygmamba.ops.rows.triton import sum_rows
 
     (x,) = normal((2, rows, columns))
     assert_near([sum_rows(x.float().to(DEVICE))], [x.sum(1)])

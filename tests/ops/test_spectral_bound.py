@@ -5,8 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dygmamba.nn.selection import BoundedSelection
-from dygmamba.ops.spectral_bound import MOST_ROWS, autograd, reference, spectral_bound
-from dygmamba.ops.spectral_bound.reference import SQUARINGS, power_of_two
+from dygmamba.ops.projections import MOST_ROWS, SQUARINGS, autograd, power_of_two, spectral_bound
 from gradient_cases import assert_same
 
 TIGHT = 0.5 ** (sum(SQUARINGS) + 2)
@@ -37,7 +36,7 @@ def test_by_hand_it_is_its_definition(seed, scale, rank):
     """For all matrices: bound and gradient."""
     assert_same(
         autograd.spectral_bound,
-        reference.spectral_bound,
+        spectral_bound.reference,
         (matrices(seed, scale, rank),),
         rtol=1e-5,
         atol=1e-6,

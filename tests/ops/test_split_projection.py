@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.autograd import gradcheck
 
-from dygmamba.ops.split_projection import autograd, reference, split_projection
+from dygmamba.ops.projections import autograd, split_projection
 from gradient_cases import assert_same, poisoned
 
 
@@ -24,7 +24,7 @@ def draw(q: int = 3, length: int = 5, dtype: torch.dtype = torch.float64) -> tup
 def test_two_halves_are_one_product(q, length, dtype):
     """For all shapes and dtypes: the halves of x W^T and the gradients of x and W are those of the product."""
     near = {"rtol": 2e-2, "atol": 5e-2} if dtype == torch.bfloat16 else {}
-    assert_same(autograd.split_projection, reference.split_projection, draw(q, length, dtype), **near)
+    assert_same(autograd.split_projection, split_projection.reference, draw(q, length, dtype), **near)
 
 
 def test_autocast_chooses_the_precision():
@@ -32,7 +32,7 @@ def test_autocast_chooses_the_precision():
     with torch.autocast("cpu", dtype=torch.bfloat16):
         assert split_projection(*draw(dtype=torch.float32))[0].dtype == torch.bfloat16
         leaves = draw(dtype=torch.float32)
-        assert_same(autograd.split_projection, reference.split_projection, leaves, rtol=2e-2, atol=5e-2)
+        assert_same(autograd.split_projection, split_projection.reference, leaves, rtol=2e-2, atol=5e-2)
 
 
 def test_gradcheck():
@@ -44,5 +44,5 @@ def test_one_half_alone_may_be_used():
     """A half that nobody reads adds nothing to the gradients."""
     leaves = draw()
     assert_same(
-        lambda *t: autograd.split_projection(*t)[1], lambda *t: reference.split_projection(*t)[1], leaves
+        lambda *t: autograd.split_projection(*t)[1], lambda *t: split_projection.reference(*t)[1], leaves
     )

@@ -10,7 +10,14 @@ import torch
 from torch import Tensor
 
 from dygmamba.ops.dispatch import use_reference
-from dygmamba.ops.token_encoding import FeatureRows, PairCounts, Part, TimeSpans, encode_tokens, reference
+from dygmamba.ops.tokens.encoding import (
+    ENCODING,
+    FeatureRows,
+    PairCounts,
+    Part,
+    TimeSpans,
+    encode_tokens,
+)
 from interpreted import DEVICE, INTERPRETED, compile_for_hopper, kernels_run, on_gpu, poison
 from scan_cases import assert_near
 
@@ -73,13 +80,13 @@ def find_results(encode: Any, parts: list[Part], dz: Tensor | None = None) -> di
 
 def assert_exact(parts: list[Part], tolerance: float = 1e-5) -> None:
     """Encodings and gradients are within `tolerance` of the definition in float64."""
-    from dygmamba.ops.token_encoding import triton as fused
+    from dygmamba.ops.tokens import triton_encoding as fused
 
     small = [move(part, torch.float32) for part in parts]
-    assert fused.serves(small)
+    assert fused.encode_tokens.serves(small)
     with poison():
         found = find_results(fused.encode_tokens, small)
-    assert_near(found, find_results(reference.encode_tokens, parts), tolerance)
+    assert_near(found, find_results(ENCODING.reference, parts), tolerance)
 
 
 @pytest.mark.slow
@@ -90,7 +97,7 @@ def assert_exact(parts: list[Part], tolerance: float = 1e-5) -> None:
 def test_the_kernels_compile_for_hopper(sizes: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     """What the interpreter forgives, the compiler may not: the kernels become machine code, GPU or no GPU."""
     pytest.importorskip("triton")
-    from dygmamba.ops.token_encoding import triton as fused
+    from dygmamba.ops.tokens import triton_encoding as fused
 
     def compile_kernel(kernel: Any, grid: Any, arguments: dict[str, Any]) -> None:
         arguments = arguments | {"BLOCK": fused.BLOCK}
@@ -151,7 +158,7 @@ def test_every_choice_and_order_of_parts_matches_the_definition() -> None:
 @kernels_run
 def test_only_the_weights_that_learn_get_gradients() -> None:
     """Without gradients nothing but the encodings is computed, and a frozen weight gets none."""
-    from dygmamba.ops.token_encoding import triton as fused
+    from dygmamba.ops.tokens import triton_encoding as fused
 
     parts: list[Any] = [move(part, torch.float32) for part in draw()]
     assert not fused.encode_tokens(parts).requires_grad
@@ -160,39 +167,37 @@ def test_only_the_weights_that_learn_get_gradients() -> None:
     (grad,) = torch.autograd.grad(z.sum(), [parts[2].weight])
     with torch.no_grad():
         torch.testing.assert_close(fused.encode_tokens(parts), z.detach())
-    torch.testing.assert_close(
-        grad, find_results(reference.encode_tokens, parts, torch.ones_like(z))["2 weight"]
-    )
+    torch.testing.assert_close(grad, find_results(ENCODING.reference, parts, torch.ones_like(z))["2 weight"])
 
 
 def test_what_the_kernels_do_not_compute_goes_to_the_definition() -> None:
     """Other dtypes, trained frequencies and a table of another width than the weights are refused."""
     pytest.importorskip("triton")
-    from dygmamba.ops.token_encoding import triton as fused
+    from dygmamba.ops.tokens import triton_encoding as fused
 
     parts: list[Any] = [move(part, torch.float32) for part in draw()]
-    assert fused.serves(parts)
+    assert fused.encode_tokens.serves(parts)
     trained = replace(parts[2], omega=parts[2].omega.clone().requires_grad_())
     narrow = replace(parts[1], table=parts[1].table[:, :2])
     other = replace(parts[3], bias=torch.zeros(7, device=DEVICE))
-    assert not fused.serves(draw())
-    assert not fused.serves([*parts[:2], trained, parts[3]])
-    assert not fused.serves([parts[0], narrow, *parts[2:]])
-    assert not fused.serves([*parts[:3], other])
-    assert not fused.serves([*parts, parts[0]])
+    assert not fused.encode_tokens.serves(draw())
+    assert not fused.encode_tokens.serves([*parts[:2], trained, parts[3]])
+    assert not fused.encode_tokens.serves([parts[0], narrow, *parts[2:]])
+    assert not fused.encode_tokens.serves([*parts[:3], other])
+    assert not fused.encode_tokens.serves([*parts, parts[0]])
 
 
 @kernels_run
 def test_autocast_stores_the_encodings_in_its_precision() -> None:
     """Under autocast features and encodings are bfloat16: right but for their own digits, gradients in float32."""
-    from dygmamba.ops.token_encoding import triton as fused
+    from dygmamba.ops.tokens import triton_encoding as fused
 
     parts = draw((6, 30))
     with torch.autocast(DEVICE, dtype=torch.bfloat16):
         found = find_results(fused.encode_tokens, [move(part, torch.float32) for part in parts])
     assert found["z"].dtype == torch.bfloat16
     assert all(t.dtype == torch.float32 for name, t in found.items() if name != "z")
-    assert_near(found, find_results(reference.encode_tokens, parts), 2**-6)
+    assert_near(found, find_results(ENCODING.reference, parts), 2**-6)
 
 
 @pytest.mark.parametrize("size", [(800, 32), (18, 1000), (2, 8192)])
@@ -203,7 +208,7 @@ class TestLarge:
 
     def test_many_tokens_match_the_definition(self, size: tuple[int, int]) -> None:
         """Sums over all tokens stay exact, and two runs agree in every bit."""
-        from dygmamba.ops.token_encoding import triton as fused
+        from dygmamba.ops.tokens import triton_encoding as fused
 
         parts = draw(size, edge=172, node=0, time=100, hidden=50, width=50)
         assert_exact(parts, 3e-5)

@@ -202,7 +202,7 @@ def test_node_ranges_cover_all_nodes_within_the_budget():
 def test_features_are_gathered_from_mapped_pages(path):
     """Features of a loaded store are mapped from its file, and a view does not copy the table."""
     from dygmamba.data.storage.mapped_columns import _maps
-    from dygmamba.ops.gather_rows import gather_rows
+    from dygmamba.ops.rows import gather_rows
 
     store = load_dataset(path).store
     edge = store.features.edge

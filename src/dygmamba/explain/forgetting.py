@@ -34,7 +34,7 @@ from dygmamba.models.base import Scorer
 from dygmamba.nn.ssm import Direction
 from dygmamba.nn.steps import RelativeStep
 from dygmamba.nn.tokens import Tokens
-from dygmamba.ops.cooccurrence import cooccurrence
+from dygmamba.ops.tokens import count_pair_tokens
 from dygmamba.sampling.event_index import EventIndex
 from dygmamba.sampling.view import NeighborRequest, NeighborSequence, PairBatch, PairView
 
@@ -102,7 +102,7 @@ def find_meetings(
     """
     rng = torch.Generator().manual_seed(0)
     src = index.recent(node, time, k)
-    occurrences = cooccurrence(src.node, src.node, src.mask, src.mask)[0][..., 0]
+    occurrences = count_pair_tokens(src.node.repeat(2, 1), src.mask.repeat(2, 1))[: len(node), :, 0]
     is_candidate = src.mask & (occurrences == 1) & known[src.node.long()] & (src.node != node[:, None])
     slot = (torch.rand(is_candidate.shape, generator=rng) * is_candidate).argmax(dim=1)
     row = torch.arange(len(node))

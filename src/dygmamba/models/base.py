@@ -20,7 +20,7 @@ from dygmamba.data.events.statistics import compute_median_gap
 from dygmamba.data.events.stream_prefix import StreamPrefix
 from dygmamba.models.configs import NetworkConfig
 from dygmamba.models.spec import ModelSpec as ModelSpec
-from dygmamba.ops.gather_rows import gather_rows
+from dygmamba.ops.rows import gather_rows
 from dygmamba.sampling.view import LabelledView, NeighborRequest, PairBatch, PairView, Request
 
 # Longest time scale of a bank of walk decays, in training periods: the test may lie far behind them.

@@ -21,7 +21,7 @@ from dygmamba.nn.encodings import TimeEncoding
 from dygmamba.nn.initialization import uniform_parameter
 from dygmamba.nn.mixers import MeanPool
 from dygmamba.nn.tokens import Tokens, make_tokens
-from dygmamba.ops.cooccurrence import count_pair_tokens
+from dygmamba.ops.tokens import count_pair_tokens
 from dygmamba.sampling.view import NeighborRequest, PairView
 
 

@@ -19,7 +19,7 @@ from dygmamba.nn.encodings import CountSum, TimeEncoding
 from dygmamba.nn.initialization import padded_width, uniform_parameter
 from dygmamba.nn.mixers import MeanPool
 from dygmamba.nn.tokens import Tokens, make_tokens
-from dygmamba.ops.cooccurrence import count_pair_tokens
+from dygmamba.ops.tokens import count_pair_tokens
 from dygmamba.sampling.view import NeighborRequest, PairView
 
 

@@ -19,7 +19,7 @@ from dygmamba.models.configs import FreeDyGConfig
 from dygmamba.nn.attention import FeedForward
 from dygmamba.nn.encodings import ChannelConfig, CountEncoding
 from dygmamba.nn.tokens import Tokens, make_tokens, newest_last
-from dygmamba.ops.cooccurrence import count_pair_tokens
+from dygmamba.ops.tokens import count_pair_tokens
 from dygmamba.sampling.view import NeighborRequest, NeighborSequence, PairView
 
 

@@ -30,7 +30,7 @@ from dygmamba.nn.memory import (
     SavedMemory,
     check_memory_tables,
 )
-from dygmamba.ops.gather_rows import gather_rows
+from dygmamba.ops.rows import gather_rows
 from dygmamba.sampling.view import NeighborRequest, PairView
 
 Embeddings = tuple[Float[Tensor, "p d"], Float[Tensor, "p d"]]

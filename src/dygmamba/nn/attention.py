@@ -10,8 +10,8 @@ from torch.nn.functional import relu, scaled_dot_product_attention
 
 from dygmamba.data.events.event_store import FeatureTable
 from dygmamba.nn.initialization import padded_width, scaled_linear, uniform_parameter
-from dygmamba.ops.gather_rows import gather_rows
-from dygmamba.ops.masked_softmax import masked_softmax
+from dygmamba.ops.attention import masked_softmax
+from dygmamba.ops.rows import gather_rows
 
 Mask = Bool[Tensor, "r l"]
 

@@ -17,9 +17,16 @@ from dygmamba.data.events.columns import TypeColumn
 from dygmamba.data.events.event_store import FeatureTable
 from dygmamba.nn.initialization import padded_width, uniform_parameter
 from dygmamba.nn.tokens import Tokens
-from dygmamba.ops.gather_rows import gather_rows
-from dygmamba.ops.token_encoding import FeatureRows, PairCounts, Part, TimeSpans, encode_tokens
-from dygmamba.ops.token_encoding.reference import encode_counts, encode_part
+from dygmamba.ops.rows import gather_rows
+from dygmamba.ops.tokens.encoding import (
+    FeatureRows,
+    PairCounts,
+    Part,
+    TimeSpans,
+    encode_counts,
+    encode_part,
+    encode_tokens,
+)
 
 
 class TimeEncoding(nn.Module):

@@ -18,7 +18,7 @@ from dygmamba.data.events.stream_prefix import StreamPrefix
 from dygmamba.nn.attention import Merge, NeighborAttention, lookup_edges
 from dygmamba.nn.encodings import TimeEncoding
 from dygmamba.nn.initialization import padded_width, uniform_parameter
-from dygmamba.ops.gather_rows import gather_rows
+from dygmamba.ops.rows import gather_rows
 
 CELLS: dict[str, type[nn.RNNCell | nn.GRUCell]] = {"rnn": nn.RNNCell, "gru": nn.GRUCell}
 

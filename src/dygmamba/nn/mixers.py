@@ -8,9 +8,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from dygmamba.nn.attention import FeedForward
-from dygmamba.ops.gated_sum import gated_sum
-from dygmamba.ops.masked_softmax import masked_softmax
-from dygmamba.ops.pair_attention import pair_attention
+from dygmamba.ops.attention import gated_sum, masked_softmax, pair_attention
 from dygmamba.ops.residual_norm import add_layer_norm
 
 Both = Float[Tensor, "r l d"]  # all sources, then all destinations

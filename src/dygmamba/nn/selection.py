@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from dygmamba.nn.encodings import TimeEncoding
 from dygmamba.nn.tokens import Tokens
-from dygmamba.ops.spectral_bound import bound_matrices
+from dygmamba.ops.projections import bound_matrices
 
 Selected = tuple[Float[Tensor, "q l n"], Float[Tensor, "q l n"]]
 

@@ -14,8 +14,8 @@ from dygmamba.nn.selection import SELECTIONS
 from dygmamba.nn.steps import STEPS, StepConfig, System
 from dygmamba.nn.tokens import Tokens
 from dygmamba.ops.conv import conv_silu
+from dygmamba.ops.projections import split_projection
 from dygmamba.ops.residual_norm import add_rms_norm
-from dygmamba.ops.split_projection import split_projection
 
 EPS = 1e-5  # of the norms
 DIRECTIONS: dict[str, tuple[bool, ...]] = {"forward": (False,), "both": (False, True)}

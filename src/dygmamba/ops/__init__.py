@@ -1,7 +1,8 @@
-"""Operations on tensors, each a folder with a readable reference and its kernels; nothing here knows a graph.
+"""Operations on tensors, a folder for each idea; nothing here knows a graph.
 
-`reference.py` of a folder defines the operation in plain torch. The modules beside it are kernels (Numba, Triton, CUDA,
-or torch with a hand-written gradient) that compute the same values and gradients faster. `dispatch.py` chooses.
+A reference defines an operation in plain torch: the body of the public function, or `reference.py` beside it. The other
+modules of a folder are kernels (Numba, Triton, CUDA, or torch with hand-written gradients) that compute the same values
+and gradients faster. `dispatch.py` chooses.
 """
 
 from importlib import import_module

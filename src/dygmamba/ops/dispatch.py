@@ -1,24 +1,25 @@
 """Choose the implementation of an op: the first kernel for the inputs' device that supports them, else the reference.
 
-An op is a folder. `reference` defines it; the modules beside it are kernels, each for some device types and, if it has
-a function `serves`, for some inputs only. A module is imported when it is first needed.
+The reference defines the op in plain torch. A kernel computes the same values and gradients faster, on some types of
+device and, if it has an attribute `serves`, for some inputs only. It is imported when it is first needed.
 """
 
+import sys
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, update_wrapper
 from importlib import import_module
 from importlib.util import find_spec
 from threading import Lock
 from types import ModuleType
-from typing import Any
+from typing import Any, Generic, ParamSpec, TypeVar
 
-ANY = "any"  # all device types that are not listed
-OPS: dict[str, "Dispatch"] = {}  # by folder name
 HAS_TRITON = find_spec("triton") is not None  # torch brings it on Linux only
 
-Serves = Callable[..., bool]
+P = ParamSpec("P")
+R = TypeVar("R")
+Kernel = TypeVar("Kernel", bound=Callable[..., Any])
 
 
 class SlowReferenceWarning(RuntimeWarning):
@@ -32,60 +33,68 @@ class _Switch:
     lock = Lock()
 
 
-class Dispatch(dict[str, ModuleType]):
-    """The kernels of an op: device type -> module names, the preferred one first.
+class Dispatch(Generic[P, R]):
+    """An op: its reference and its kernels by device type, the preferred one first; those of `any` last on each.
 
-    `OP[device]` is the module to use now, for an op whose kernels support every input. With `slow`, a device type
-    without kernels is warned of once.
+    Reference and kernels are functions of the same arguments, or modules with the same functions. A kernel is named
+    relative to the reference's package: "cpu" is a module, "triton:gated_sum" a function of one. A function of tensors
+    that is decorated with `dispatched` is called like any other; the device is that of its first argument. With `slow`,
+    a device type without kernels is warned of once.
     """
 
-    def __init__(self, package: str, kernels: Mapping[str, tuple[str, ...]], slow: bool = False) -> None:
-        super().__init__()
-        self.package, self.kernels, self.slow = package, kernels, slow
-        self.name = package.rpartition(".")[2]
-        self._loaded: dict[str, tuple[ModuleType, Serves | None]] = {}
-        OPS[self.name] = self
+    def __init__(
+        self, reference: Callable[P, R] | ModuleType, slow: bool = False, **kernels: tuple[str, ...]
+    ) -> None:
+        self.reference: Any = reference
+        self.slow, self.kernels = slow, kernels
+        home = reference if isinstance(reference, ModuleType) else sys.modules[reference.__module__]
+        self.package = str(home.__package__)
+        self._loaded: dict[str, Any] = {}
 
-    def __missing__(self, device: str) -> ModuleType:
-        self[device] = module = self.choose(device)
-        return module
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        return self.pick(args[0].device.type, *args)(*args, **kwargs)  # pyright: ignore[reportAttributeAccessIssue]
 
-    def choose(self, device: str, *inputs: Any) -> ModuleType:
-        """Return the module to use now: a kernel, or the reference if none fits or `use_reference` is on."""
-        if not _Switch.depth:
-            module = self.kernel(device, *inputs)
-            if module is not None:
-                return module
-            self._miss(device)
-        return self.module("reference")
+    def pick(self, device: str, *inputs: Any) -> Any:
+        """Return the implementation to use now: a kernel, or the reference if none fits or `use_reference` is on."""
+        if _Switch.depth:
+            return self.reference
+        kernel = self.pick_kernel(device, *inputs)
+        if kernel is None and self.slow:
+            _warn_slow(self.package.rpartition(".")[2], device)
+        return self.reference if kernel is None else kernel
 
-    def kernel(self, device: str, *inputs: Any) -> ModuleType | None:
+    def pick_kernel(self, device: str, *inputs: Any) -> Any | None:
         """Return the first kernel that supports the inputs, even inside `use_reference`.
 
         A backward pass must use the kernel of its forward pass, wherever it runs.
         """
-        for name in self._names(device):
-            module, serves = self._loaded.get(name) or self._load(name)
-            if serves is None or serves(*inputs):
-                return module
+        for name in (*self.kernels.get(device, ()), *self.kernels.get("any", ())):
+            if HAS_TRITON or not name.startswith("triton"):
+                kernel = self._loaded.get(name) or self._loaded.setdefault(name, _load(self.package, name))
+                if not hasattr(kernel, "serves") or kernel.serves(*inputs):
+                    return kernel
         return None
 
-    def module(self, name: str) -> ModuleType:
-        """Return a module of the folder, importing it at the first call."""
-        return (self._loaded.get(name) or self._load(name))[0]
 
-    def _load(self, name: str) -> tuple[ModuleType, Serves | None]:
-        module = _import(f"{self.package}.{name}")
-        self._loaded[name] = module, getattr(module, "serves", None)
-        return self._loaded[name]
+def dispatched(**kernels: tuple[str, ...]) -> Callable[[Callable[P, R]], Dispatch[P, R]]:
+    """Decorator: the function is the reference of an op, which these kernels replace where they can."""
 
-    def _names(self, device: str) -> tuple[str, ...]:
-        names = self.kernels.get(device) or self.kernels.get(ANY, ())
-        return names if HAS_TRITON else tuple(name for name in names if not name.startswith("triton"))
+    def wrap(reference: Callable[P, R]) -> Dispatch[P, R]:
+        op = Dispatch(reference, slow=False, **kernels)
+        update_wrapper(op, reference)
+        return op
 
-    def _miss(self, device: str) -> None:
-        if self.slow:
-            _warn_slow(self.name, device)
+    return wrap
+
+
+def serving(serves: Callable[..., bool]) -> Callable[[Kernel], Kernel]:
+    """Decorator: the function is a kernel for the inputs (positional arguments) that `serves` accepts."""
+
+    def mark(kernel: Kernel) -> Kernel:
+        kernel.__dict__["serves"] = serves
+        return kernel
+
+    return mark
 
 
 @contextmanager
@@ -95,29 +104,22 @@ def use_reference() -> Iterator[None]:
     A backward pass uses the implementation of its forward pass, inside or outside. A captured CUDA graph keeps the
     implementation it was captured with. Blocks may be nested and may overlap between threads.
     """
-    _switch(1)
+    with _Switch.lock:
+        _Switch.depth += 1
     try:
         yield
     finally:
-        _switch(-1)
+        with _Switch.lock:
+            _Switch.depth -= 1
 
 
-def _switch(by: int) -> None:
-    with _Switch.lock:
-        _Switch.depth += by
-        for op in OPS.values():
-            op.clear()
-
-
-def _import(name: str) -> ModuleType:
-    return import_module(name)
-
-
-# torch.compile cannot trace an import; what torch.compiler.assume_constant_result does, without importing the compiler
-_import.__dict__["_dynamo_marked_constant"] = True
+def _load(package: str, name: str) -> Any:
+    name, _, function = name.partition(":")
+    module = import_module(f"{package}.{name}")
+    return getattr(module, function) if function else module
 
 
 @cache  # once per op and type of device
 def _warn_slow(name: str, device: str) -> None:
     text = f"there is no fused {name} for {device}; the reference implementation runs instead and is slow"
-    warnings.warn(text, SlowReferenceWarning, stacklevel=6)  # the caller of the op
+    warnings.warn(text, SlowReferenceWarning, stacklevel=5)  # the caller of the op

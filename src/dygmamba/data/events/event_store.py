@@ -65,7 +65,7 @@ class FeatureTable:
     def to(self, device: torch.device | str) -> "FeatureTable":
         """Move the features to a device; columns of events too large for a GPU stay in pinned host memory.
 
-        `ops.gather_rows` reads single rows of them from there.
+        `gather_rows` (`ops/rows`) reads single rows of them from there.
         """
         target = torch.device(device)
         node, edge = self.node.to(target), _move_rows(self.edge, target)

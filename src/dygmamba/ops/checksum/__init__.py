@@ -8,16 +8,15 @@ Both steps are one-to-one in h and in the word, so a change of a single word alw
 import numpy as np
 from jaxtyping import UInt8
 
-from dygmamba.ops.dispatch import Dispatch
-
-CHECKSUM = Dispatch(__name__, {"cpu": ("cpu",)})
-OFFSET, PRIME, LANES, WORD_BYTES = 0xCBF29CE484222325, 0x00000100000001B3, 4, 8
+WORD_BYTES = 8
 
 
 def compute_checksum(content: UInt8[np.ndarray, "b"]) -> int:
     """Return the checksum of contiguous bytes; their number is part of it."""
-    op, whole = CHECKSUM["cpu"], len(content) // WORD_BYTES * WORD_BYTES
+    from dygmamba.ops.checksum import cpu
+
+    whole = len(content) // WORD_BYTES * WORD_BYTES
     rest = np.zeros(WORD_BYTES, np.uint8)
     rest[: len(content) - whole] = content[whole:]
     last = np.array([rest.view(np.uint64)[0], len(content)], np.uint64)
-    return op.join_lanes(np.concatenate([op.hash_lanes(content[:whole].view(np.uint64)), last]))
+    return int(cpu.join_lanes(np.concatenate([cpu.hash_lanes(content[:whole].view(np.uint64)), last])))

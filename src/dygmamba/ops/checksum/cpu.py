@@ -5,18 +5,9 @@ import numpy as np
 from dygmamba.ops.numba_kernels import kernel
 
 
-def hash_lanes(words: np.ndarray) -> np.ndarray:
-    """Return the hashes of the four lanes."""
-    return _hash_four(words)
-
-
-def join_lanes(words: np.ndarray) -> int:
-    """Return the hash of a few words, one after the other."""
-    return int(_hash_one(words))
-
-
 @kernel()
-def _hash_four(words):
+def hash_lanes(words):
+    """Return the hashes of the four lanes."""
     prime, offset = np.uint64(0x00000100000001B3), np.uint64(0xCBF29CE484222325)
     a, b, c, d = offset, offset, offset, offset
     whole = words.shape[0] // 4 * 4
@@ -32,7 +23,8 @@ def _hash_four(words):
 
 
 @kernel()
-def _hash_one(words):
+def join_lanes(words):
+    """Return the hash of a few words, one after the other."""
     prime, joined = np.uint64(0x00000100000001B3), np.uint64(0xCBF29CE484222325)
     for i in range(words.shape[0]):
         joined = (joined ^ words[i]) * prime

@@ -21,7 +21,7 @@ from dygmamba.ops.dispatch import Dispatch
 __all__ = ["conv_silu"]
 
 # a kernel module has the functions serves, forward and backward
-CONV = Dispatch(__name__, {"cpu": ("cpu",), "cuda": ("triton",)})
+CONV = Dispatch(reference, cpu=("cpu",), cuda=("triton",))
 
 
 def conv_silu(
@@ -33,7 +33,7 @@ def conv_silu(
 ) -> Float[Tensor, "q l d"]:
     """silu(bias + sum_j weight_j x_{k-w+1+j}) at steps in the mask, 0 elsewhere; masked inputs count as 0."""
     _check(x, weight, bias, mask)
-    if CONV.choose(x.device.type, _dtype(x, weight, bias)) is reference:
+    if CONV.pick(x.device.type, _dtype(x, weight, bias)) is reference:
         return reference.conv_silu(x, weight, bias, mask, reverse)
     return conv_silu_op(x, weight, bias, mask, reverse)
 
@@ -64,7 +64,7 @@ def _dtype(*tensors: Tensor) -> torch.dtype:
 
 
 def _select_kernels(x: Tensor, dtype: torch.dtype) -> ModuleType:
-    module = CONV.kernel(x.device.type, dtype)
+    module = CONV.pick_kernel(x.device.type, dtype)
     assert module is not None, f"no kernel on {x.device.type} computes a convolution in {dtype}"
     return module
 

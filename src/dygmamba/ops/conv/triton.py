@@ -11,7 +11,7 @@ import triton
 from torch import Tensor
 
 from dygmamba.ops.conv import triton_kernels as kernels
-from dygmamba.ops.row_sums import sum_rows
+from dygmamba.ops.rows.triton import sum_rows
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 STEPS, BLOCK, WARPS = 16, 64, 4  # a tile of forward: a thread has four neighbours of two rows

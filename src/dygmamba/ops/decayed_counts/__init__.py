@@ -16,9 +16,10 @@ from jaxtyping import Float64, Int64
 from torch import Tensor
 
 from dygmamba.core.errors import ConfigError, EventError
+from dygmamba.ops.decayed_counts import reference
 from dygmamba.ops.dispatch import Dispatch
 
-DECAYED_COUNTS = Dispatch(__name__, {"cpu": ("cpu",)})
+DECAYED_COUNTS = Dispatch(reference, cpu=("cpu",))
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +52,7 @@ def build_decayed_counts(
         raise ConfigError(
             f"time scales must be positive and finite; got {scale.tolist()}", code="bad-time-scale"
         )
-    return DECAYED_COUNTS["cpu"].build_decayed_counts(group, time, groups, scale)
+    return DECAYED_COUNTS.pick("cpu").build_decayed_counts(group, time, groups, scale)
 
 
 def append_events(
@@ -73,7 +74,7 @@ def append_events(
             "an appended event is earlier than an event that is already counted; build the counts again",
             code="unsorted-events",
         )
-    return DECAYED_COUNTS["cpu"].append_events(lists, group, time)
+    return DECAYED_COUNTS.pick("cpu").append_events(lists, group, time)
 
 
 def add_groups(lists: DecayedCounts, groups: int) -> DecayedCounts:
@@ -97,14 +98,14 @@ def count_before(
     lists: DecayedCounts, group: Int64[Tensor, "q"], time: Float64[Tensor, "q"]
 ) -> Float64[Tensor, "q s"]:
     """Return the decayed count of each group strictly before each time, on every scale; 0 for group -1."""
-    return DECAYED_COUNTS[time.device.type].count_before(lists, group, time)
+    return DECAYED_COUNTS.pick(time.device.type).count_before(lists, group, time)
 
 
 def past_size_and_age(
     lists: DecayedCounts, group: Int64[Tensor, "q"], time: Float64[Tensor, "q"]
 ) -> tuple[Int64[Tensor, "q"], Float64[Tensor, "q"]]:
     """Return the number of entries of each group strictly before each time and the age of the last (-1 if none)."""
-    return DECAYED_COUNTS[time.device.type].past_size_and_age(lists, group, time)
+    return DECAYED_COUNTS.pick(time.device.type).past_size_and_age(lists, group, time)
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,11 +130,11 @@ def sum_neighbor_meetings(
     On every scale: the sum of the decayed counts of w with that end, each weighted by exp(-age / scale) of w's own
     event, and the largest of these counts. Zero without neighbors.
     """
-    return DECAYED_COUNTS[time.device.type].sum_neighbor_meetings(pairs, near, time)
+    return DECAYED_COUNTS.pick(time.device.type).sum_neighbor_meetings(pairs, near, time)
 
 
 def mean_neighbor_activity(
     nodes: DecayedCounts, own: Int64[Tensor, "r k"], time: Float64[Tensor, "r"]
 ) -> Float64[Tensor, "r s"]:
     """Return the mean of log(1 + count) over the groups other than -1, on every scale; 0 without any."""
-    return DECAYED_COUNTS[time.device.type].mean_neighbor_activity(nodes, own, time)
+    return DECAYED_COUNTS.pick(time.device.type).mean_neighbor_activity(nodes, own, time)

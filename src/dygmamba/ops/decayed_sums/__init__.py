@@ -18,9 +18,10 @@ from jaxtyping import Bool, Float64, Int64
 from torch import Tensor
 
 from dygmamba.core.errors import ConfigError
+from dygmamba.ops.decayed_sums import reference
 from dygmamba.ops.dispatch import Dispatch
 
-DECAYED_SUMS = Dispatch(__name__, {"cpu": ("cpu",)})
+DECAYED_SUMS = Dispatch(reference, cpu=("cpu",))
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,14 +52,14 @@ def build_decayed_sums(
         raise ConfigError(
             f"time scales must be positive and finite; got {scale.tolist()}", code="bad-time-scale"
         )
-    return DECAYED_SUMS["cpu"].build_decayed_sums(group, time, value, groups, scale)
+    return DECAYED_SUMS.pick("cpu").build_decayed_sums(group, time, value, groups, scale)
 
 
 def find_last_entry(
     sums: DecayedSums, group: Int64[Tensor, "q"], time: Float64[Tensor, "q"]
 ) -> Int64[Tensor, "q"]:
     """Return each group's last entry strictly before each time; -1 if there is none, and for group -1."""
-    return DECAYED_SUMS["cpu"].find_last_entry(sums, group, time)
+    return DECAYED_SUMS.pick("cpu").find_last_entry(sums, group, time)
 
 
 def sum_before(

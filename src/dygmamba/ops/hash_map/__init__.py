@@ -6,7 +6,7 @@ from jaxtyping import Int64
 from dygmamba.ops.dispatch import Dispatch
 from dygmamba.ops.hash_map import reference
 
-HASH_MAP = Dispatch(__name__, {"cpu": ("cpu",)})
+HASH_MAP = Dispatch(reference, cpu=("cpu",))
 
 
 class HashMap:
@@ -33,7 +33,7 @@ class HashMap:
 
     def _current_table(self) -> reference.Table:
         """Return the table of the implementation in use; a copy of the old one where that has changed."""
-        old, table_type = self._table, HASH_MAP["cpu"].Table
+        old, table_type = self._table, HASH_MAP.pick("cpu").Table
         if old is not None and type(old) is table_type:
             return old
         self._table = table = table_type(max(len(self), self._capacity))

@@ -17,7 +17,7 @@ from dygmamba.core.errors import EventError
 from dygmamba.ops.dispatch import Dispatch
 from dygmamba.ops.recent_neighbors import reference
 
-RECENT_NEIGHBORS = Dispatch(__name__, {"cpu": ("cpu",), "cuda": ("triton",)})
+RECENT_NEIGHBORS = Dispatch(reference, cpu=("cpu",), cuda=("triton",))
 
 RecentEntries = tuple[Int32[Tensor, "q k"], Int32[Tensor, "q k"], Float64[Tensor, "q k"], Int64[Tensor, "q"]]
 
@@ -71,7 +71,7 @@ def build_adjacency(
             f"{num_nodes} nodes and {event_time.shape[0]} events do not fit into 32-bit entries; split the stream",
             code="stream-too-large",
         )
-    build = RECENT_NEIGHBORS[src.device.type].build_adjacency
+    build = RECENT_NEIGHBORS.pick(src.device.type).build_adjacency
     start, key, neighbor, entry, time = build(src, dst, event, event_time, num_nodes)
     return Adjacency(start, key, neighbor, entry, time, event_time)
 
@@ -90,7 +90,7 @@ def last_k_before(
 
     Valid entries come first, the rest is 0. A query of node -1 has no past.
     """
-    return RECENT_NEIGHBORS[node.device.type].last_k_before(entries, node, time, k)
+    return RECENT_NEIGHBORS.pick(node.device.type).last_k_before(entries, node, time, k)
 
 
 def time_aware_weights(entries: Adjacency, scale: float) -> SamplingWeights:
@@ -100,7 +100,7 @@ def time_aware_weights(entries: Adjacency, scale: float) -> SamplingWeights:
     entries up to itself. The sums always run on the CPU, one entry after the other: a GPU would round differently.
     """
     start, time = entries.start.cpu(), entries.time.cpu()
-    running = RECENT_NEIGHBORS["cpu"].cumulate_weights(start, time, scale).to(entries.time.device)
+    running = RECENT_NEIGHBORS.pick("cpu").cumulate_weights(start, time, scale).to(entries.time.device)
     return SamplingWeights(running, int(start.diff().max()).bit_length() if len(start) > 1 else 0)
 
 
@@ -116,5 +116,5 @@ def find_weight_quantile(
     """
     if weights.running.shape[0] == 0:
         return torch.zeros_like(share, dtype=torch.int64)
-    kernels = RECENT_NEIGHBORS[share.device.type]
+    kernels = RECENT_NEIGHBORS.pick(share.device.type)
     return kernels.find_weight_quantile(weights.running, weights.halvings, begin, count, share)

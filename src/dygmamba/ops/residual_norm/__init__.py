@@ -1,16 +1,19 @@
-"""Residual connections together with the norm that follows them: one pass over the tokens instead of three.
+"""Residual connections together with the norm that follows them: on a GPU one pass over the tokens instead of three.
 
 Legend: q sequences, l tokens, d width, e columns of a branch before its projection.
 """
 
 from jaxtyping import Float
 from torch import Tensor
+from torch.nn.functional import dropout as drop
+from torch.nn.functional import layer_norm, linear, rms_norm
 
-from dygmamba.ops.dispatch import Dispatch
+from dygmamba.ops.dispatch import dispatched
 
-RESIDUAL_NORM = Dispatch(__name__, {"cuda": ("triton",)})
+__all__ = ["add_layer_norm", "add_rms_norm"]
 
 
+@dispatched(cuda=("triton:add_rms_norm",))
 def add_rms_norm(
     x: Float[Tensor, "q l d"],
     branch: Float[Tensor, "q l d"] | None,
@@ -18,9 +21,11 @@ def add_rms_norm(
     eps: float = 1e-5,
 ) -> tuple[Float[Tensor, "q l d"], Float[Tensor, "q l d"]]:
     """Return x + branch and its RMS norm; without a branch, x itself and its norm."""
-    return RESIDUAL_NORM.choose(x.device.type, x, branch).add_rms_norm(x, branch, weight, eps)
+    total = x if branch is None else x + branch
+    return total, rms_norm(total, total.shape[-1:], weight, eps)
 
 
+@dispatched(cuda=("triton:add_layer_norm",))
 def add_layer_norm(
     x: Float[Tensor, "q l d"],
     branch: Float[Tensor, "q l e"],
@@ -39,6 +44,4 @@ def add_layer_norm(
         dropout: Share of the projected values that are dropped, 0 in evaluation.
         eps: Added to the variance.
     """
-    return RESIDUAL_NORM.choose(x.device.type, x, branch).add_layer_norm(
-        x, branch, projection, norm, dropout, eps
-    )
+    return layer_norm(x + drop(linear(branch, *projection), dropout), x.shape[-1:], *norm, eps)

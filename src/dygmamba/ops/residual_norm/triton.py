@@ -1,8 +1,5 @@
 """The norms behind residual connections on a GPU: launches and gradients. The arithmetic is in `triton_kernels`."""
 
-# once_differentiable passes the first argument of `backward` by position, which pyright reports as incompatible
-# pyright: reportIncompatibleMethodOverride=false
-
 from typing import Any
 
 import torch
@@ -11,8 +8,9 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn.functional import linear
 
+from dygmamba.ops.dispatch import serving
 from dygmamba.ops.residual_norm import triton_kernels as kernels
-from dygmamba.ops.row_sums import sum_rows
+from dygmamba.ops.rows.triton import sum_rows
 
 MOST_COLUMNS = 1024  # with more, a row does not fit into the registers of a program
 TILE, WARPS = 512, 1  # elements of a tile; the sums of a single warp need no barrier
@@ -20,14 +18,15 @@ DTYPES = (torch.float32, torch.bfloat16)  # of tokens; weights and statistics ar
 PROGRAMS = 2112  # of backward: sixteen on each of an H200's multiprocessors; the same number on every device
 
 
-def serves(x: Tensor, branch: Tensor | None) -> bool:
+def _are_served(x: Tensor, branch: Tensor | None, *rest: object) -> bool:
     """Return whether the kernels support these inputs: of one of `DTYPES`, both the same, and not too wide."""
     same = branch is None or branch.dtype == x.dtype
     return x.dtype in DTYPES and same and 0 < x.shape[-1] <= MOST_COLUMNS and x.numel() > 0
 
 
+@serving(_are_served)
 def add_rms_norm(
-    x: Tensor, branch: Tensor | None, weight: Tensor | None, eps: float
+    x: Tensor, branch: Tensor | None, weight: Tensor | None = None, eps: float = 1e-5
 ) -> tuple[Tensor, Tensor]:
     """Return x + branch and its norm."""
     return AddRmsNorm.apply(x, branch, weight, eps)
@@ -72,13 +71,14 @@ class AddRmsNorm(torch.autograd.Function):
         return dx, dx if ctx.has_branch else None, dweight, None
 
 
+@serving(_are_served)
 def add_layer_norm(
     x: Tensor,
     branch: Tensor,
     projection: tuple[Tensor, Tensor],
     norm: tuple[Tensor, Tensor],
     dropout: float,
-    eps: float,
+    eps: float = 1e-5,
 ) -> Tensor:
     """Return the layer norm of x + dropout(W branch + b); b is added, and its gradient summed, with the norm."""
     projected, keep = linear(branch, projection[0]), None

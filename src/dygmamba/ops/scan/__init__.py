@@ -20,7 +20,7 @@ from dygmamba.ops.scan.inputs import Inputs, Upstream
 __all__ = ["scan", "span_scan"]
 
 # a kernel module has serves, IN_PLACE, checkpoint_shape, forward and backward; the last per device serves everything
-SCAN = Dispatch(__name__, {"cpu": ("cpu",), "cuda": ("cuda", "triton")}, slow=True)
+SCAN = Dispatch(reference, slow=True, cpu=("cpu",), cuda=("cuda", "triton"))
 
 
 def scan(
@@ -67,7 +67,7 @@ def _scan(x: Inputs, rule: str, reverse: bool) -> tuple[Tensor, Tensor]:
         wide = x._replace(**{name: t.float() for name, t in x.present.items() if name != "mask"})
         y, state = _scan(wide, rule, reverse)
         return y.to(x.u.dtype), state
-    if SCAN.choose(x.u.device.type, x) is reference:
+    if SCAN.pick(x.u.device.type, x) is reference:
         return _run_reference(x, rule, reverse)
     keep = torch.is_grad_enabled() and any(t is not None and t.requires_grad for t in x)
     y, state, _ = scan_op(*x, rule, reverse, keep)
@@ -82,7 +82,7 @@ def _run_reference(x: Inputs, rule: str, reverse: bool) -> tuple[Tensor, Tensor]
 
 def select_kernels(x: Inputs) -> ModuleType:
     """Return the kernels for these inputs, the same for forward and backward."""
-    module = SCAN.kernel(x.u.device.type, x)
+    module = SCAN.pick_kernel(x.u.device.type, x)
     assert module is not None, f"no kernel on {x.u.device.type} computes the scan"
     return module
 

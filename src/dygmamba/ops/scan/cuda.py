@@ -138,7 +138,7 @@ def _sum_rows(x: Tensor) -> Tensor:
     """[k r c] to [k c]; tests emulate the kernels on a CPU, where Triton does not run."""
     if not (x.is_cuda and HAS_TRITON):
         return x.sum(1)
-    from dygmamba.ops.row_sums import sum_rows
+    from dygmamba.ops.rows.triton import sum_rows
 
     return sum_rows(x)
 

@@ -1,28 +1,31 @@
-"""The tokens on a GPU: one kernel that reads the chosen sequences where they lie."""
+"""Tokens on a GPU: one kernel that reads the chosen sequences where they lie, and one that counts.
 
-from typing import TYPE_CHECKING
+Each token is counted by comparing it with all tokens of its pair, tile by tile, without a sort.
+"""
 
 import torch
 import triton
 from torch import Tensor
 
-from dygmamba.ops.tokens import reference
-from dygmamba.ops.tokens.triton_kernels import tokens_kernel
+from dygmamba.ops import tokens
+from dygmamba.ops.tokens.triton_kernels import count_kernel, tokens_kernel
 
-if TYPE_CHECKING:
-    from dygmamba.ops.tokens import Sequences
-
-BLOCK = 256  # tokens of a program
+BLOCK = 256  # tokens of a program that builds them
 FLOATS = ("age", "gap", "share")
+ROWS, COLUMNS, WARPS = (
+    32,
+    128,
+    4,
+)  # tokens counted by a program, and at most so many compared with them at a time
 
 
 @torch.no_grad()
-def build_tokens(seq: "Sequences", rows: Tensor | None, query: str, span: str) -> tuple[Tensor, ...]:
+def build_tokens(seq: tokens.Sequences, rows: Tensor | None, query: str, span: str) -> tuple[Tensor, ...]:
     """Return node, event, age, gap, share, length, is_event and mask of the tokens of the chosen sequences."""
     slots, device = seq.node.shape[1], seq.node.device
     shape = (seq.length if rows is None else rows).shape[0], slots + (query != "absent")
     if 0 in shape:
-        return reference.build_tokens(seq, rows, query, span)
+        return tokens.build_tokens.reference(seq, rows, query, span)
     entries = seq.node, seq.event, seq.time
     if any(t.stride() != (seq.node.stride(0), 1) for t in entries):
         entries = [t.contiguous() for t in entries]
@@ -41,3 +44,17 @@ def build_tokens(seq: "Sequences", rows: Tensor | None, query: str, span: str) -
             LAST=int(query == "last"), FIRST=int(query == "first"), FOLLOWING=int(span == "following"), BLOCK=BLOCK,
         )  # fmt: skip
     return *ids.values(), *spans.values(), length, *flags.values()
+
+
+@torch.no_grad()
+def count_pair_tokens(node: Tensor, mask: Tensor) -> Tensor:
+    """Count each token's node in both sequences of its pair, sequences i and p + i of 2 p."""
+    (q, length), counts = node.shape, torch.empty(*node.shape, 2, dtype=torch.int32, device=node.device)
+    if counts.numel() > 0:
+        columns = min(COLUMNS, triton.next_power_of_2(length))
+        node, mask = node.contiguous(), mask.contiguous().view(torch.uint8)
+        with torch.cuda.device_of(counts):
+            count_kernel[(q * triton.cdiv(length, ROWS),)](
+                node, mask, counts, q // 2, length, ROWS=ROWS, COLUMNS=columns, num_warps=WARPS
+            )
+    return counts

@@ -1,10 +1,11 @@
-"""Triton kernel of the tokens; each token reads its slot and a neighboring one."""
+"""Triton kernels that build tokens and count them; where a sequence begins is a 64-bit number."""
 
 import triton
 import triton.language as tl
 
 # Run-time numbers: a kernel compiled for one length serves all.
 NUMBERS = ["count", "width", "slots", "stride"]
+NOWHERE = tl.constexpr(2**31 - 1)  # masked tokens match no id
 
 
 @triton.jit
@@ -54,3 +55,35 @@ def tokens_kernel(
     tl.store(out_is_event + token, is_event.to(tl.uint8), mask=here)
     tl.store(out_mask + token, mask.to(tl.uint8), mask=here)
     tl.store(out_length + row, tokens, mask=here & (j == 0))
+
+
+@triton.jit
+def count_in(tokens, node, mask, length, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
+    """Return how often each of the tokens [ROWS] occurs in a sequence; the matches are added up only at the end."""
+    matches = tl.zeros([ROWS, COLUMNS], tl.int32)
+    for start in range(0, length, COLUMNS):
+        k = start + tl.arange(0, COLUMNS)
+        real = tl.load(mask + k, mask=k < length, other=0) != 0
+        other = tl.load(node + k, mask=real, other=NOWHERE)
+        matches += (tokens[:, None] == other[None, :]).to(tl.int32)
+    return tl.sum(matches, 1)
+
+
+@triton.jit(do_not_specialize=["pairs", "length"])
+def count_kernel(
+    node, mask, out, pairs, length, ROWS: tl.constexpr, COLUMNS: tl.constexpr,
+):  # fmt: skip
+    """ROWS tokens of a sequence i: their counts in the sequences i % pairs and i % pairs + pairs."""
+    tiles = tl.cdiv(length, ROWS)
+    sequence = (tl.program_id(0) // tiles).to(tl.int64)
+    k = (tl.program_id(0) % tiles) * ROWS + tl.arange(0, ROWS)
+    real = tl.load(mask + sequence * length + k, mask=k < length, other=0) != 0
+    tokens = tl.load(node + sequence * length + k, mask=real, other=0)
+    compared = length * tl.max(real.to(tl.int32), 0)  # padding is not compared with anything
+    at = (sequence % pairs) * length
+    in_first = count_in(tokens, node + at, mask + at, compared, ROWS, COLUMNS)
+    at += pairs.to(tl.int64) * length
+    in_second = count_in(tokens, node + at, mask + at, compared, ROWS, COLUMNS)
+    at = out + (sequence * length + k) * 2
+    tl.store(at, tl.where(real, in_first, 0), mask=k < length)
+    tl.store(at + 1, tl.where(real, in_second, 0), mask=k < length)

@@ -39,8 +39,9 @@ from dygmamba.ops.decayed_counts import (
 )
 from dygmamba.ops.dispatch import Dispatch
 from dygmamba.ops.hash_map import HashMap
+from dygmamba.ops.transitions import reference
 
-TRANSITIONS = Dispatch(__name__, {"cpu": ("cpu",)})
+TRANSITIONS = Dispatch(reference, cpu=("cpu",))
 MAX_NODES = 1 << 30  # a key has 30 bits for each node
 MAX_LAGS = 7  # and 3 bits for the lag
 KEYS_PER_PART = 1 << 14
@@ -87,21 +88,21 @@ def extend_histories(
 
     Also returns the last destinations of each event's source strictly before it.
     """
-    return TRANSITIONS["cpu"].extend_histories(histories, src, dst, time)
+    return TRANSITIONS.pick("cpu").extend_histories(histories, src, dst, time)
 
 
 def last_destinations(
     histories: SourceHistories, source: Int64[Tensor, "q"], time: Float64[Tensor, "q"]
 ) -> Int64[Tensor, "q l"]:
     """Return the last destinations of each source strictly before each time, the last one first; -1 if none."""
-    return TRANSITIONS["cpu"].last_destinations(histories, source, time)
+    return TRANSITIONS.pick("cpu").last_destinations(histories, source, time)
 
 
 def last_ages(
     histories: SourceHistories, source: Int64[Tensor, "q"], time: Float64[Tensor, "q"], count: int
 ) -> Float64[Tensor, "q k"]:
     """Return the ages of the last `count` events of each source strictly before each time; -1 if there are fewer."""
-    return TRANSITIONS["cpu"].last_ages(histories, source, time, count)
+    return TRANSITIONS.pick("cpu").last_ages(histories, source, time, count)
 
 
 def count_between(
@@ -111,7 +112,7 @@ def count_between(
     time: Float64[Tensor, "q"],
 ) -> Int64[Tensor, "q"]:
     """Return the number of events of each source strictly later than `since` and strictly before `time`."""
-    return TRANSITIONS["cpu"].count_between(histories, source, since, time)
+    return TRANSITIONS.pick("cpu").count_between(histories, source, since, time)
 
 
 class KeyMap(Protocol):

@@ -3,7 +3,7 @@
 Values are put into at most 256 bins per column, once. A tree is grown leaf by leaf, the largest gain first
 (Ke et al., LightGBM, NeurIPS 2017); the gain of a split is G_l^2 / (H_l + l2) + G_r^2 / (H_r + l2) - G^2 / (H + l2)
 with the sums G, H of first and second derivatives. All sums run in row order, in float64 and on one thread, so a fit
-gives the same bits each time. The CPU runs Numba kernels; on a GPU the reference evaluates trees.
+gives the same bits each time. Trees are grown and explained on the CPU, by Numba kernels, and evaluated on any device.
 
 Legend: r rows, f columns (features), t trees, n nodes of a tree, b bins.
 """
@@ -15,9 +15,8 @@ import torch
 from jaxtyping import Float32, Float64, Int32, Int64, UInt8
 from torch import Tensor
 
-from dygmamba.ops.dispatch import Dispatch
+from dygmamba.ops.dispatch import dispatched
 
-TREES = Dispatch(__name__, {"cpu": ("cpu",)})
 BINS = 256
 
 
@@ -112,7 +111,9 @@ def grow_tree(
 
     `slopes` are the first and second derivatives of the loss for each row.
     """
-    return TREES["cpu"].grow_tree(bins, slopes, rows, columns, edges, growth)
+    from dygmamba.ops.trees import cpu
+
+    return cpu.grow_tree(bins, slopes, rows, columns, edges, growth)
 
 
 def sum_leaves(
@@ -120,7 +121,22 @@ def sum_leaves(
 ) -> Float64[Tensor, "r"]:
     """Sum the leaf values of each row, tree after tree; starts from `before`, the sums of earlier trees."""
     start = torch.zeros(len(x), dtype=torch.float64, device=x.device) if before is None else before
-    return TREES[x.device.type].sum_leaves(trees, x, start)
+    return add_leaves.pick(x.device.type)(trees, x, start)
+
+
+@dispatched(cpu=("cpu:add_leaves",))
+def add_leaves(trees: Trees, x: Tensor, before: Tensor) -> Tensor:
+    """Return `before` plus the leaf values of each row: send every row down every tree."""
+    total = before.clone()
+    rows = torch.arange(len(x), device=x.device)
+    for feature, threshold, left, right, value, _ in zip(*trees.columns, strict=True):
+        at = torch.zeros_like(rows)
+        while bool((feature[at] >= 0).any()):
+            inner = feature[at] >= 0
+            lower = x[rows, feature[at].clamp(min=0).long()] <= threshold[at]
+            at = torch.where(inner, torch.where(lower, left[at], right[at]).long(), at)
+        total += value[at]
+    return total
 
 
 def sum_binned_leaves(
@@ -128,7 +144,9 @@ def sum_binned_leaves(
 ) -> Float64[Tensor, "r"]:
     """`sum_leaves` for rows whose bins are known and trees grown from these edges: the same bits, faster."""
     cut = torch.searchsorted(edges[trees.feature.clamp(min=0).long()], trees.threshold[..., None])[..., 0]
-    return TREES["cpu"].sum_binned_leaves(trees, bins, cut, before)
+    from dygmamba.ops.trees import cpu
+
+    return cpu.add_binned_leaves(trees, bins, cut, before)
 
 
 def shapley_values(
@@ -139,5 +157,6 @@ def shapley_values(
     Their total is `sum_leaves`. The game is that of Lundberg et al. (Nature Machine Intelligence 2020): a missing
     column follows both branches at each of its splits, weighted by the shares of the training rows.
     """
-    values = TREES["cpu"].shapley_values(trees, x)
-    return values, TREES["cpu"].expected_value(trees)
+    from dygmamba.ops.trees import cpu
+
+    return cpu.shapley_values(trees, x), cpu.expected_value(trees)

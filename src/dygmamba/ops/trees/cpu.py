@@ -128,19 +128,23 @@ def _count_threads(updates: int) -> int:
     return max(1, min(torch.get_num_threads(), updates // UPDATES_PER_THREAD))
 
 
-def sum_leaves(trees: "Trees", x: Tensor, before: Tensor) -> Tensor:
-    total = before.clone()
-    given = (trees.feature, trees.threshold, _children(trees), trees.value, x, total)
-    arrays = [column.contiguous().numpy() for column in given]
-    run_in_threads(kernels.sum_leaves, len(x), EFFORT * len(x) * len(trees.feature), *arrays)
-    return total
+def add_leaves(trees: "Trees", x: Tensor, before: Tensor) -> Tensor:
+    """Return `before` plus the leaf values of each row."""
+    return _add_leaves(trees, trees.threshold, x.contiguous().numpy(), before)
 
 
-def sum_binned_leaves(trees: "Trees", bins: Tensor, cut: Tensor, before: Tensor) -> Tensor:
+def add_binned_leaves(trees: "Trees", bins: Tensor, cut: Tensor, before: Tensor) -> Tensor:
+    """Return `before` plus the leaf values of each row, given its bins; a cut is the last bin that goes left."""
+    return _add_leaves(trees, cut, bins.contiguous().numpy().T, before)
+
+
+def _add_leaves(trees: "Trees", threshold: Tensor, x: np.ndarray, before: Tensor) -> Tensor:
     total = before.clone()
-    given = (trees.feature, cut, _children(trees), trees.value, bins, total)
+    given = (trees.feature, threshold, _children(trees), trees.value)
     arrays = [column.contiguous().numpy() for column in given]
-    run_in_threads(kernels.sum_binned_leaves, len(total), EFFORT * len(total) * len(trees.feature), *arrays)
+    run_in_threads(
+        kernels.sum_leaves, len(x), EFFORT * len(x) * len(trees.feature), *arrays, x, total.numpy()
+    )
     return total
 
 

@@ -129,29 +129,6 @@ def sum_leaves(low, high, feature, threshold, child, value, x, total):
 
 
 @kernel()
-def sum_binned_leaves(low, high, feature, cut, child, value, bins, total):
-    """`sum_leaves` for rows whose bins are known, column by column."""
-    for tree in range(feature.shape[0]):
-        column, edge, down, says = feature[tree], cut[tree], child[tree].ravel(), value[tree]
-        for i in range(low, high - 3, 4):
-            a, b, c, d = 0, 0, 0, 0
-            while column[a] >= 0 or column[b] >= 0 or column[c] >= 0 or column[d] >= 0:
-                a = down[2 * a + (bins[max(column[a], 0), i] > edge[a])]
-                b = down[2 * b + (bins[max(column[b], 0), i + 1] > edge[b])]
-                c = down[2 * c + (bins[max(column[c], 0), i + 2] > edge[c])]
-                d = down[2 * d + (bins[max(column[d], 0), i + 3] > edge[d])]
-            total[i] += says[a]
-            total[i + 1] += says[b]
-            total[i + 2] += says[c]
-            total[i + 3] += says[d]
-        for i in range(high - (high - low) % 4, high):
-            a = 0
-            while column[a] >= 0:
-                a = down[2 * a + (bins[column[a], i] > edge[a])]
-            total[i] += says[a]
-
-
-@kernel()
 def expected_value(feature, threshold, left, right, value, cover):
     total = 0.0
     for tree in range(feature.shape[0]):

@@ -28,7 +28,7 @@ from dygmamba.core.errors import ConfigError, EventError
 from dygmamba.ops.dispatch import Dispatch
 from dygmamba.ops.walks import reference
 
-WALKS = Dispatch(__name__, {"cpu": ("cpu",)})
+WALKS = Dispatch(reference, cpu=("cpu",))
 MOST_BYTES = 8 << 30  # largest size of a table
 
 
@@ -114,7 +114,7 @@ def build_walk_table(
             code="walk-table-too-large",
         )
     rates = torch.tensor(decays, dtype=torch.float64)
-    rows = WALKS["cpu"].walk_rows(ends, base, layers, rates)
+    rows = WALKS.pick("cpu").walk_rows(ends, base, layers, rates)
     if not bool(torch.isfinite(rows).all()):
         raise EventError(
             f"the sums over walks of {layers} events overflow; choose fewer layers or larger decays",

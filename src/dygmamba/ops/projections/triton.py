@@ -1,8 +1,5 @@
 """The bounded matrices on a GPU: one kernel forward and one backward, where torch takes a hundred small ones."""
 
-# once_differentiable passes the first argument of `backward` by position, which pyright reports as incompatible
-# pyright: reportIncompatibleMethodOverride=false
-
 from typing import Any
 
 import torch
@@ -10,19 +7,12 @@ import triton
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from dygmamba.ops.spectral_bound import triton_kernels as kernels
-from dygmamba.ops.spectral_bound.autograd import (
-    spectral_bound as spectral_bound,
-)  # the bound alone needs no kernel
-from dygmamba.ops.spectral_bound.reference import SQUARINGS
+from dygmamba.ops.dispatch import serving
+from dygmamba.ops.projections import SQUARINGS
+from dygmamba.ops.projections import triton_kernels as kernels
 
 MOST_ROWS = 32  # with more, the Gram matrix does not stay in registers
 BLOCK, WARPS = 128, 4
-
-
-def serves(weight: Tensor) -> bool:
-    """Return whether the kernels support these matrices."""
-    return weight.dtype == torch.float32 and weight.shape[1] <= MOST_ROWS and weight.numel() > 0
 
 
 class BoundedMatrices(torch.autograd.Function):
@@ -60,6 +50,7 @@ def _sizes(weight: Tensor) -> dict[str, int]:
     return {"ROWS": rows, "COLUMNS": columns, "PADDED": max(16, triton.next_power_of_2(rows)), "BLOCK": BLOCK}
 
 
+@serving(lambda weight: weight.dtype == torch.float32 and weight.shape[1] <= MOST_ROWS and weight.numel() > 0)
 def bound_matrices(weight: Tensor) -> Tensor:
     """[k n d] to [k n d]."""
     return BoundedMatrices.apply(weight)

@@ -5,9 +5,6 @@ are then stored; the kernels multiply the weights of two layers in full float32 
 runs agree in every bit.
 """
 
-# once_differentiable passes the first argument of `backward` by position, which pyright reports as incompatible
-# pyright: reportIncompatibleMethodOverride=false
-
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,9 +13,11 @@ import triton
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from dygmamba.ops.cooccurrence.triton import count_pair_tokens
-from dygmamba.ops.token_encoding import triton_kernels as kernels
-from dygmamba.ops.token_encoding.parts import FeatureRows, PairCounts, Part, TimeSpans
+from dygmamba.ops.dispatch import serving
+from dygmamba.ops.projections import autocast_dtype
+from dygmamba.ops.tokens import triton_encoding_kernels as kernels
+from dygmamba.ops.tokens.encoding import FeatureRows, PairCounts, Part, TimeSpans
+from dygmamba.ops.tokens.triton import count_pair_tokens
 
 ROWS, BLOCK, WARPS = 16, 64, 4  # a tile of F
 MOST = {TimeSpans: 1, PairCounts: 1, FeatureRows: 2}  # parts of each kind
@@ -31,7 +30,7 @@ WEIGHTS = [f"{layer}_{name}" for layer in LAYERS for name in ("weight", "bias")]
 Tensors = dict[str, Tensor | None]
 
 
-def serves(parts: Sequence[Part]) -> bool:
+def _are_served(parts: Sequence[Part]) -> bool:
     """Return whether the kernels compute these parts: weights in float32, and gradients only of them."""
     kinds, widths = [type(part) for part in parts], {part.bias.shape for part in parts}
     known = all(kinds.count(kind) <= most for kind, most in MOST.items()) and len(widths) == 1
@@ -50,6 +49,7 @@ def _is_served(part: Part) -> bool:
     return floats and not any(t.requires_grad for t in fixed)
 
 
+@serving(_are_served)
 def encode_tokens(parts: Sequence[Part]) -> Tensor:
     """Return the encodings of all parts side by side, [r l d]."""
     sizes, inputs, weights = _lay_out(parts)
@@ -107,9 +107,7 @@ class EncodedTokens(torch.autograd.Function):
         """Return Z [r l d] as a matrix [count d]."""
         given: Tensors = dict.fromkeys(WEIGHTS)
         given |= {name: t.detach().contiguous() for name, t in zip(names, weights, strict=True)}
-        device, dtype = weights[0].device, torch.float32
-        if torch.is_autocast_enabled(device.type):
-            dtype = torch.get_autocast_dtype(device.type)
+        device, dtype = weights[0].device, autocast_dtype(weights[0])
         features = torch.empty(count, sizes["ROW"], dtype=dtype, device=device)
         product = torch.empty(sizes["K"], sizes["D"], dtype=torch.float32, device=device)
         with torch.cuda.device_of(features):

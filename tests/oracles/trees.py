@@ -1,23 +1,18 @@
-"""Reference of the trees: every split is tried by sums over its rows, every coalition of columns is evaluated."""
+"""Trees by definition: every split is tried by sums over its rows, every coalition of columns is evaluated."""
 
-from dataclasses import replace
 from itertools import combinations
 from math import factorial
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-if TYPE_CHECKING:
-    from dygmamba.ops.trees import GrowthConfig, Trees
+from dygmamba.ops.trees import GrowthConfig, Trees
 
 
 def grow_tree(
-    bins: Tensor, slopes: Tensor, rows: Tensor, columns: Tensor, edges: Tensor, growth: "GrowthConfig"
-) -> "Trees":
+    bins: Tensor, slopes: Tensor, rows: Tensor, columns: Tensor, edges: Tensor, growth: GrowthConfig
+) -> Trees:
     """Split the leaf with the largest gain until no split gains or there are enough leaves."""
-    from dygmamba.ops.trees import Trees
-
     nodes: list[dict] = [_make_leaf(rows, slopes, growth)]
     for count in range(1, growth.leaves):
         options = [
@@ -42,7 +37,7 @@ def grow_tree(
     return Trees(**table)
 
 
-def _make_leaf(rows: Tensor, slopes: Tensor, growth: "GrowthConfig") -> dict:
+def _make_leaf(rows: Tensor, slopes: Tensor, growth: GrowthConfig) -> dict:
     slope, bend = slopes[rows].sum(dim=0).tolist()
     value = -slope / (bend + growth.l2) if len(rows) else 0.0
     return {
@@ -51,7 +46,7 @@ def _make_leaf(rows: Tensor, slopes: Tensor, growth: "GrowthConfig") -> dict:
 
 
 def _find_best_split(
-    bins: Tensor, slopes: Tensor, rows: Tensor, columns: Tensor, growth: "GrowthConfig"
+    bins: Tensor, slopes: Tensor, rows: Tensor, columns: Tensor, growth: GrowthConfig
 ) -> tuple[float, int, int]:
     """Return the largest gain, its column and its last bin on the left; the first of equals."""
     best = (0.0, -1, 0)
@@ -70,26 +65,7 @@ def _find_best_split(
     return best
 
 
-def sum_leaves(trees: "Trees", x: Tensor, before: Tensor) -> Tensor:
-    """Send every row down every tree."""
-    total = before.clone()
-    rows = torch.arange(len(x), device=x.device)
-    for feature, threshold, left, right, value, _ in zip(*trees.columns, strict=True):
-        at = torch.zeros_like(rows)
-        while bool((feature[at] >= 0).any()):
-            inner = feature[at] >= 0
-            lower = x[rows, feature[at].clamp(min=0).long()] <= threshold[at]
-            at = torch.where(inner, torch.where(lower, left[at], right[at]).long(), at)
-        total += value[at]
-    return total
-
-
-def sum_binned_leaves(trees: "Trees", bins: Tensor, cut: Tensor, before: Tensor) -> Tensor:
-    """Treat bins as values; a cut is the last bin that goes left."""
-    return sum_leaves(replace(trees, threshold=cut.float()), bins.T.float(), before)
-
-
-def expected_value(trees: "Trees") -> Tensor:
+def expected_value(trees: Trees) -> Tensor:
     """Return the output of the trees if all columns are missing."""
     row = torch.zeros(int(trees.feature.max()) + 1 if trees.feature.numel() else 1)
     return sum(
@@ -98,7 +74,7 @@ def expected_value(trees: "Trees") -> Tensor:
     )
 
 
-def shapley_values(trees: "Trees", x: Tensor) -> Tensor:
+def shapley_values(trees: Trees, x: Tensor) -> Tensor:
     """Return each column's mean contribution over all orders in which columns become known; 2^f coalitions."""
     count = x.shape[1]
     found = torch.zeros(x.shape, dtype=torch.float64)
@@ -117,7 +93,7 @@ def shapley_values(trees: "Trees", x: Tensor) -> Tensor:
     return found
 
 
-def _list_trees(trees: "Trees") -> list[tuple[Tensor, ...]]:
+def _list_trees(trees: Trees) -> list[tuple[Tensor, ...]]:
     return list(zip(*trees.columns, strict=True))
 
 

@@ -1,6 +1,6 @@
 """Triton kernels of the bounded matrices W / max(1, sigma(W)): a program computes all of a matrix.
 
-The Gram matrix, its powers and their norms stay in registers; see `reference` for the iteration. All products are in
+The Gram matrix, its powers and their norms stay in registers; see `iterate` for the iteration. All products are in
 full float32 precision: a bound must hold.
 
 Legend: k matrices, n rows, d columns.

@@ -1,4 +1,4 @@
-"""Counts with one small table per pair, in Numba: indexed by node id if ids are small, hashed otherwise.
+"""Co-occurrence counts with one small table per pair, in Numba: indexed by node id if ids are small, hashed otherwise.
 
 A cell holds both counts of a node in one 64-bit number, left in the low half and right in the high half, which is
 also how two neighbouring int32 columns of the output lie in memory on the little-endian machines Numba supports.
@@ -11,23 +11,11 @@ from torch import Tensor
 from dygmamba.ops.numba_kernels import inlined, kernel
 
 
-def cooccurrence(left: Tensor, right: Tensor, left_mask: Tensor, right_mask: Tensor) -> tuple[Tensor, Tensor]:
-    """Count each token in the left and in the right sequence."""
-    (p, length), r = left.shape, right.shape[1]
-    block = torch.empty(
-        p * (length + r), dtype=torch.int64
-    )  # one allocation, for the reason given in ops/recent_neighbors/cpu.py
-    cells = block[: p * length].view(p, length), block[p * length :].view(p, r)
-    inputs = [x.contiguous().numpy() for x in (left, right, left_mask, right_mask)]
-    _count(*inputs, *(cell.numpy() for cell in cells))
-    in_left, in_right = (cell.view(torch.int32).view(*cell.shape, 2) for cell in cells)
-    return in_left, in_right
-
-
 def count_pair_tokens(node: Tensor, mask: Tensor) -> Tensor:
     """Count each token's node in both sequences of its pair, sequences i and p + i of 2 p."""
-    p = node.shape[0] // 2
-    return torch.cat(cooccurrence(node[:p], node[p:], mask[:p], mask[p:]))
+    cells = torch.empty(node.shape, dtype=torch.int64)
+    _count(node.contiguous().numpy(), mask.contiguous().numpy(), cells.numpy())
+    return cells.view(torch.int32).view(*node.shape, 2)
 
 
 @inlined(inline="always")
@@ -74,32 +62,25 @@ def _hashed(cells, keys, bits, left, right, left_mask, right_mask, in_left, in_r
             out[j] = cells[out[j]] if out[j] >= 0 else 0
 
 
-@inlined()
-def _highest(tokens):
-    high = np.int32(0)
-    for token in tokens.flat:
-        high = max(high, token)
-    return np.int64(high)
-
-
 # not parallel: if a core is busy, waiting for a second thread costs a time slice, a hundred times the work
 @kernel()
-def _count(left, right, left_mask, right_mask, in_left, in_right):
-    (p, length), r = left.shape, right.shape[1]
+def _count(node, mask, out):
+    p, length = node.shape[0] // 2, node.shape[1]
+    high = np.int32(0)
+    for token in node.flat:
+        high = max(high, token)
     # few nodes: a table by id; many: a hash table, at most half full
     bits = 0
-    size = 1 + max(_highest(left), _highest(right))
-    if size > 8 * (length + r):
+    size = 1 + np.int64(high)
+    if size > 16 * length:
         bits = 1
-        while (1 << bits) < 2 * (length + r):
+        while (1 << bits) < 4 * length:
             bits += 1
         size = 1 << bits
     for i in range(p):
         cells = np.zeros(size, np.int64)
         if bits:
             keys = np.full(size, -1, np.int32)
-            _hashed(
-                cells, keys, bits, left[i], right[i], left_mask[i], right_mask[i], in_left[i], in_right[i]
-            )
+            _hashed(cells, keys, bits, node[i], node[p + i], mask[i], mask[p + i], out[i], out[p + i])
         else:
-            _indexed(cells, left[i], right[i], left_mask[i], right_mask[i], in_left[i], in_right[i])
+            _indexed(cells, node[i], node[p + i], mask[i], mask[p + i], out[i], out[p + i])

@@ -1,4 +1,4 @@
-"""Gather rows of a table by index, also from a table in pinned host memory with an index on a GPU.
+"""Rows of a table by index, also from a table in pinned host memory with an index on a GPU.
 
 Legend: n rows, c columns.
 """
@@ -7,12 +7,9 @@ from jaxtyping import Int, Shaped
 from torch import Tensor
 
 from dygmamba.core.errors import ConfigError
-from dygmamba.ops.dispatch import Dispatch
-from dygmamba.ops.gather_rows import reference
+from dygmamba.ops.dispatch import dispatched
 
 __all__ = ["gather_rows"]
-
-GATHER_ROWS = Dispatch(__name__, {"cuda": ("triton",)})
 
 
 def gather_rows(table: Shaped[Tensor, "n c"], index: Int[Tensor, "*shape"]) -> Shaped[Tensor, "*shape c"]:
@@ -25,10 +22,16 @@ def gather_rows(table: Shaped[Tensor, "n c"], index: Int[Tensor, "*shape"]) -> S
         # the gradient of table[index] adds atomically, in the order in which threads happen to arrive
         return table.index_select(0, index.flatten()).view(*index.shape, table.shape[1])
     if table.device == index.device:
-        return reference.gather_rows(table, index)
+        return table[index]
     if not table.is_pinned():
         raise ConfigError(
             f"the table is on {table.device} and the index on {index.device}; pin the table's memory or move the table",
             code="table-not-pinned",
         )
-    return GATHER_ROWS[index.device.type].gather_rows(table, index)
+    return read_rows.pick(index.device.type)(table, index)
+
+
+@dispatched(cuda=("triton:read_rows",))
+def read_rows(table: Tensor, index: Tensor) -> Tensor:
+    """Return table[index] on the index's device: the index is moved to the table's device, the rows are moved back."""
+    return table[index.to(table.device)].to(index.device)

@@ -15,7 +15,6 @@ import torch
 from torch import Tensor
 
 from dygmamba import ops
-from dygmamba.ops.checksum import compute_checksum
 from dygmamba.ops.conv import conv_silu
 from dygmamba.ops.cooccurrence import cooccurrence
 from dygmamba.ops.decayed_counts import (
@@ -90,10 +89,6 @@ def looked_up() -> list[Tensor]:
 def mapped() -> list[Tensor]:
     table, keys = HashMap(), np.array([7, 2**40, 7, 0])
     return [torch.from_numpy(table.insert(keys)), torch.from_numpy(table.slots(keys + 7))]
-
-
-def checked() -> list[Tensor]:
-    return [torch.tensor(compute_checksum(np.arange(77, dtype=np.uint8)) >> 1)]  # a signed number of 64 bits
 
 
 def decayed() -> list[Tensor]:
@@ -179,7 +174,6 @@ CALLS: dict[str, Callable[[], list[Tensor]]] = {
     "cooccurrence": counted,
     "recent_neighbors": looked_up,
     "hash_map": mapped,
-    "checksum": checked,
     "decayed_counts": decayed,
     "decayed_sums": summed,
     "trees": boosted,

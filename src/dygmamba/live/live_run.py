@@ -23,12 +23,13 @@ from dygmamba.explain.explanation import Explanation
 from dygmamba.explain.pairs import DEFAULT_ORDERS
 from dygmamba.live.backup import lock_folder, write_backup
 from dygmamba.live.event_log import EventLog, LogEvent, LogReader, RunRecord
-from dygmamba.live.event_parsing import EventLayout, EventParser
+from dygmamba.live.event_parsing import EventLayout, EventParser, collect_events
 from dygmamba.live.live_view import LiveView
 from dygmamba.live.log_writer import LogWriter, Request, Retry, encode_offset
-from dygmamba.live.serving_state import Applier, ServedRun, count_trained_events, describe_run
-from dygmamba.live.snapshots import STATE_FOLDER, list_snapshots, load_newest, write_snapshot
-from dygmamba.live.state import SHARED_EVENTS, LiveState, require_live_support
+from dygmamba.live.replica import Replica, is_long, open_replicas
+from dygmamba.live.serving_state import REPLAY_SIZE, Applier, ServedRun, count_trained_events, describe_run
+from dygmamba.live.snapshots import list_snapshots, load_newest, remove_others, write_snapshot
+from dygmamba.live.state import LiveState, require_live_support
 from dygmamba.live.verdicts import (
     Acknowledgement,
     FutureLimit,
@@ -100,15 +101,16 @@ class LiveRun:
                 }
                 if facts != stored or not runs or runs[-1][:6] != record[:6]:
                     self._record(log, record, facts, runs)
-                state = load_newest(path, record, predictor, reader) or self._build(record, predictor, reader)
+                _, replicas = load_newest(path, record, predictor, reader, copies=2)
+                state = LiveState(*replicas) if replicas else self._build(record, predictor, reader)
                 served = ServedRun(record, predictor, parser, state)
+                self._snapshot_sequence = served.applied
                 served.replay(reader, log.sequence)
             with served.read() as (known, _):
                 times = known.dataset.store.time.numpy()
                 latest, watermark = float(times[-1]), facts.get("watermark")
             if watermark is None:
                 watermark = self.rules.future.find_watermark(times, clock.now())
-            self._snapshot_sequence = max((found.sequence for found in list_snapshots(path)), default=0)
             self._applier = Applier(served, clock)
             self._writer = LogWriter(log, latest, self.rules, self._publish, clock, watermark)
         except BaseException:
@@ -119,18 +121,13 @@ class LiveRun:
 
     def _build(self, record: RunRecord, predictor: Predictor, log: LogReader) -> LiveState:
         """Return the state of a run with the events of its dataset; of a long one a snapshot is written first."""
-        if len(predictor.dataset.store) < SHARED_EVENTS:
+        if not is_long(predictor):
             return LiveState.open(predictor)
-
-        def save(folder: Path) -> int:
-            LiveState.build(predictor, folder)
-            return 0
-
         try:
-            snapshot = write_snapshot(self.path, record, log, save)
+            snapshot = write_snapshot(self.path, record, log, lambda writer: Replica.build(predictor, writer))
         except WriteError:  # a full disk: the state is built for this process only
             return LiveState.open(predictor)
-        return LiveState.load(predictor, snapshot.path / STATE_FOLDER)
+        return LiveState(*snapshot.load(predictor, 2))
 
     def _find_run(
         self, predictor: Predictor, log: EventLog, facts: dict[str, Any], runs: list[RunRecord]
@@ -442,19 +439,29 @@ class LiveRun:
             self._applier.exchange(catch_up)
 
     def snapshot(self) -> int:
-        """Write the state to the folder, so that opening it reads only later events; return its sequence number."""
+        """Write the state to the folder, so that opening it reads only later events; return its sequence number.
+
+        The state is made of the previous snapshot and the log, beside the one that queries read: appends go on.
+        """
         with self._snapshot_lock, LogReader(self.path) as log:
             served = self._applier.served
-            if served.applied == served.record.base:
-                return served.applied
-            state = served.state
-            snapshot = write_snapshot(self.path, served.record, log, state.save, state.applied)
-            self._snapshot_sequence = snapshot.sequence
-            return self._snapshot_sequence
+            record, predictor, sequence = served.record, served.predictor, self.sequence
+            if sequence == record.base:
+                return sequence
+            snapshot, replicas = load_newest(self.path, record, predictor, log, copies=1)
+            if snapshot is not None and snapshot.sequence == sequence:
+                remove_others(self.path, snapshot)
+            else:
+                (replica,) = replicas or open_replicas(predictor, 1)
+                for events in log.read_events(record.base + replica.applied, sequence, REPLAY_SIZE):
+                    replica.apply([collect_events(events, served.layout)])
+                write_snapshot(self.path, record, log, lambda _: replica)
+            self._snapshot_sequence = sequence
+            return sequence
 
     @check_arguments
     def backup(self, to: Path | str) -> Path:
-        """Write the log and the newest snapshot to one file, while appends and queries go on; returns its path."""
+        """Write the log to one file, while appends and queries go on; returns its path."""
         return write_backup(self.path, Path(to)).path
 
     def close(self) -> None:

@@ -31,8 +31,7 @@ from dygmamba.data.generate.stream import GeneratorConfig, generate_stream
 from dygmamba.data.storage.dataset import Dataset, save_dataset
 from dygmamba.live.live_run import LiveRun
 from dygmamba.live.serving_state import ServedRun
-from dygmamba.live.snapshots import STATE_FOLDER, list_snapshots
-from dygmamba.live.state_files import read_description
+from dygmamba.live.snapshots import list_snapshots
 from dygmamba.runs.link_training import start_link_run
 from dygmamba.runs.provenance import StartOptions
 from dygmamba.runs.warm_start import open_warm_start
@@ -198,7 +197,7 @@ def count_bytes_per_event(folder: Path, events: int) -> dict[str, float]:
     """Return the bytes in use of each kind of table of the newest snapshot, per event; empty without a snapshot."""
     sizes: dict[str, float] = {}
     for snapshot in list_snapshots(folder)[:1]:
-        for name, part in read_description(snapshot.path / STATE_FOLDER)["arrays"].items():
+        for name, part in snapshot.read()["arrays"].items():
             table = (
                 name.split("'")[1] if "('" in name else name.split("/")[1 if name.startswith("index/") else 0]
             )

@@ -2,19 +2,21 @@
 
 import hashlib
 import json
+import shutil
 import sqlite3
+import threading
 import zipfile
+import zlib
 from contextlib import closing
-from copy import copy as duplicate
 
 import pytest
 
 import dygmamba as dm
 from dygmamba.core.errors import DygWarning, FileError
+from dygmamba.live.array_file import count_bytes
 from dygmamba.live.backup import _seal, check_folder, write_backup
-from dygmamba.live.snapshots import list_snapshots
-from dygmamba.live.state import LiveState
-from dygmamba.live.state_files import count_bytes, read_description
+from dygmamba.live.replica import Replica
+from dygmamba.live.snapshots import TRAILER, list_snapshots, write_snapshot
 from live_run_cases import live_scores, make_events, observed_scores, open_live
 from raising import raises
 
@@ -34,7 +36,7 @@ def test_a_backup_of_a_running_log_is_restored_to_the_bit(folder, tmp_path):
         assert live.backup(tmp_path / "saved.zip") == tmp_path / "saved.zip"
         live.append(make_events(1, first=8))
     copy = dm.restore(tmp_path / "saved.zip", tmp_path / "copy")
-    assert check_folder(copy).snapshots == {5: "ok"}
+    assert check_folder(copy).snapshots == {}  # it is made again of the log
     with open_live(copy) as live:
         assert live.sequence == 8
         assert live_scores(live) == observed_scores(make_events(8))
@@ -67,66 +69,85 @@ def test_a_damaged_backup_is_refused_and_leaves_no_folder(folder, tmp_path, how)
     assert not (tmp_path / "evil").exists()
 
 
-@pytest.mark.parametrize("how", ["trigger", "bomb", "overlap"])
+def rewrite_backup(saved, target, files, kind=zipfile.ZIP_STORED):
+    """A backup with other files, whose checksums fit."""
+    with zipfile.ZipFile(saved) as archive:
+        about = json.loads(archive.read("backup.json"))
+        files = {"events.sqlite": archive.read("events.sqlite")} | files
+    about["files"] = {
+        name: {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+        for name, content in files.items()
+    }
+    del about["sha256"]
+    with zipfile.ZipFile(target, "w", kind) as archive:
+        for name, content in files.items():
+            archive.writestr(name, content)
+        archive.writestr("backup.json", _seal(about), zipfile.ZIP_STORED)
+
+
+def test_a_backup_of_an_earlier_version_is_restored_without_its_snapshot(folder, tmp_path):
+    """Also a name that leads out of the folder is not unpacked: only the log is."""
+    write_backup(folder, tmp_path / "saved.zip")
+    more = {"snapshots/ab12-000000000005/state/state.json": b"{}", "../evil": b"x"}
+    rewrite_backup(tmp_path / "saved.zip", tmp_path / "old.zip", more)
+    copy = dm.restore(tmp_path / "old.zip", tmp_path / "copy")
+    assert [path.name for path in copy.iterdir()] == ["events.sqlite"]
+    assert not (tmp_path / "evil").exists()
+    with open_live(copy) as live:
+        assert live_scores(live) == observed_scores(make_events(8))
+
+
+def test_a_backup_is_not_much_larger_than_its_log(folder, tmp_path):
+    """Snapshots, with the spare capacity of their arrays, can be made again and are not part of it."""
+    assert (
+        write_backup(folder, tmp_path / "saved.zip").size < (folder / "events.sqlite").stat().st_size + 2_000
+    )
+
+
+@pytest.mark.parametrize("how", ["trigger", "bomb"])
 def test_a_hostile_backup_is_refused_before_it_is_unpacked(folder, tmp_path, how, monkeypatch):
-    """A log with a trigger, a file that inflates to far more than the backup, one content under many names."""
+    """A log with a trigger, and one that inflates to far more than the backup."""
     saved, hostile, files = tmp_path / "saved.zip", tmp_path / "hostile.zip", {}
     write_backup(folder, saved)
-    with zipfile.ZipFile(saved) as archive:
-        files["events.sqlite"] = archive.read("events.sqlite")
-        about = json.loads(archive.read("backup.json"))
+    written: list = []
     if how == "trigger":
-        (tmp_path / "log").write_bytes(files["events.sqlite"])
+        with zipfile.ZipFile(saved) as archive:
+            (tmp_path / "log").write_bytes(archive.read("events.sqlite"))
         with closing(sqlite3.connect(tmp_path / "log")) as log:
             log.execute("CREATE TRIGGER gone AFTER INSERT ON events BEGIN DELETE FROM events; END")
             log.commit()
         files["events.sqlite"] = (tmp_path / "log").read_bytes()
     else:
-        files["snapshots/ab-1/zeros"] = bytes(1 << 22)
-    entries = {
-        name: {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
-        for name, content in files.items()
-    }
-    written: list = []
-    if how != "trigger":
+        files["events.sqlite"] = bytes(1 << 22)
         monkeypatch.setattr("dygmamba.live.backup.write_file", lambda *given: written.append(given))
-    with zipfile.ZipFile(
-        hostile, "w", zipfile.ZIP_DEFLATED if how == "bomb" else zipfile.ZIP_STORED
-    ) as archive:
-        for name, content in files.items():
-            archive.writestr(name, content)
-        if how == "overlap":
-            _, second = archive.infolist()
-            for number in range(2, 6):
-                twin = duplicate(second)
-                twin.filename = f"snapshots/ab-{number}/zeros"
-                archive.filelist.append(twin)
-                entries[twin.filename] = entries[second.filename]
-        about = {"format": about["format"], "sequence": about["sequence"], "files": entries}
-        archive.writestr("backup.json", _seal(about), zipfile.ZIP_STORED)
+    rewrite_backup(saved, hostile, files, zipfile.ZIP_DEFLATED if how == "bomb" else zipfile.ZIP_STORED)
     with raises("backup-damaged", FileError):
         dm.restore(hostile, tmp_path / "copy")
     assert not written
     assert not (tmp_path / "copy").exists()
 
 
-@pytest.mark.parametrize("how", ["none", "damaged", "foreign", "ahead", "manifest", "outside"])
+def rewrite_description(snapshot, change):
+    """Change the description at the end of a snapshot, with a checksum that fits."""
+    about, content = snapshot.read(), snapshot.path.read_bytes()
+    length, _ = TRAILER.unpack(content[-TRAILER.size :])
+    text = json.dumps(about | change).encode()
+    trailer = TRAILER.pack(len(text), zlib.crc32(text))
+    snapshot.path.write_bytes(content[: -TRAILER.size - length] + text + trailer)
+
+
+@pytest.mark.parametrize("how", ["none", "damaged", "foreign", "ahead", "description"])
 def test_a_snapshot_saves_reading_the_log_or_is_left_out(folder, how, monkeypatch):
     """Scores are the same with a good snapshot, a damaged one, and one of another log; only the first is loaded."""
     (snapshot,) = list_snapshots(folder)
-    about = snapshot.path / "manifest.json"
-    if how == "damaged":
-        file = max(snapshot.path.glob("state/*"), key=lambda path: path.stat().st_size)
-        content = bytearray(file.read_bytes())
-        content[len(content) // 2] ^= 1
-        file.write_bytes(content)
-    elif how == "manifest":
-        about.write_text("{")
-    elif how == "outside":  # a backup would copy the file, whoever may read it
-        about.write_text(json.dumps(snapshot.manifest | {"files": {"../../../secret": {"bytes": 0}}}))
-    elif how in ("foreign", "ahead"):
-        change = {"last": 1} if how == "foreign" else {"sequence": 9}
-        about.write_text(json.dumps(snapshot.manifest | change))
+    content = bytearray(snapshot.path.read_bytes())
+    if how in ("damaged", "description"):
+        content[len(content) // 2 if how == "damaged" else -100] ^= 1
+        snapshot.path.write_bytes(content)
+    elif how == "foreign":
+        rewrite_description(snapshot, {"last": 1})
+    elif how == "ahead":
+        snapshot.path.rename(str(snapshot.path).replace("5.", "9."))
     replayed = []
     from dygmamba.live.serving_state import ServedRun
 
@@ -134,7 +155,7 @@ def test_a_snapshot_saves_reading_the_log_or_is_left_out(folder, how, monkeypatc
     monkeypatch.setattr(
         ServedRun, "append", lambda run, events: (replayed.append(len(events)), append(run, events))
     )
-    if how == "damaged":
+    if how in ("damaged", "description"):
         with pytest.warns(DygWarning, match="cannot be used"):
             live = open_live(folder)
     else:
@@ -142,7 +163,7 @@ def test_a_snapshot_saves_reading_the_log_or_is_left_out(folder, how, monkeypatc
     with live:
         assert sum(replayed) == (3 if how == "none" else 8)
         assert live_scores(live) == observed_scores(make_events(8))
-    if how == "damaged":
+    if how in ("damaged", "description"):
         assert check_folder(folder).snapshots[5] != "ok"
 
 
@@ -157,33 +178,38 @@ def test_old_snapshots_are_removed(folder):
 @pytest.mark.parametrize("is_damaged", [False, True])
 def test_a_snapshot_of_the_same_events_is_written_only_if_it_is_damaged(folder, is_damaged, monkeypatch):
     """It may be mapped, and Windows deletes no mapped file; what is left of an older one is removed."""
-    saved, save = [], LiveState.save
-    monkeypatch.setattr(LiveState, "save", lambda state, path: saved.append(path) or save(state, path))
+    saved = []
+    monkeypatch.setattr(
+        "dygmamba.live.live_run.write_snapshot",
+        lambda *given: saved.append(given) or write_snapshot(*given),
+    )
     with open_live(folder) as live:
         live.snapshot()
     (before,) = list_snapshots(folder)
     assert len(saved) == 1
+    content = before.path.read_bytes()
     leftover = before.path.with_name("0123456789ab-000000000003")
-    leftover.mkdir()
+    leftover.mkdir()  # of an earlier version
     with open_live(folder) as live:
         if is_damaged:
-            (before.path / next(iter(before.manifest["files"]))).write_bytes(b"{}")
+            before.path.write_bytes(content[:-1])
+            with pytest.warns(DygWarning, match="cannot be used"):
+                assert live.snapshot() == 8
         assert live.snapshot() == 8
     (after,) = list_snapshots(folder)
     assert len(saved) == 1 + is_damaged
-    assert (after.manifest == before.manifest) is not is_damaged
+    assert is_damaged or after.path.read_bytes() == content
     assert check_folder(folder).snapshots == {8: "ok"}
     assert not leftover.exists()
 
 
 def test_a_long_stream_is_opened_from_a_snapshot_without_a_build(tmp_path, monkeypatch):
     """Also before any event is appended; scores are those of the first opening, and the snapshot is left as it was."""
-    for module in ("live_run", "state"):
-        monkeypatch.setattr(f"dygmamba.live.{module}.SHARED_EVENTS", 0)
+    monkeypatch.setattr("dygmamba.live.replica.SHARED_EVENTS", 0)
     with open_live(tmp_path / "state") as live:
         before = live_scores(live)
     built = []
-    monkeypatch.setattr(LiveState, "build", lambda *given: built.append(given))
+    monkeypatch.setattr(Replica, "build", lambda *given: built.append(given))
     for count in (2, 4):
         with open_live(tmp_path / "state") as live:
             assert live_scores(live) == (before if count == 2 else observed_scores(make_events(2)))
@@ -200,10 +226,49 @@ def test_a_flipped_bit_in_spare_capacity_is_found(tmp_path):
         live.append(make_events(5))
         live.snapshot()
     (snapshot,) = list_snapshots(tmp_path / "state")
-    about = read_description(snapshot.path / "state")
-    part = next(part for part in about["arrays"].values() if part["used"] < count_bytes(part))
-    with open(snapshot.path / "state" / about["file"], "r+b") as file:
+    part = next(part for part in snapshot.read()["arrays"].values() if part["used"] < count_bytes(part))
+    with open(snapshot.path, "r+b") as file:
         file.seek(part["offset"] + count_bytes(part) - 1)
         file.write(b"\1")
     with raises("damaged-state", FileError):
         snapshot.check()
+
+
+def test_appends_do_not_wait_for_a_snapshot_that_is_being_written(tmp_path, monkeypatch):
+    """Whatever their number, and queries see them; the snapshot has the events from before it began."""
+    begun, may_go_on = threading.Event(), threading.Event()
+
+    def wait(*given):
+        begun.set()
+        assert may_go_on.wait(30)
+
+    with open_live(tmp_path / "state") as live:
+        live.append(make_events(2))
+        monkeypatch.setattr("dygmamba.live.snapshots.sync_file", wait)
+        writing = threading.Thread(target=live.snapshot)
+        writing.start()
+        assert begun.wait(30)
+        appending = threading.Thread(
+            target=lambda: [live.append(make_events(1, first=k)) for k in range(2, 6)], daemon=True
+        )
+        appending.start()
+        appending.join(30)
+        is_waiting = appending.is_alive()
+        may_go_on.set()
+        writing.join()
+        assert not is_waiting
+        assert live_scores(live) == observed_scores(make_events(6))
+        assert [snapshot.sequence for snapshot in list_snapshots(tmp_path / "state")] == [2]
+
+
+def test_a_snapshot_of_another_log_does_not_suppress_new_ones(folder, tmp_path, monkeypatch):
+    """For example one that was left in the folder when its log was replaced."""
+    (foreign,) = list_snapshots(folder)
+    other = tmp_path / "other" / "snapshots"
+    other.mkdir(parents=True)
+    shutil.copy(foreign.path, other / foreign.path.name.replace("5.", "9."))
+    monkeypatch.setattr("dygmamba.live.live_run.SNAPSHOT_EVENTS", 3)
+    monkeypatch.setattr("dygmamba.live.live_run.SNAPSHOT_SHARE", 0)
+    with open_live(tmp_path / "other") as live:
+        live.append(make_events(4))
+    assert [snapshot.sequence for snapshot in list_snapshots(tmp_path / "other")] == [4]

@@ -121,6 +121,8 @@ def test_a_query_waits_for_a_sequence_and_says_if_it_does_not_come(live):
         live.score(PAIRS, min_sequence=3, timeout=0.01)
     with live.read(min_sequence=2) as view:
         assert view.sequence == 2
+        with raises("sequence-not-reached", FileError):
+            view.score(PAIRS, min_sequence=3)
         live.append(make_events(1, first=2))
         assert view.score(PAIRS).to_pylist() == observed_scores(events)  # as of its sequence
 

@@ -8,7 +8,9 @@ from hypothesis import settings
 from hypothesis.stateful import run_state_machine_as_test
 
 from contract_cases import build
-from dygmamba.core.errors import ConfigError, FileError
+from dygmamba.core.errors import ConfigError
+from dygmamba.live.event_log import RunRecord
+from dygmamba.live.snapshots import LOAD_ERRORS, list_snapshots, write_snapshot
 from dygmamba.live.state import LiveState
 from dygmamba.sampling.live_index import LiveIndex
 from dygmamba.sampling.view import PairBatch
@@ -55,11 +57,26 @@ def test_the_pair_history_is_that_of_all_events_at_once():
     assert (found[0] != found[1]).any()
 
 
+class EmptyLog:
+    """The log of a state whose events were appended without one."""
+
+    def read_meta(self):
+        return {}
+
+    def read_events(self, after, until):
+        return iter(())
+
+
+def save(state, folder):
+    record = RunRecord("run", "ab12", "model", "data", "content", 0, 0)
+    return write_snapshot(folder, record, EmptyLog(), lambda _: state._current)
+
+
 @pytest.mark.parametrize("shared", [False, True])
 def test_a_saved_state_goes_on_as_if_it_had_not_stopped(shared, tmp_path, monkeypatch):
     """After new nodes and types; the saved files stay as they were, whatever is appended later."""
     if shared:
-        monkeypatch.setattr("dygmamba.live.state.SHARED_EVENTS", 0)
+        monkeypatch.setattr("dygmamba.live.replica.SHARED_EVENTS", 0)
     first = [
         ("new", "1", END - 3, 2.0, "c"),
         ("0", "7", END + 1, 1.0, "rare"),
@@ -73,9 +90,10 @@ def test_a_saved_state_goes_on_as_if_it_had_not_stopped(shared, tmp_path, monkey
     known = predictor("tables")
     state = LiveState.open(known)
     state.append(make_dataset(first))
-    assert state.save(tmp_path) == 3
+    snapshot = save(state, tmp_path)
     for _ in range(2):
-        state = LiveState.load(known, tmp_path)
+        snapshot.check()
+        state = LiveState(*snapshot.load(known, 2))
         assert state.applied == 3
         state.append(make_dataset(more[:1]))
         state.append(make_dataset(more[1:]))
@@ -90,7 +108,7 @@ def test_tables_built_in_parts_are_those_of_one_part(shared, monkeypatch):
     """Of any part size; also when each table is moved to a file as soon as it is complete."""
     monkeypatch.setattr("dygmamba.sampling.block_lists.EVENTS_PER_PART", 7)
     if shared:
-        monkeypatch.setattr("dygmamba.live.state.SHARED_EVENTS", 0)
+        monkeypatch.setattr("dygmamba.live.replica.SHARED_EVENTS", 0)
     machine = LiveMachine()
     machine.predictor, machine.events = predictor("tables"), []
     machine.state = LiveState.open(machine.predictor)
@@ -99,18 +117,14 @@ def test_tables_built_in_parts_are_those_of_one_part(shared, monkeypatch):
 
 
 def test_a_state_of_another_run_or_a_damaged_one_is_refused(tmp_path):
-    """In one sentence that says what to do."""
-    with raises("no-saved-state", FileError):
-        LiveState.load(predictor("stateful"), tmp_path)
-    LiveState.open(predictor("stateful")).save(tmp_path)
-    with raises("damaged-state", FileError):
-        LiveState.load(predictor("tables"), tmp_path)
-    with raises("damaged-state", FileError):
-        LiveState.load(predictor("stateful", True), tmp_path)
-    (file,) = tmp_path.glob("*.bin")
-    file.write_bytes(file.read_bytes()[:5000])
-    with raises("damaged-state", FileError):
-        LiveState.load(predictor("stateful"), tmp_path)
+    snapshot = save(LiveState.open(predictor("stateful")), tmp_path)
+    assert list_snapshots(tmp_path) == [snapshot]
+    for other in (predictor("tables"), predictor("stateful", True)):
+        with pytest.raises(LOAD_ERRORS):
+            snapshot.load(other, 1)
+    snapshot.path.write_bytes(snapshot.path.read_bytes()[:5000])
+    with pytest.raises(LOAD_ERRORS):
+        snapshot.load(predictor("stateful"), 1)
 
 
 def test_a_change_that_fails_half_way_is_as_if_it_had_not_been_tried(monkeypatch):
@@ -144,10 +158,10 @@ def test_maps_of_a_state_do_not_count_as_memory(tmp_path):
     """A process whose data are limited, as the command line limits them, maps a file larger than that limit."""
     code = (
         "import os, resource, sys; "
-        "from dygmamba.live.state_files import map_arrays; "
+        "from dygmamba.live.array_file import map_arrays; "
         "resource.setrlimit(resource.RLIMIT_DATA, (1 << 31, resource.getrlimit(resource.RLIMIT_DATA)[1])); "
         "handle = os.open(sys.argv[1], os.O_RDONLY); "
-        "part = {'dtype': '<f8', 'shape': [1 << 29], 'offset': 0}; "
+        "part = {'dtype': '<f8', 'shape': [1 << 29], 'offset': 0, 'used': 1 << 32}; "
         "print([len(map_arrays(handle, {'a': part})['a']) for _ in range(2)])"
     )
     with open(tmp_path / "arrays", "wb") as file:

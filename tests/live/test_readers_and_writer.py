@@ -26,12 +26,13 @@ def events(number):
 
 def observe(state):
     """What a reader sees: appended events, events of node 1 in the index, last time, score of a pair."""
-    with state.read_replica() as replica:
-        live = replica.predictor
+    with state.read() as live:
         node = torch.tensor([1])
-        number = replica.index.past(node, torch.tensor([torch.inf], dtype=torch.float64))[1]
+        index = live.ranker.stream_scorer.stream.index
+        number = index.past(node, torch.tensor([torch.inf], dtype=torch.float64))[1]
         score = live.score([("0", "1", END + 50)]).table["uncalibrated_score"][0].as_py()
-        return replica.applied, int(number), float(live.dataset.store.time[-1]), score
+        applied = len(live.dataset.store) - len(first_events())
+        return applied, int(number), float(live.dataset.store.time[-1]), score
 
 
 def run(target):

@@ -183,8 +183,9 @@ def test_a_state_that_failed_is_not_ready_and_answers_at_once(mail, tmp_path, mo
             ("POST", "/v1/score", ask),
             ("POST", "/v1/events", {"events": events[2:]}),
         ):
-            with raises("live-state-failed"):
+            with raises("live-state-failed") as caught:
                 client._request(method, path, body, retry=False)
+            assert "ZeroDivisionError" not in str(caught.value)  # the reason may hold ids
         assert time.monotonic() - began < 2
         assert [alert["code"] for alert in client.status()["alerts"]] == ["state-failed"]
         assert find_scores(client, 1) == expected_scores(mail, events[:1])

@@ -1,5 +1,9 @@
 """Drift and calibration of scores, counted shares, rates and alerts."""
 
+import threading
+import time
+from collections import deque
+
 import numpy as np
 import pytest
 
@@ -107,3 +111,23 @@ def test_a_recent_share_forgets_what_is_old(most):
         share.add(3, 0)
     assert share.share == 0
     assert most <= share.count < most + 3
+
+
+class SlowChunks(deque):
+    """Lets other threads run before a chunk is forgotten."""
+
+    def popleft(self):
+        time.sleep(0.02)
+        return super().popleft()
+
+
+def test_a_share_that_several_threads_count_forgets_each_chunk_once():
+    share = RecentShare(10)
+    share.add(5, 5)
+    share._chunks = SlowChunks(share._chunks)
+    threads = [threading.Thread(target=share.add, args=(6, 0)) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert (share.count, share.marked) == (12, 0)

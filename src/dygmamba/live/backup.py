@@ -1,13 +1,13 @@
 """Backup of a state folder as one file, restoring it, and the check and the lock of a folder.
 
 A backup is a zip file without compression: the log as of one moment, copied with SQLite's backup while another process
-may write, the newest snapshot, and a manifest with the checksums of both. The run itself is not in it.
+may write, and a manifest with its checksum. Neither the run is in it nor snapshots, which are made of both. Earlier
+versions added a snapshot, which is left out when such a backup is restored.
 """
 
 import hashlib
 import json
 import os
-import re
 import sqlite3
 import zipfile
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ from typing import Any
 
 from filelock import BaseFileLock
 
-from dygmamba.core.errors import ConfigError, DygError, FileError, WriteError, first_line
+from dygmamba.core.errors import ConfigError, FileError, WriteError, first_line
 from dygmamba.core.files.locking import acquire_lock
 from dygmamba.core.files.untrusted import describe_file, require_regular_file
 from dygmamba.core.files.writing import (
@@ -32,14 +32,13 @@ from dygmamba.core.files.writing import (
     write_file,
 )
 from dygmamba.live.event_log import LOG_FILE, LogReader
-from dygmamba.live.snapshots import MANIFEST, SNAPSHOT_FOLDER, list_snapshots
+from dygmamba.live.snapshots import LOAD_ERRORS, list_snapshots
 
 LOCK_FILE = ".lock"
 BACKUP_MANIFEST = "backup.json"
 FORMAT = "dygmamba-backup-1"
 MAX_MANIFEST_BYTES = 1 << 24
 CHUNK = 1 << 20
-ALLOWED_NAME = re.compile(rf"{LOG_FILE}|{SNAPSHOT_FOLDER}/[0-9a-f]+-\d+/(state/)?[\w-][\w.-]*")
 RETRY = "make the backup again, or give another one"
 
 
@@ -81,7 +80,7 @@ def check_folder(folder: Path) -> FolderCheck:
             try:
                 snapshot.check()
                 snapshots[snapshot.sequence] = "ok"
-            except (DygError, OSError) as error:
+            except LOAD_ERRORS as error:
                 snapshots[snapshot.sequence] = first_line(error)
         return FolderCheck(
             log.read_sequence(),
@@ -112,11 +111,13 @@ def write_backup(folder: Path, target: Path) -> Backup:
             with LogReader(folder) as log:
                 log.copy_to(scratch / LOG_FILE)
             with LogReader(scratch) as copy:
-                about: dict[str, Any] = {"format": FORMAT, "sequence": copy.read_sequence(), "files": {}}
+                sequence = copy.read_sequence()
+            files = {LOG_FILE: describe_file(scratch / LOG_FILE)}
             with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED, allowZip64=True) as archive:
-                _add(archive, scratch / LOG_FILE, LOG_FILE, about)
-                _add_snapshot(archive, folder, about)
-                archive.writestr(BACKUP_MANIFEST, _seal(about))
+                archive.write(scratch / LOG_FILE, LOG_FILE)
+                archive.writestr(
+                    BACKUP_MANIFEST, _seal({"format": FORMAT, "sequence": sequence, "files": files})
+                )
             file.flush()
             sync_file(file.fileno(), target)
         publish_path(part, target)
@@ -125,29 +126,7 @@ def write_backup(folder: Path, target: Path) -> Backup:
             remove_file(part)
         raise
     written = describe_file(target)
-    return Backup(target, about["sequence"], written["bytes"], written["sha256"])
-
-
-def _add_snapshot(archive: zipfile.ZipFile, folder: Path, about: dict[str, Any]) -> None:
-    """Add the newest snapshot that is not ahead of the copied log, unless it is replaced meanwhile."""
-    for snapshot in list_snapshots(folder):
-        if snapshot.sequence > about["sequence"]:
-            continue
-        names = [*snapshot.manifest["files"], MANIFEST]
-        files = {f"{SNAPSHOT_FOLDER}/{snapshot.path.name}/{name}": snapshot.path / name for name in names}
-        kept = dict(about["files"])
-        try:
-            for name, path in files.items():
-                _add(archive, path, name, about)
-        except FileNotFoundError:
-            about["files"] = kept  # what was copied is no part of the backup: the manifest does not name it
-        return
-
-
-def _add(archive: zipfile.ZipFile, path: Path, name: str, about: dict[str, Any]) -> None:
-    entry = describe_file(path)
-    archive.write(path, name)
-    about["files"][name] = entry
+    return Backup(target, sequence, written["bytes"], written["sha256"])
 
 
 def _seal(about: dict[str, Any]) -> str:
@@ -165,9 +144,8 @@ def restore_backup(backup: Path, folder: Path) -> int:
         with zipfile.ZipFile(backup) as archive, create_temporary_folder(folder.absolute().parent) as scratch:
             about = _read_manifest(archive, backup)
             copy = scratch / "state"
-            for name, entry in about["files"].items():
-                make_folder((copy / name).parent)
-                write_file(copy / name, _read_entry(archive, name, entry, backup))
+            make_folder(copy)
+            write_file(copy / LOG_FILE, _read_log(archive, about["files"][LOG_FILE]["sha256"], backup))
             try:
                 with LogReader(copy) as log:
                     log.check()
@@ -188,9 +166,11 @@ def restore_backup(backup: Path, folder: Path) -> int:
 
 
 def _read_manifest(archive: zipfile.ZipFile, backup: Path) -> dict[str, Any]:
-    if archive.getinfo(BACKUP_MANIFEST).file_size > MAX_MANIFEST_BYTES:
-        raise _damaged_error(backup, "its manifest is too large")
-    _require_stored(archive, BACKUP_MANIFEST, backup)
+    for name, most in ((BACKUP_MANIFEST, MAX_MANIFEST_BYTES), (LOG_FILE, backup.stat().st_size)):
+        info = archive.getinfo(name)
+        # backups are not compressed, and what is could inflate to any size
+        if info.compress_type != zipfile.ZIP_STORED or info.file_size > most:
+            raise _damaged_error(backup, f"{name} is compressed or too large")
     about = json.loads(archive.read(BACKUP_MANIFEST))
     seal = about.pop("sha256")
     if (
@@ -198,35 +178,18 @@ def _read_manifest(archive: zipfile.ZipFile, backup: Path) -> dict[str, Any]:
         or seal != hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()
     ):
         raise _damaged_error(backup, "its manifest does not match its checksum")
-    if LOG_FILE not in about["files"]:
-        raise _damaged_error(backup, "it holds no log")
-    for name, entry in about["files"].items():
-        if not ALLOWED_NAME.fullmatch(name):
-            raise _damaged_error(backup, f"unexpected file {name[:60]!r}")
-        _require_stored(archive, name, backup)
-        if archive.getinfo(name).file_size != entry["bytes"]:
-            raise _damaged_error(backup, f"{name} has another size")
-    if sum(entry["bytes"] for entry in about["files"].values()) > backup.stat().st_size:
-        raise _damaged_error(backup, "its files overlap")
     return about
 
 
-def _require_stored(archive: zipfile.ZipFile, name: str, backup: Path) -> None:
-    """Raise FileError for a file that is compressed: backups are not, and it could inflate to any size."""
-    info = archive.getinfo(name)
-    if info.compress_type != zipfile.ZIP_STORED or info.compress_size != info.file_size:
-        raise _damaged_error(backup, f"{name} is compressed")
-
-
-def _read_entry(archive: zipfile.ZipFile, name: str, entry: dict[str, Any], backup: Path) -> Iterator[bytes]:
-    """Yield the content of a file of the archive; raise FileError if it does not match the manifest."""
+def _read_log(archive: zipfile.ZipFile, digest: str, backup: Path) -> Iterator[bytes]:
+    """Yield the content of the log; raise FileError if it does not match its SHA-256."""
     sha = hashlib.sha256()
-    with archive.open(name) as file:
+    with archive.open(LOG_FILE) as file:
         while chunk := file.read(CHUNK):
             sha.update(chunk)
             yield chunk
-    if sha.hexdigest() != entry["sha256"]:
-        raise _damaged_error(backup, f"{name} does not match its checksum")
+    if sha.hexdigest() != digest:
+        raise _damaged_error(backup, "its log does not match its checksum")
 
 
 def _damaged_error(backup: Path, what: str) -> FileError:

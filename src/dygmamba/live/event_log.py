@@ -10,7 +10,6 @@ import errno
 import json
 import os
 import sqlite3
-import struct
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
@@ -56,7 +55,6 @@ class Recovery:
 
     was_closed: bool
     recovered_frames: int = 0
-    dropped_frames: int = 0  # pages of a transaction that was not complete, hence not acknowledged
     is_writable: bool = True  # else the disk is full or failing, and an append tries again
 
     def describe(self) -> str:
@@ -64,10 +62,7 @@ class Recovery:
             return "cannot be written, so that no event is accepted until it can be"
         if self.was_closed:
             return "closed properly"
-        text = f"not closed by its last process; {self.recovered_frames} pages recovered from the journal"
-        if self.dropped_frames:
-            text += f", {self.dropped_frames} pages of an unfinished, unacknowledged transaction dropped"
-        return text
+        return f"not closed by its last process; {self.recovered_frames} pages recovered from the journal"
 
 
 class EventLog:
@@ -79,7 +74,7 @@ class EventLog:
     def __init__(self, folder: Path) -> None:
         self.path = folder / LOG_FILE
         make_folder(folder)
-        found = _read_journal_frames(self.path)
+        was_closed = not _has_journal(self.path)
         self._connection: sqlite3.Connection | None = None
         try:
             with translate_sqlite_errors(self.path):
@@ -92,12 +87,10 @@ class EventLog:
                     self.sequence = reader.read_sequence()
             except FileError:
                 raise error from None
-            self.recovery = Recovery(found is None, is_writable=False)
+            self.recovery = Recovery(was_closed, is_writable=False)
             return
-        self.recovery = Recovery(
-            found is None, max(frames, 0) if found is not None else 0, max(0, (found or 0) - max(frames, 0))
-        )
-        if not self.recovery.was_closed and self.path.stat().st_size <= MAX_CHECKED_BYTES:
+        self.recovery = Recovery(was_closed, 0 if was_closed else max(frames, 0))
+        if not was_closed and self.path.stat().st_size <= MAX_CHECKED_BYTES:
             check_pages(connection, self.path, "quick_check")
         self.sequence = int(connection.execute("SELECT coalesce(max(sequence), 0) FROM events").fetchone()[0])
 
@@ -398,24 +391,3 @@ def _has_journal(path: Path) -> bool:
 
 def _damaged_error(path: Path, what: str) -> FileError:
     return FileError(f"{path} is damaged ({what}); restore a backup of it", code="log-damaged")
-
-
-def _read_journal_frames(path: Path) -> int | None:
-    """Count the pages in the journal that belong to its last use; None without one: the log was closed properly.
-
-    A journal is 32 bytes of header, with two random numbers, and frames of 24 bytes and a page. Frames of its last use
-    carry the same random numbers (https://www.sqlite.org/fileformat2.html#walformat).
-    """
-    try:
-        with open(f"{path}-wal", "rb") as journal:
-            header = journal.read(32)
-            if len(header) < 32:
-                return None
-            page = struct.unpack(">I", header[8:12])[0]
-            salt, count = header[16:24], 0
-            while len(frame := journal.read(24)) == 24 and frame[8:16] == salt:
-                count += 1
-                journal.seek(page, 1)
-            return count
-    except OSError:
-        return None

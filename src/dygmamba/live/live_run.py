@@ -7,7 +7,8 @@ appends. Opening the folder again gives the same scores to the bit, as does `obs
 import sqlite3
 import threading
 import uuid
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -17,18 +18,17 @@ import pyarrow as pa
 
 from dygmamba.core.argument_types import check_arguments
 from dygmamba.core.clock import SYSTEM_CLOCK, Clock
-from dygmamba.core.errors import ConfigError, DygError, FileError, WriteError
+from dygmamba.core.errors import ConfigError, DygError, WriteError
 from dygmamba.data.storage.dataset import Dataset
-from dygmamba.explain.explanation import Explanation
-from dygmamba.explain.pairs import DEFAULT_ORDERS
 from dygmamba.live.backup import lock_folder, write_backup
 from dygmamba.live.event_log import EventLog, LogEvent, LogReader, RunRecord
-from dygmamba.live.event_parsing import EventLayout, EventParser
-from dygmamba.live.live_view import LiveView
+from dygmamba.live.event_parsing import EventLayout, EventParser, collect_events
+from dygmamba.live.live_view import TIMEOUT, LiveQueries, LiveView, make_unreached_error
 from dygmamba.live.log_writer import LogWriter, Request, Retry, encode_offset
-from dygmamba.live.serving_state import Applier, ServedRun, count_trained_events, describe_run
-from dygmamba.live.snapshots import STATE_FOLDER, list_snapshots, load_newest, write_snapshot
-from dygmamba.live.state import SHARED_EVENTS, LiveState, require_live_support
+from dygmamba.live.replica import Replica, is_long, open_replicas
+from dygmamba.live.serving_state import REPLAY_SIZE, Applier, ServedRun, count_trained_events, describe_run
+from dygmamba.live.snapshots import list_snapshots, load_newest, remove_others, write_snapshot
+from dygmamba.live.state import LiveState, require_live_support
 from dygmamba.live.verdicts import (
     Acknowledgement,
     FutureLimit,
@@ -39,17 +39,15 @@ from dygmamba.live.verdicts import (
     parse_lead,
 )
 from dygmamba.runs.predictor import Predictor
-from dygmamba.runs.queries import TimeLike
 from dygmamba.runs.run_names import get_run_path
 
 SNAPSHOT_EVENTS = 100_000  # events after which a snapshot is written by itself, and
 SNAPSHOT_SHARE = 0.25  # at least this share of all events, so that large states are not written all the time
 CLOSING_EVENTS = 1_000  # events after which closing writes one: reading fewer of the log takes no time, and
 CLOSING_SHARE = 0.01  # at least this share of all events, so that a large state is closed in time
-TIMEOUT = 5.0  # seconds that a query waits for `min_sequence`
 
 
-class LiveRun:
+class LiveRun(LiveQueries):
     """A run, the log of events that it has taken since it was trained, and the state that knows all of them.
 
     Made by `dygmamba.live`. All methods may be called from several threads. One process at a time has a folder open.
@@ -100,16 +98,17 @@ class LiveRun:
                 }
                 if facts != stored or not runs or runs[-1][:6] != record[:6]:
                     self._record(log, record, facts, runs)
-                state = load_newest(path, record, predictor, reader) or self._build(record, predictor, reader)
+                _, replicas = load_newest(path, record, predictor, reader, copies=2)
+                state = LiveState(*replicas) if replicas else self._build(record, predictor, reader)
                 served = ServedRun(record, predictor, parser, state)
+                self._snapshot_sequence = served.applied
                 served.replay(reader, log.sequence)
             with served.read() as (known, _):
                 times = known.dataset.store.time.numpy()
                 latest, watermark = float(times[-1]), facts.get("watermark")
             if watermark is None:
                 watermark = self.rules.future.find_watermark(times, clock.now())
-            self._snapshot_sequence = max((found.sequence for found in list_snapshots(path)), default=0)
-            self._applier = Applier(served, clock)
+            self._applier = Applier(served)
             self._writer = LogWriter(log, latest, self.rules, self._publish, clock, watermark)
         except BaseException:
             if log is not None:
@@ -119,18 +118,13 @@ class LiveRun:
 
     def _build(self, record: RunRecord, predictor: Predictor, log: LogReader) -> LiveState:
         """Return the state of a run with the events of its dataset; of a long one a snapshot is written first."""
-        if len(predictor.dataset.store) < SHARED_EVENTS:
+        if not is_long(predictor):
             return LiveState.open(predictor)
-
-        def save(folder: Path) -> int:
-            LiveState.build(predictor, folder)
-            return 0
-
         try:
-            snapshot = write_snapshot(self.path, record, log, save)
+            snapshot = write_snapshot(self.path, record, log, lambda writer: Replica.build(predictor, writer))
         except WriteError:  # a full disk: the state is built for this process only
             return LiveState.open(predictor)
-        return LiveState.load(predictor, snapshot.path / STATE_FOLDER)
+        return LiveState(*snapshot.load(predictor, 2))
 
     def _find_run(
         self, predictor: Predictor, log: EventLog, facts: dict[str, Any], runs: list[RunRecord]
@@ -219,7 +213,7 @@ class LiveRun:
         parsed = self._applier.served.parser.parse(events)
         answer = self._writer.write(Request(parsed, source, encode_offset(offset)), timeout)
         if wait:
-            self._applier.wait_until(answer.sequence)
+            self._applier.follow(answer.sequence).result()
         return answer
 
     @check_arguments
@@ -245,95 +239,30 @@ class LiveRun:
             future = FutureLimit.choose(parse_lead(max_ahead), future.is_dated)
         retry = Retry(TimeRules(lateness, future), self._applier.served.parser.find_problems)
         answer = self._writer.write(Request(retry=retry))
-        self._applier.wait_until(answer.sequence)
+        self._applier.follow(answer.sequence).result()
         return answer
 
     @contextmanager
     def read(self, min_sequence: int | None = None, timeout: float = TIMEOUT) -> Iterator[LiveView]:
-        """Context manager: a view in which all queries see one state, with at least the events up to `min_sequence`."""
+        """Context manager: a view in which all queries see one state, with at least the events up to `min_sequence`.
+
+        It waits for that event at most `timeout` seconds.
+        """
         if self._is_closed:
             raise ConfigError("this live run is closed; open it again", code="live-closed")
-        if min_sequence is not None and not self._applier.wait_until(min_sequence, timeout):
-            raise FileError(
-                f"event {min_sequence} was not applied within {timeout:g} s, the last one is {self.applied}; ask again",
-                code="sequence-not-reached",
-            )
+        if min_sequence is not None:
+            applied = self.follow(min_sequence)
+            try:
+                applied.result(timeout)
+            except TimeoutError:
+                applied.cancel()
+                raise make_unreached_error(min_sequence, self.applied) from None
         with self._applier.served.read() as (predictor, sequence):
             yield LiveView(predictor, sequence)
 
-    @check_arguments
-    def score(
-        self,
-        pairs: Any,
-        at: TimeLike | None = None,
-        *,
-        min_sequence: int | None = None,
-        timeout: float = TIMEOUT,
-    ) -> pa.Table:
-        """Score pairs as `Run.score` does, with all events that are applied; also a list of dicts.
-
-        `min_sequence` waits, at most `timeout` seconds, until that event of the log is applied.
-        """
-        with self.read(min_sequence, timeout) as view:
-            return view.score(pairs, at)
-
-    @check_arguments
-    def rank(
-        self,
-        sources: Any,
-        k: int = 10,
-        at: TimeLike | None = None,
-        candidates: Iterable[str | int] | Path | None = None,
-        only_new: bool = False,
-        *,
-        min_sequence: int | None = None,
-        timeout: float = TIMEOUT,
-    ) -> pa.Table:
-        """Rank the k likeliest destinations of each source as `Run.rank` does."""
-        with self.read(min_sequence, timeout) as view:
-            return view.rank(sources, k, at, candidates, only_new)
-
-    @check_arguments
-    def classify(
-        self,
-        nodes: Any = None,
-        at: TimeLike | None = None,
-        k: int | None = None,
-        *,
-        min_sequence: int | None = None,
-        timeout: float = TIMEOUT,
-    ) -> pa.Table:
-        """Predict the label of each node as `Run.classify` does."""
-        with self.read(min_sequence, timeout) as view:
-            return view.classify(nodes, at, k)
-
-    @check_arguments
-    def embed(
-        self,
-        nodes: Any,
-        at: TimeLike | None = None,
-        *,
-        min_sequence: int | None = None,
-        timeout: float = TIMEOUT,
-    ) -> pa.Table:
-        """Embed each node as a source as `Run.embed` does."""
-        with self.read(min_sequence, timeout) as view:
-            return view.embed(nodes, at)
-
-    @check_arguments
-    def explain(
-        self,
-        pair: tuple[str | int, str | int] | str | int,
-        at: TimeLike | None = None,
-        *,
-        orders: int = DEFAULT_ORDERS,
-        columns: Mapping[str, Any] | None = None,
-        min_sequence: int | None = None,
-        timeout: float = TIMEOUT,
-    ) -> Explanation:
-        """Explain which past events moved the score of a pair as `Run.explain` does."""
-        with self.read(min_sequence, timeout) as view:
-            return view.explain(pair, at, orders=orders, columns=columns)
+    def follow(self, sequence: int) -> "Future[None]":
+        """Return a future that is done when queries see an event of the log; cancel it to wait no longer."""
+        return self._applier.follow(sequence)
 
     @property
     def failure(self) -> str:
@@ -442,19 +371,29 @@ class LiveRun:
             self._applier.exchange(catch_up)
 
     def snapshot(self) -> int:
-        """Write the state to the folder, so that opening it reads only later events; return its sequence number."""
+        """Write the state to the folder, so that opening it reads only later events; return its sequence number.
+
+        The state is made of the previous snapshot and the log, beside the one that queries read: appends go on.
+        """
         with self._snapshot_lock, LogReader(self.path) as log:
             served = self._applier.served
-            if served.applied == served.record.base:
-                return served.applied
-            state = served.state
-            snapshot = write_snapshot(self.path, served.record, log, state.save, state.applied)
-            self._snapshot_sequence = snapshot.sequence
-            return self._snapshot_sequence
+            record, predictor, sequence = served.record, served.predictor, self.sequence
+            if sequence == record.base:
+                return sequence
+            snapshot, replicas = load_newest(self.path, record, predictor, log, copies=1)
+            if snapshot is not None and snapshot.sequence == sequence:
+                remove_others(self.path, snapshot)
+            else:
+                (replica,) = replicas or open_replicas(predictor, 1)
+                for events in log.read_events(record.base + replica.applied, sequence, REPLAY_SIZE):
+                    replica.apply([collect_events(events, served.layout)])
+                write_snapshot(self.path, record, log, lambda _: replica)
+            self._snapshot_sequence = sequence
+            return sequence
 
     @check_arguments
     def backup(self, to: Path | str) -> Path:
-        """Write the log and the newest snapshot to one file, while appends and queries go on; returns its path."""
+        """Write the log to one file, while appends and queries go on; returns its path."""
         return write_backup(self.path, Path(to)).path
 
     def close(self) -> None:

@@ -1,33 +1,30 @@
-"""One of the two replicas of a live state: events, their index and a ranker, kept consistent with each other."""
+"""One of the replicas of a live state: events, their index and a ranker, kept consistent with each other."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import reduce
+from pathlib import Path
+from tempfile import gettempdir
+from typing import Any
 
 import numpy as np
 
+from dygmamba.core.files.writing import create_anonymous_file
 from dygmamba.data.events.categories import Category
-from dygmamba.data.events.ids import IdIndex, Key, Side
+from dygmamba.data.events.ids import IdIndex
 from dygmamba.data.storage.dataset import Dataset
 from dygmamba.data.storage.extension import AddedEvents
 from dygmamba.engine.scoring import Ranker
 from dygmamba.engine.stream import Stream
+from dygmamba.live.array_file import ArrayWriter, copy_arrays, list_integers, map_arrays, restore_tables
 from dygmamba.live.growing_events import GrowingEvents
-from dygmamba.live.state_files import list_integers, restore_tables
 from dygmamba.runs.predictor import Predictor
 from dygmamba.runs.queries import PLACEHOLDER_NODES
 from dygmamba.sampling.block_lists import Growing
 from dygmamba.sampling.live_index import LiveIndex
 
-
-@dataclass(frozen=True, slots=True)
-class SavedState:
-    """Counters, ids and categories of a replica, saved beside its arrays."""
-
-    integers: Mapping[str, int]
-    applied: int
-    new_ids: Sequence[tuple[Key, Side]]  # id and side of each node that the dataset does not have
-    categories: tuple[Category, ...]
+SHARED_EVENTS = 1 << 18  # replicas of longer streams share a file
 
 
 class Replica:
@@ -49,32 +46,43 @@ class Replica:
         self._ranker = Ranker(
             run.scorer, self._stream.with_index(self.index), run.seed, tokens, run.rule.batch_size
         )
-        self.predictor = predictor
+        self._opened = self.predictor = predictor
         self.publish(len(store))
+
+    @staticmethod
+    def build(predictor: Predictor, writer: ArrayWriter | None = None) -> "Replica":
+        """Return a replica with the events of the dataset; with a writer, each complete table is moved to its file."""
+        events = GrowingEvents(predictor.dataset, IdIndex(predictor.dataset.ids))
+        if writer is None:
+            return Replica(predictor, events)
+        index = LiveIndex(events.build_store(PLACEHOLDER_NODES))
+        tables = {"events": events, "index": index}
+        writer.move(tables)
+        for request in predictor.run.scorer.requests:
+            index.store = events.build_store(PLACEHOLDER_NODES)  # of the columns in the file
+            index.prepare((request,))
+            writer.move(tables)
+        return Replica(predictor, events, index)
 
     @property
     def tables(self) -> dict[str, Growing]:
         """Everything that is saved as arrays."""
         return {"events": self.events, "index": self.index}
 
-    @staticmethod
-    def restore(
-        predictor: Predictor, base_ids: IdIndex, arrays: Mapping[str, np.ndarray], about: "SavedState"
-    ) -> "Replica":
-        """Return a replica with saved arrays; raise ValueError if they are not those of the run."""
-        events = GrowingEvents(predictor.dataset, base_ids, events=0)
-        index = LiveIndex(events.build_store(PLACEHOLDER_NODES)).prepare(predictor.run.scorer.requests)
-        restore_tables({"events": events, "index": index}, arrays, about.integers)
-        events.ids.restore(about.new_ids)
-        events.categories = about.categories
-        replica = Replica(predictor, events, index)
-        replica.applied = about.applied
-        return replica
+    def describe(self) -> dict[str, Any]:
+        """Return what belongs to the arrays, as JSON values: counters, new ids and categories."""
+        return {
+            "dataset": self.events.dataset.digest,
+            "applied": self.applied,
+            "integers": list_integers(self.tables),
+            "new_ids": self.events.ids.new,
+            "categories": [(part.name, part.values) for part in self.events.categories],
+        }
 
-    def describe(self) -> "SavedState":
-        """Return what belongs to the arrays."""
-        events = self.events
-        return SavedState(list_integers(self.tables), self.applied, events.ids.new, events.categories)
+    def copy(self) -> "Replica":
+        """Return a replica with copies of all arrays in memory."""
+        (copy,) = restore_replicas(self._opened, [copy_arrays(self.tables)], self.describe(), self.events.ids)
+        return copy
 
     def apply(self, changes: Sequence[AddedEvents]) -> None:
         """Add events of any times, given in the order of their arrival.
@@ -105,3 +113,54 @@ class Replica:
             dataset=Dataset(dataset.name, known, events.ids, "", dataset.origin),
             ranker=self._ranker,
         )
+
+
+def open_replicas(predictor: Predictor, count: int) -> list[Replica]:
+    """Return replicas with the events of the dataset; those of a long stream share a file without a name."""
+    if not is_long(predictor):
+        first = Replica.build(predictor)
+        return [first, *(first.copy() for _ in range(count - 1))]
+    handle = create_anonymous_file(Path(gettempdir()))
+    try:
+        writer = ArrayWriter(handle, Path(gettempdir()))
+        about = Replica.build(predictor, writer).describe()
+        return restore_replicas(predictor, [map_arrays(handle, writer.layout) for _ in range(count)], about)
+    finally:
+        os.close(handle)
+
+
+def is_long(predictor: Predictor) -> bool:
+    """Return whether the dataset has so many events that replicas are mapped from a file."""
+    return len(predictor.dataset.store) >= SHARED_EVENTS
+
+
+def restore_replicas(
+    predictor: Predictor,
+    copies: Iterable[Mapping[str, np.ndarray]],
+    about: Mapping[str, Any],
+    ids: IdIndex | None = None,
+) -> list[Replica]:
+    """Return replicas with saved arrays, each with one of the copies.
+
+    Args:
+        predictor: The run.
+        copies: The arrays of each replica.
+        about: What `Replica.describe` returned.
+        ids: An index of the ids of the dataset, if there is one already.
+
+    Raises:
+        ValueError: They are not those of the run.
+    """
+    if about["dataset"] != predictor.dataset.digest:
+        raise ValueError("its dataset is another one")
+    ids, replicas = ids or IdIndex(predictor.dataset.ids), []
+    for arrays in copies:
+        events = GrowingEvents(predictor.dataset, ids, events=0)
+        index = LiveIndex(events.build_store(PLACEHOLDER_NODES)).prepare(predictor.run.scorer.requests)
+        restore_tables({"events": events, "index": index}, arrays, about["integers"])
+        events.ids.restore([(key, side) for key, side in about["new_ids"]])
+        events.categories = tuple(Category(name, tuple(values)) for name, values in about["categories"])
+        replica = Replica(predictor, events, index)
+        replica.applied = about["applied"]
+        replicas.append(replica)
+    return replicas

@@ -4,10 +4,10 @@ import hashlib
 import logging
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from dygmamba.core.clock import Clock
 from dygmamba.core.errors import ConfigError, DygError, FileError, first_line
 from dygmamba.core.files.untrusted import describe_file
 from dygmamba.data.storage.dataset import Dataset
@@ -118,10 +118,11 @@ def _has_same_events(first: Dataset, second: Dataset) -> bool:
 class Applier:
     """Applies events to the run in use, in the order of the log and in a thread of its own."""
 
-    def __init__(self, served: ServedRun, clock: Clock) -> None:
+    def __init__(self, served: ServedRun) -> None:
         self.lock = threading.Lock()  # held while the state changes, and while the run in use is exchanged
-        self._served, self._clock = served, clock
+        self._served = served
         self._pending: list[tuple[int, list[LogEvent]]] = []
+        self._followed: list[tuple[int, Future[None]]] = []
         self._changed = threading.Condition()
         self._is_closing, self.failure = False, ""
         self._thread = threading.Thread(target=self._run, name="dygmamba-state", daemon=True)
@@ -137,37 +138,46 @@ class Applier:
             while sum(len(some) for _, some in self._pending) > MAX_PENDING and not self.failure:
                 self._changed.wait()
             self._pending.append((first, events))
-            self._changed.notify_all()
+            self._notify()
 
     def exchange(self, make: Callable[[ServedRun], ServedRun]) -> None:
         """Replace the run in use, while no event is being applied."""
         with self.lock:
             self._served = make(self._served)
         with self._changed:
-            self._changed.notify_all()
+            self._notify()
 
     def require_intact(self) -> None:
         """Raise FileError if the state could not take an event."""
         if self.failure:
             raise FileError(self.failure, code="live-state-failed")
 
-    def wait_until(self, sequence: int, timeout: float | None = None) -> bool:
-        """Wait until an event is applied; return False if that takes longer than `timeout`."""
-        deadline = None if timeout is None else self._clock.monotonic() + timeout
+    def follow(self, sequence: int) -> "Future[None]":
+        """Return a future that is done when an event is applied; it fails if the state takes no more events."""
+        future: Future[None] = Future()
         with self._changed:
-            while self._served.applied < sequence:
-                self.require_intact()
-                left = None if deadline is None else deadline - self._clock.monotonic()
-                if left is not None and left <= 0:
-                    return False
-                self._changed.wait(left)
-        return True
+            self._followed.append((sequence, future))
+            self._notify()
+        return future
+
+    def _notify(self) -> None:
+        """Wake who waits for a change, which the caller has locked, and finish what is followed up to it."""
+        left = []
+        for sequence, future in self._followed:
+            is_applied = self._served.applied >= sequence
+            if not (is_applied or self.failure or future.cancelled()):
+                left.append((sequence, future))
+            elif future.set_running_or_notify_cancel():
+                error = FileError(self.failure, code="live-state-failed")
+                future.set_result(None) if is_applied else future.set_exception(error)
+        self._followed = left
+        self._changed.notify_all()
 
     def close(self) -> None:
         """Apply what is pending, then end the thread."""
         with self._changed:
             self._is_closing = True
-            self._changed.notify_all()
+            self._notify()
         self._thread.join()
 
     def _run(self) -> None:
@@ -189,17 +199,17 @@ class Applier:
                         f"the state could not take an event of the log ({why}); queries go on without it, and all "
                         "acknowledged events are in the log: open the folder again"
                     )
-                    self._changed.notify_all()
+                    self._notify()
                 return
             with self._changed:
-                self._changed.notify_all()
+                self._notify()
 
     def _take(self) -> list[tuple[int, list[LogEvent]]]:
         with self._changed:
             while not self._pending and not self._is_closing:
                 self._changed.wait()
             group, self._pending = self._pending, []
-            self._changed.notify_all()
+            self._notify()
             return group
 
     def _apply(self, group: list[tuple[int, list[LogEvent]]]) -> None:

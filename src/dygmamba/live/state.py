@@ -6,37 +6,20 @@ for a writer, and sees the state after some number of whole appends. A writer wa
 two appends.
 """
 
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
-from tempfile import gettempdir
 from threading import Condition, Lock
-from typing import Any
 
 import numpy as np
 
-from dygmamba.core.errors import ConfigError, FileError, first_line, make_unreadable_error
-from dygmamba.core.files.writing import create_anonymous_file
-from dygmamba.data.events.categories import Category
-from dygmamba.data.events.ids import IdIndex, Side
+from dygmamba.core.errors import ConfigError
+from dygmamba.data.events.ids import Side
 from dygmamba.data.storage.dataset import Dataset
 from dygmamba.data.storage.extension import AddedEvents
-from dygmamba.live.growing_events import GrowingEvents
-from dygmamba.live.replica import Replica, SavedState
-from dygmamba.live.state_files import (
-    ArrayWriter,
-    copy_arrays,
-    map_arrays,
-    read_description,
-    write_state,
-)
+from dygmamba.live.replica import Replica, open_replicas
 from dygmamba.runs.predictor import Predictor
-from dygmamba.runs.queries import PLACEHOLDER_NODES
-from dygmamba.sampling.live_index import LiveIndex
 
 SIDES: tuple[Side, Side] = ("src", "dst")
-SHARED_EVENTS = 1 << 18  # replicas of longer streams share a file
 
 
 class LiveState:
@@ -45,8 +28,7 @@ class LiveState:
     Scores equal those of `Predictor.with_events` with all events at once, bit for bit.
     """
 
-    def __init__(self, predictor: Predictor, base_ids: IdIndex, current: Replica, spare: Replica) -> None:
-        self._opened = predictor, base_ids
+    def __init__(self, current: Replica, spare: Replica) -> None:
         self._current, self._spare = current, spare
         self._is_spare_broken = False  # a change of it failed half-way
         self._pending: list[AddedEvents] = []  # changes that the spare replica lacks
@@ -57,68 +39,7 @@ class LiveState:
     def open(predictor: Predictor) -> "LiveState":
         """Return the state of a run with the events of its dataset."""
         require_live_support(predictor)
-        base = IdIndex(predictor.dataset.ids)
-        if len(predictor.dataset.store) < SHARED_EVENTS:
-            first = Replica(predictor, GrowingEvents(predictor.dataset, base))
-            second = Replica.restore(predictor, base, copy_arrays(first.tables), first.describe())
-            return LiveState(predictor, base, first, second)
-        handle = create_anonymous_file(Path(gettempdir()))
-        try:
-            writer = ArrayWriter(handle, Path(gettempdir()))
-            about = _build_tables(predictor, base, writer).describe()
-            maps = (map_arrays(handle, writer.layout) for _ in range(2))
-            return LiveState(
-                predictor, base, *(Replica.restore(predictor, base, arrays, about) for arrays in maps)
-            )
-        finally:
-            os.close(handle)
-
-    @staticmethod
-    def build(predictor: Predictor, folder: Path) -> None:
-        """Write the state of a run with the events of its dataset to a folder, to be loaded; one table is in memory."""
-        require_live_support(predictor)
-        with write_state(folder) as (writer, finish):
-            replica = _build_tables(predictor, IdIndex(predictor.dataset.ids), writer)
-            finish(replica.tables, _describe_replica(replica))
-
-    @staticmethod
-    def load(predictor: Predictor, folder: Path) -> "LiveState":
-        """Return a state that `save` wrote, of the same run; its arrays are mapped, not read.
-
-        Raises:
-            FileError: There is none, it is damaged, or it belongs to another run or dataset.
-        """
-        require_live_support(predictor)
-        facts = read_description(folder)
-        base = IdIndex(predictor.dataset.ids)
-        try:
-            saved = facts["about"]
-            if saved["dataset"] != predictor.dataset.digest:
-                raise ValueError("its dataset is another one")
-            categories = tuple(Category(name, tuple(values)) for name, values in saved["categories"])
-            new_ids = [(key, side) for key, side in saved["new_ids"]]
-            about = SavedState(facts["integers"], saved["applied"], new_ids, categories)
-            with open(folder / facts["file"], "rb") as file:
-                maps = [map_arrays(file.fileno(), facts["arrays"]) for _ in range(2)]
-            replicas = (Replica.restore(predictor, base, arrays, about) for arrays in maps)
-            return LiveState(predictor, base, *replicas)
-        except (FileNotFoundError, KeyError, TypeError, ValueError) as error:
-            raise FileError(
-                f"{folder} is no state of {predictor.run.folder.path} ({first_line(error)}); delete it, so that it is "
-                "built again",
-                code="damaged-state",
-            ) from error
-        except OSError as error:  # not damaged: no memory left, or no permission
-            raise make_unreadable_error(folder, error) from error
-
-    def save(self, folder: Path) -> int:
-        """Write the state to a folder; return how many appended events it has.
-
-        Reading goes on. So does one append; later ones wait until the state is written.
-        """
-        with self.read_replica() as replica, write_state(folder) as (_, finish):
-            finish(replica.tables, _describe_replica(replica))
-            return replica.applied
+        return LiveState(*open_replicas(predictor, 2))
 
     @property
     def applied(self) -> int:
@@ -130,8 +51,8 @@ class LiveState:
         added = AddedEvents.from_dataset(events) if isinstance(events, Dataset) else events
         with self._writing:
             self._check(added)
-            if self._is_spare_broken:
-                self._copy_current()
+            if self._is_spare_broken:  # only this thread may change the current one, so that it can be copied
+                self._spare, self._pending = self._current.copy(), []
             spare = self._spare
             with self._readers:  # nobody begins to read the spare one
                 self._readers.wait_for(lambda: not spare.readers)
@@ -141,13 +62,6 @@ class LiveState:
             with self._readers:
                 self._current, self._spare = spare, self._current
             self._pending = [added]
-
-    def _copy_current(self) -> None:
-        """Replace the spare replica by a copy of the current one, which only this thread may change."""
-        current = self._current
-        arrays = copy_arrays(current.tables)
-        self._spare = Replica.restore(*self._opened, arrays, current.describe())
-        self._pending, self._is_spare_broken = [], False
 
     def _check(self, events: AddedEvents) -> None:
         """Raise if the events have other columns, or nodes that the model cannot take."""
@@ -162,44 +76,15 @@ class LiveState:
     @contextmanager
     def read(self) -> Iterator[Predictor]:
         """Context manager: a predictor over one consistent state; not to be used outside."""
-        with self.read_replica() as replica:
-            yield replica.predictor
-
-    @contextmanager
-    def read_replica(self) -> Iterator[Replica]:
-        """Context manager: the replica to read; it does not change inside, so `applied` belongs to the predictor."""
         with self._readers:
             replica = self._current
             replica.readers += 1
         try:
-            yield replica
+            yield replica.predictor
         finally:
             with self._readers:
                 replica.readers -= 1
                 self._readers.notify_all()
-
-
-def _build_tables(predictor: Predictor, base_ids: IdIndex, writer: ArrayWriter) -> Replica:
-    """Return a replica with the events of the dataset; each table is moved to the file when it is complete."""
-    events = GrowingEvents(predictor.dataset, base_ids)
-    index = LiveIndex(events.build_store(PLACEHOLDER_NODES))
-    tables = {"events": events, "index": index}
-    writer.move(tables)
-    for request in predictor.run.scorer.requests:
-        index.store = events.build_store(PLACEHOLDER_NODES)  # of the columns in the file
-        index.prepare((request,))
-        writer.move(tables)
-    return Replica(predictor, events, index)
-
-
-def _describe_replica(replica: Replica) -> dict[str, Any]:
-    about = replica.describe()
-    return {
-        "dataset": replica.events.dataset.digest,
-        "applied": about.applied,
-        "new_ids": about.new_ids,
-        "categories": [(part.name, part.values) for part in about.categories],
-    }
 
 
 def require_live_support(predictor: Predictor) -> None:

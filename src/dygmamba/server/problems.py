@@ -24,7 +24,6 @@ STATUS_OF_CODE = {
     "timeout": 503,
     "append-unconfirmed": 504,
     "live-closed": 503,
-    "live-state-failed": 503,
     "not-a-node-run": 409,
     "not-a-link-run": 409,
 }
@@ -52,6 +51,8 @@ class Problem(HTTPException):
     @staticmethod
     def from_error(error: DygError) -> "Problem":
         """Return the problem of an error of this package; its message is written for users."""
+        if error.code == "live-state-failed":  # its message may hold ids
+            return Problem.state_failed()
         by_type = next((status for kind, status in STATUS_OF_TYPE.items() if isinstance(error, kind)), 422)
         status = STATUS_OF_CODE.get(error.code, by_type)
         if status == 507:  # its message names a folder of the server

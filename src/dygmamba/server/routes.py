@@ -168,13 +168,13 @@ async def classify_nodes(
     require_few_rows(len(nodes or ()), "nodes", service.settings.max_rows)
     if nodes is None or body.k is not None:  # ranked, hence in one go
         answer = await service.query(
-            lambda view, progress: view.classify(nodes, body.at, body.k, progress), body.min_sequence
+            lambda view, progress: view.classify(nodes, body.at, body.k, progress=progress), body.min_sequence
         )
         tables, sequence = [answer.result], answer.sequence
     else:
         tables, sequence = await service.query_parts(
             nodes,
-            lambda view, part, progress: view.classify(part, body.at, None, progress),
+            lambda view, part, progress: view.classify(part, body.at, progress=progress),
             body.min_sequence,
         )
     require_few_rows(sum(map(len, tables)), "nodes in its answer (see `k`)", service.settings.max_answer_rows)

@@ -19,6 +19,7 @@ from dygmamba.core.progress import Progress
 from dygmamba.data.readers.bad_rows import BadValueError
 from dygmamba.live.event_sources import RETRY_SECONDS as SOURCE_RETRY_SECONDS
 from dygmamba.live.event_sources import EventSource, SourceBatch, follow_source
+from dygmamba.live.live_view import make_unreached_error
 from dygmamba.runs.queries import Predictions, WrongSides
 from dygmamba.server.batching import Cancellation, MicroBatcher, WorkerPool
 from dygmamba.server.formats import Event, require_few_rows, require_few_values
@@ -43,7 +44,6 @@ PART_PAIRS = 1_024  # pairs of one request that are scored in a row
 PART_SECONDS = 0.25  # that a part of a ranking or a classification should take, and
 PART_GROWTH = 8  # how many times larger than the part before it may be
 LOST = ("invalid", "late", "ahead", "unreadable")
-POLL_SECONDS = 0.002  # between looks at the sequence that a query waits for
 
 
 @dataclass(frozen=True, slots=True)
@@ -292,26 +292,16 @@ class LiveService:
         require_few_rows(sources * min(k, candidates), "rows in its answer", limits.max_answer_rows)
 
     async def wait_for(self, sequence: int | None) -> None:
-        """Wait until events up to a sequence are visible.
-
-        Raises:
-            Problem: They are not within the time limit (503).
-        """
+        """Wait until events up to a sequence are visible; raise FileError if they are not within the time limit."""
         if sequence is None:
             return
-        deadline = time.monotonic() + self.settings.timeout
         live = self.live
-        while (applied := live.applied) < sequence:
-            if live.failure:
-                raise Problem.state_failed()
-            if time.monotonic() > deadline or sequence > live.sequence:
-                raise Problem(
-                    503,
-                    "sequence-not-reached",
-                    f"events up to sequence {sequence} are not visible yet, the last one is {applied}; try again",
-                    retry_after=RETRY_SECONDS,
-                )
-            await asyncio.sleep(POLL_SECONDS)
+        # one that is not in the log is not waited for
+        timeout = self.settings.timeout if sequence <= live.sequence else 0
+        try:
+            await asyncio.wait_for(asyncio.wrap_future(live.follow(sequence)), timeout)
+        except TimeoutError:
+            raise make_unreached_error(sequence, live.applied) from None
 
     def refresh_metrics(self) -> None:
         """Set the metrics that follow the live run."""

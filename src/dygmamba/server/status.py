@@ -3,6 +3,7 @@
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
+from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from dygmamba.core.clock import Clock
@@ -33,18 +34,19 @@ class Alert:
 
 
 class RecentShare:
-    """Share of marked items among the latest ones, counted in chunks."""
+    """Share of marked items among the latest ones, counted in chunks, by several threads."""
 
     def __init__(self, most: int) -> None:
-        self._most, self._chunks = most, deque[tuple[int, int]]()
+        self._most, self._chunks, self._lock = most, deque[tuple[int, int]](), Lock()
         self.count = self.marked = 0
 
     def add(self, count: int, marked: int) -> None:
-        self._chunks.append((count, marked))
-        self.count, self.marked = self.count + count, self.marked + marked
-        while self.count - self._chunks[0][0] >= self._most:
-            count, marked = self._chunks.popleft()
-            self.count, self.marked = self.count - count, self.marked - marked
+        with self._lock:
+            self._chunks.append((count, marked))
+            self.count, self.marked = self.count + count, self.marked + marked
+            while self.count - self._chunks[0][0] >= self._most:
+                count, marked = self._chunks.popleft()
+                self.count, self.marked = self.count - count, self.marked - marked
 
     @property
     def share(self) -> float:
@@ -63,6 +65,7 @@ class LiveStatus:
         self.failed_sources: dict[str, str] = {}  # code of the error by name
         self.source_gaps = 0  # how often events of a source may have been lost
         self._counts: deque[tuple[int, int]] = deque(maxlen=RATE_SECONDS)  # second, events
+        self._counting = Lock()  # requests and sources append in several threads
         self._history: deque[dict[str, Any]] = deque(maxlen=HISTORY_POINTS)
         self._noted = float("-inf")
         self.monitor: QualityMonitor | None = None
@@ -83,10 +86,11 @@ class LiveStatus:
         self.refused.add(len(accepted) + refused, refused)
         self.ahead.add(len(accepted) + refused, ahead)
         second = int(self._clock.monotonic())
-        if self._counts and self._counts[-1][0] == second:
-            self._counts[-1] = (second, self._counts[-1][1] + len(accepted))
-        else:
-            self._counts.append((second, len(accepted)))
+        with self._counting:
+            if self._counts and self._counts[-1][0] == second:
+                self._counts[-1] = (second, self._counts[-1][1] + len(accepted))
+            else:
+                self._counts.append((second, len(accepted)))
         if self.monitor is not None:
             self.monitor.observe(accepted)
 

@@ -1,39 +1,25 @@
-"""Growing tables as one file: arrays with their spare capacity, mapped copy-on-write.
+"""Growing tables in one file: arrays with their spare capacity, mapped copy-on-write.
 
 Replicas that map the same file share the pages that neither has changed, and opening it reads nothing. Spare capacity
-is a hole in the file and takes no space on the disk. A file is never written again once it is mapped: a new state is
-written beside the old one, and its description, which names it, is replaced at once.
+is a hole in the file and takes no space on the disk. A file is never written again once it is mapped.
 """
 
-import json
 import mmap
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from dygmamba.core.errors import FileError
-from dygmamba.core.files.untrusted import locate_inside
-from dygmamba.core.files.writing import (
-    create_temporary_file,
-    disk,
-    make_folder,
-    publish_path,
-    sync_file,
-    translate_os_errors,
-    write_at,
-    write_text,
-)
+from dygmamba.core.files.writing import write_at
 from dygmamba.core.process_settings import extend_memory_limit
-from dygmamba.ops.checksum import compute_checksum
 from dygmamba.sampling.block_lists import LEAST_SPARE, Growing, enlarge
 
-FORMAT, VERSION = "dygmamba-live-state", 1
-DESCRIPTION = "state.json"
 ALIGNMENT = 4096
 CHUNK = 1 << 24  # bytes that are written at once and have a checksum
 READ_BYTES = 1 << 20
@@ -41,7 +27,7 @@ CHECKING_THREADS = 4
 SMALL_BYTES = 1 << 24
 
 Tables = Mapping[str, Growing]
-Layout = dict[str, dict[str, Any]]  # dtype, shape and offset of each array by name
+Layout = dict[str, dict[str, Any]]  # dtype, shape, offset, bytes in use and checksums of each array by name
 
 
 def list_arrays(tables: Tables) -> Iterator[tuple[str, Growing, str, int]]:
@@ -51,13 +37,13 @@ def list_arrays(tables: Tables) -> Iterator[tuple[str, Growing, str, int]]:
 
 
 class ArrayWriter:
-    """Writes arrays one after the other to an open file; `layout` says where they are.
+    """Writes arrays one after the other to an open file; `layout` says where they are, `end` where the last one ends.
 
     A table that is complete can be moved to the file, so that a build has one table in memory and not all of them.
     """
 
     def __init__(self, handle: int, path: Path) -> None:
-        self._handle, self._path, self._end = handle, path, 0
+        self._handle, self._path, self.end = handle, path, 0
         self.layout: Layout = {}
 
     def write(self, tables: Tables) -> list[tuple[str, Growing, str]]:
@@ -67,9 +53,8 @@ class ArrayWriter:
             if name not in self.layout:
                 self._write_array(name, getattr(owner, attribute), used)
                 written.append((name, owner, attribute))
-        write_at(
-            self._handle, self._end, b"\0", self._path
-        )  # the spare capacity of the last array is part of the file
+        # the spare capacity of the last array is part of the file
+        write_at(self._handle, self.end, b"\0", self._path)
         return written
 
     def _write_array(self, name: str, column: np.ndarray, used: int) -> None:
@@ -78,11 +63,11 @@ class ArrayWriter:
         checksums = []
         for begin in range(0, len(content), CHUNK):
             chunk = content[begin : begin + CHUNK]
-            write_at(self._handle, self._end + begin, chunk.data, self._path)
+            write_at(self._handle, self.end + begin, chunk.data, self._path)
             checksums.append(compute_checksum(chunk))
-        part = {"dtype": column.dtype.str, "shape": [rows, *column.shape[1:]], "offset": self._end}
+        part = {"dtype": column.dtype.str, "shape": [rows, *column.shape[1:]], "offset": self.end}
         self.layout[name] = {**part, "used": len(content), "checksums": checksums}
-        self._end += -(-count_bytes(self.layout[name]) // ALIGNMENT) * ALIGNMENT
+        self.end += -(-count_bytes(self.layout[name]) // ALIGNMENT) * ALIGNMENT
 
     def move(self, tables: Tables) -> None:
         """Write the arrays that are not in the file yet, and replace them by maps of it, which frees their memory."""
@@ -92,17 +77,6 @@ class ArrayWriter:
         maps = map_arrays(self._handle, {name: self.layout[name] for name, _, _ in written})
         for name, owner, attribute in written:
             owner.put_array(attribute, maps[name])
-
-    def finish(self) -> None:
-        """Flush and close the file; Windows renames no open file."""
-        sync_file(self._handle, self._path)
-        self.close()
-
-    def close(self) -> None:
-        """Close the file, unless it is closed."""
-        if self._handle >= 0:
-            os.close(self._handle)
-        self._handle = -1
 
 
 def count_bytes(part: Mapping[str, Any]) -> int:
@@ -131,7 +105,7 @@ def map_arrays(handle: int, layout: Layout) -> dict[str, np.ndarray]:
         extend_memory_limit(size)
         content = mmap.mmap(handle, size, access=mmap.ACCESS_COPY, offset=begin)
         array = np.frombuffer(content, dtype, count, before).reshape(shape)
-        used = part.get("used", array.nbytes) // (array.nbytes // shape[0])
+        used = part["used"] // (array.nbytes // shape[0])
         arrays[name] = enlarge(array, used, shape[0]) if array.nbytes <= SMALL_BYTES else array
     return arrays
 
@@ -165,56 +139,38 @@ def restore_tables(tables: Tables, arrays: Mapping[str, np.ndarray], integers: M
             setattr(owner, attribute, integers[name])
 
 
-@contextmanager
-def write_state(folder: Path) -> Iterator[tuple[ArrayWriter, Callable[[Tables, Mapping[str, Any]], None]]]:
-    """Context manager: write tables to `folder`.
+def compute_checksum(content: np.ndarray) -> int:
+    """Return a checksum of at most CHUNK bytes, to notice damage; SHA-256 takes seven times as long.
 
-    Yields the writer and `finish(tables, about)`, which completes the files and replaces the previous state; `about`
-    holds JSON values.
+    It is the sum modulo 2^64 of the 64-bit words, each times an odd number of its own: a change of a single word always
+    changes it.
     """
-    make_folder(folder)
-    target = folder / DESCRIPTION
-    part, handle = create_temporary_file(target)
-    writer = ArrayWriter(handle, part)
-
-    def finish(tables: Tables, about: Mapping[str, Any]) -> None:
-        writer.write(tables)
-        writer.finish()
-        name = f"tables-{part.name.strip('.')}.bin"
-        publish_path(part, folder / name)
-        facts = {"format": FORMAT, "version": VERSION, "file": name, "arrays": writer.layout}
-        write_text(target, json.dumps({**facts, "integers": list_integers(tables), "about": about}))
-        for old in folder.glob("tables-*.bin"):
-            if old.name != name:
-                with translate_os_errors(old), suppress(PermissionError):  # Windows deletes no mapped file
-                    disk.remove(old)
-
-    try:
-        yield writer, finish
-    finally:
-        writer.close()
-        disk.remove(part)
+    whole = len(content) // 8
+    rest = np.zeros(8, np.uint8)
+    rest[: len(content) % 8] = content[8 * whole :]
+    weights = _make_weights()
+    last = int(rest.view(np.uint64)[0]) * int(weights[whole]) + len(content)
+    return (int(np.dot(content[: 8 * whole].view(np.uint64), weights[:whole])) + last) % 2**64
 
 
-def check_arrays(folder: Path) -> None:
-    """Compare the arrays of a state with their checksums, in several threads; raise FileError if one differs."""
-    facts = read_description(folder)
-    path, arrays = folder / facts["file"], facts["arrays"].values()
+@cache
+def _make_weights() -> np.ndarray:
+    golden = np.uint64(0x9E3779B97F4A7C15)  # odd, so that all products are odd and different
+    return (2 * np.arange(CHUNK // 8 + 1, dtype=np.uint64) + np.uint64(1)) * golden
+
+
+def check_arrays(path: Path, layout: Layout) -> None:
+    """Compare the arrays of a file with their checksums, in several threads; raise FileError if one differs."""
     used = [
         (part["offset"] + CHUNK * k, min(CHUNK, part["used"] - CHUNK * k), checksum)
-        for part in arrays
+        for part in layout.values()
         for k, checksum in enumerate(part["checksums"])
     ]
-    spare = [(path, part["offset"] + part["used"], part["offset"] + count_bytes(part)) for part in arrays]
     with ThreadPoolExecutor(CHECKING_THREADS) as pool:
         shares = [used[first::CHECKING_THREADS] for first in range(CHECKING_THREADS)]
-        results = (
-            pool.map(_have_checksums, [path] * CHECKING_THREADS, shares),
-            pool.map(_is_empty, *zip(*spare, strict=True)),
-        )
-        is_intact = all(all(result) for result in results)
-    if not is_intact:
-        raise FileError(f"{path} is damaged; delete {folder}", code="damaged-state")
+        is_intact = all(pool.map(_have_checksums, [path] * CHECKING_THREADS, shares))
+    if not is_intact or not all(_has_empty_spare(path, part) for part in layout.values()):
+        raise FileError(f"{path} is damaged; delete it", code="damaged-state")
 
 
 def _have_checksums(path: Path, parts: list[tuple[int, int, int]]) -> bool:
@@ -231,8 +187,9 @@ def _have_checksums(path: Path, parts: list[tuple[int, int, int]]) -> bool:
     return True
 
 
-def _is_empty(path: Path, begin: int, end: int) -> bool:
-    """Return whether a part of a file holds zeros; holes, of which it consists unless it was copied, are not read."""
+def _has_empty_spare(path: Path, part: Mapping[str, Any]) -> bool:
+    """Return whether spare capacity holds zeros; holes, of which it consists unless it was copied, are not read."""
+    begin, end = part["offset"] + part["used"], part["offset"] + count_bytes(part)
     with open(path, "rb", buffering=0) as file:
         while begin < end:
             with suppress(AttributeError):  # a system that does not tell where holes are
@@ -246,18 +203,3 @@ def _is_empty(path: Path, begin: int, end: int) -> bool:
                 return False
             begin += max(len(content), 1)
     return True
-
-
-def read_description(folder: Path) -> dict[str, Any]:
-    """Read what `write_state` wrote about a state; raise FileError if there is none or it is damaged."""
-    path = folder / DESCRIPTION
-    try:
-        facts = json.loads(path.read_text("utf-8"))
-    except FileNotFoundError as error:
-        raise FileError(f"{folder} holds no saved state; save one first", code="no-saved-state") from error
-    except (OSError, ValueError) as error:
-        raise FileError(f"{path} cannot be read ({error}); delete it", code="damaged-state") from error
-    if not isinstance(facts, dict) or (facts.get("format"), facts.get("version")) != (FORMAT, VERSION):
-        raise FileError(f"{path} is no state of this version; delete it", code="unsupported-format-version")
-    locate_inside(folder, facts.get("file"), path)
-    return facts

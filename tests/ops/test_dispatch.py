@@ -18,20 +18,9 @@ from dygmamba import ops
 from dygmamba.ops.checksum import compute_checksum
 from dygmamba.ops.conv import conv_silu
 from dygmamba.ops.cooccurrence import cooccurrence
-from dygmamba.ops.decayed_counts import (
-    NeighborMeetings,
-    append_events,
-    build_decayed_counts,
-    count_before,
-    mean_neighbor_activity,
-    past_size_and_age,
-    sum_neighbor_meetings,
-)
-from dygmamba.ops.decayed_sums import build_decayed_sums, sum_before
 from dygmamba.ops.dispatch import OPS, Dispatch, use_reference
 from dygmamba.ops.gated_sum import gated_sum
 from dygmamba.ops.gather_rows import gather_rows
-from dygmamba.ops.hash_map import HashMap
 from dygmamba.ops.masked_softmax import masked_softmax
 from dygmamba.ops.pair_attention import pair_attention
 from dygmamba.ops.recent_neighbors import build_adjacency, last_k_before, time_aware_weights
@@ -41,7 +30,6 @@ from dygmamba.ops.spectral_bound import spectral_bound
 from dygmamba.ops.split_projection import split_projection
 from dygmamba.ops.token_encoding import TimeSpans, encode_tokens
 from dygmamba.ops.tokens import Sequences, build_tokens
-from dygmamba.ops.transitions import Transitions, last_ages, last_destinations
 from dygmamba.ops.trees import GrowthConfig, bin_columns, bin_edges, grow_tree, shapley_values, sum_leaves
 from dygmamba.ops.walks import build_walk_table
 from gradient_cases import results
@@ -87,50 +75,8 @@ def looked_up() -> list[Tensor]:
     return [entries.start, entries.key, entries.neighbor, *found, time_aware_weights(entries, 0.3).running]
 
 
-def mapped() -> list[Tensor]:
-    table, keys = HashMap(), np.array([7, 2**40, 7, 0])
-    return [torch.from_numpy(table.insert(keys)), torch.from_numpy(table.slots(keys + 7))]
-
-
 def checked() -> list[Tensor]:
     return [torch.tensor(compute_checksum(np.arange(77, dtype=np.uint8)) >> 1)]  # a signed number of 64 bits
-
-
-def decayed() -> list[Tensor]:
-    group, time = torch.arange(9) % 4, torch.arange(9, dtype=torch.float64) // 2
-    scale = torch.tensor([0.5, 3.0], dtype=torch.float64)
-    lists = append_events(build_decayed_counts(group, time, 4, scale), group[:2], time[-2:] + 2)
-    asked = torch.tensor([-1, 0, 3]), torch.tensor([9.0, 4.0, 2.0], dtype=torch.float64)
-    own = torch.tensor([[0, 1], [2, -1], [-1, -1]])
-    near = NeighborMeetings(own.flip(1), torch.tensor([1, 0, 1]), torch.ones(2, 2, dtype=torch.float64))
-    return [
-        count_before(lists, *asked),
-        *past_size_and_age(lists, *asked),
-        sum_neighbor_meetings(lists, near, asked[1]),
-        mean_neighbor_activity(lists, own, asked[1]),
-    ]
-
-
-def summed() -> list[Tensor]:
-    group, time = torch.arange(9) % 4, torch.arange(9, dtype=torch.float64) // 2
-    sums = build_decayed_sums(group, time, normal(9, 2), 4, torch.tensor([0.5, 3.0], dtype=torch.float64))
-    asked = torch.tensor([-1, 0, 3]), torch.tensor([9.0, 4.0, 2.0], dtype=torch.float64)
-    return [sums.latest, sum_before(sums, *asked)]
-
-
-def followed() -> list[Tensor]:
-    ids, time = torch.arange(12), torch.arange(12, dtype=torch.float64) // 2
-    scale = torch.tensor([0.5, 3.0], dtype=torch.float64)
-    table = Transitions(ids % 2, ids % 5, time, 5, 3, scale)
-    table.append(ids[:3] % 2, ids[:3], time[-3:] + 1)
-    asked = torch.tensor([-1, 0, 1]), torch.tensor([9.0, 4.0, 2.0], dtype=torch.float64)
-    origin = last_destinations(table.histories, *asked)
-    return [
-        origin,
-        table.counts(origin, ids[:3], asked[1]),
-        last_ages(table.histories, *asked, 3),
-        table.events_since_met(asked[0].clamp(min=0), ids[:3], asked[1]),
-    ]
 
 
 def walked() -> list[Tensor]:
@@ -178,13 +124,9 @@ CALLS: dict[str, Callable[[], list[Tensor]]] = {
     **{name: partial(results, *given) for name, given in DIFFERENTIABLE.items()},
     "cooccurrence": counted,
     "recent_neighbors": looked_up,
-    "hash_map": mapped,
     "checksum": checked,
-    "decayed_counts": decayed,
-    "decayed_sums": summed,
     "trees": boosted,
     "walks": walked,
-    "transitions": followed,
     "gather_rows": gathered,
     "tokens": listed,
 }

@@ -14,9 +14,9 @@ from dygmamba.engine.scoring import Ranker
 from dygmamba.engine.stream import Stream
 from dygmamba.live.growing_events import GrowingEvents
 from dygmamba.live.state_files import list_integers, restore_tables
+from dygmamba.ops.growing import Growing
 from dygmamba.runs.predictor import Predictor
 from dygmamba.runs.queries import PLACEHOLDER_NODES
-from dygmamba.sampling.block_lists import Growing
 from dygmamba.sampling.live_index import LiveIndex
 
 

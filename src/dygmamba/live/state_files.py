@@ -30,7 +30,7 @@ from dygmamba.core.files.writing import (
 )
 from dygmamba.core.process_settings import extend_memory_limit
 from dygmamba.ops.checksum import compute_checksum
-from dygmamba.sampling.block_lists import LEAST_SPARE, Growing, enlarge
+from dygmamba.ops.growing import LEAST_SPARE, Growing, enlarge
 
 FORMAT, VERSION = "dygmamba-live-state", 1
 DESCRIPTION = "state.json"

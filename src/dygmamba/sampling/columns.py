@@ -194,6 +194,7 @@ class ColumnTable(Growing):
         what = f"the table of columns of {events:,} events ({hint})"
         require_memory(len(HISTORIES) * per_event * events, what)
 
+    @np.errstate(all="ignore")  # numbers of any size, which may overflow
     def append_rows(self, rows: EventRows) -> None:
         """Append events with their columns."""
         keys = history_keys(rows.src, rows.dst)
@@ -220,6 +221,7 @@ class ColumnTable(Growing):
             for lists, key in zip(groups, keys, strict=True):
                 yield lists, key * (len(column.codes) + 1) + bucket
 
+    @np.errstate(all="ignore")
     def compute_features(
         self,
         src: Int64[np.ndarray, "p"],

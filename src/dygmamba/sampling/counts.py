@@ -144,6 +144,7 @@ class EventCounts(Growing):
         for kind, lists in self.groups.items():
             lists.drop(_list_keys(rows, kind)[0])
 
+    @np.errstate(all="ignore")  # numbers of any size, which may overflow
     def compute_features(
         self,
         src: Int64[np.ndarray, "p"],

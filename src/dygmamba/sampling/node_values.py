@@ -109,6 +109,7 @@ class NodeValueTable(Growing):
         self.sent.drop(rows.src)
         self.received.drop(rows.dst)
 
+    @np.errstate(all="ignore")  # numbers of any size, which may overflow
     def compute_features(
         self, src: Int64[np.ndarray, "p"], dst: Int64[np.ndarray, "p"], time: Float64[np.ndarray, "p"]
     ) -> Float32[np.ndarray, "p f"]:

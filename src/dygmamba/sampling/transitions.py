@@ -256,6 +256,7 @@ class TransitionTable(Growing):
         since = self.met.read("time", entry, -np.inf)
         return np.where(entry >= 0, self.sources.count_between(src, since, time), -1)
 
+    @np.errstate(all="ignore")  # numbers of any size, which may overflow
     def compute_features(
         self, src: Int64[np.ndarray, "p"], dst: Int64[np.ndarray, "p"], time: Float64[np.ndarray, "p"]
     ) -> Float32[np.ndarray, "p f"]:

@@ -21,7 +21,7 @@ from dygmamba.engine.visibility import VisibilityRule
 from dygmamba.models import MODELS, find_model
 from dygmamba.models.base import DatasetFacts
 from dygmamba.models.lagging_heuristics import MEMORIES
-from dygmamba.ops.hash_map import HashMap
+from dygmamba.ops.key_slots import KeySlots
 from dygmamba.sampling.view import LabelledView, NeighborRequest, PairBatch
 from dygmamba.tasks.base import EvaluationSet
 from dygmamba.testing import EVENT_TYPES, sample_stream
@@ -281,8 +281,8 @@ def contents(thing: Any) -> dict[str, Any]:
     for name, value in vars(thing).items():
         if isinstance(value, np.ndarray):
             found[name] = value.shape, value.tobytes()
-        elif isinstance(value, HashMap):  # its table has places that were never written to
-            found[name] = len(value), value.slots(np.arange(200)).tobytes()
+        elif isinstance(value, KeySlots):  # its table has places that were never written to
+            found[name] = value.count, value.slots(np.arange(200)).tobytes()
         elif hasattr(value, "__dict__") and not callable(value):
             found |= {f"{name}.{key}": inner for key, inner in contents(value).items()}
         else:

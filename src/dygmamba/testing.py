@@ -25,8 +25,8 @@ from dygmamba.engine.scoring import Ranker
 from dygmamba.engine.stream import Stream
 from dygmamba.models import find_model
 from dygmamba.models.base import DatasetFacts, ModelSpec, Scorer
-from dygmamba.sampling.columns import QueryColumns
 from dygmamba.sampling.draws import Draws
+from dygmamba.sampling.query_columns import QueryColumns
 from dygmamba.sampling.view import LabelledPairs, LabelledView, NeighborSequence, PairBatch, PairView
 from dygmamba.tasks.base import EvaluationSet
 from dygmamba.tasks.metrics import PUBLISHED_BATCH

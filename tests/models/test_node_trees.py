@@ -4,6 +4,7 @@ import json
 import math
 from dataclasses import replace
 
+import numpy as np
 import pyarrow as pa
 import pytest
 import torch
@@ -23,6 +24,7 @@ from dygmamba.models.objectives import create_objective
 from dygmamba.runs.node_training import start_direct_node_run
 from dygmamba.runs.opening import open_run, resume_training
 from dygmamba.runs.recipes import hide_labels
+from dygmamba.sampling.block_lists import EventRows
 from dygmamba.sampling.counts import scale_label
 from dygmamba.sampling.node_values import NodeValueRequest, NodeValueTable, is_first_meeting
 from dygmamba.tasks.node import split_for_nodes
@@ -164,19 +166,19 @@ def test_a_missing_label_is_zero_in_every_column():
 
 def test_first_meetings_are_the_first_of_their_key():
     """In time order, whatever the keys."""
-    key = torch.tensor([3, 1, 3, 2, 1, 1])
+    key = np.array([3, 1, 3, 2, 1, 1])
     assert is_first_meeting(key).tolist() == [True, True, False, True, False, False]
 
 
 def test_the_order_of_simultaneous_events_is_irrelevant():
     """Means, last values and partners of a node by hand; the last value is the mean over its last instant."""
-    src, dst = torch.tensor([0, 0, 0, 1]), torch.tensor([2, 3, 2, 3])
-    time, value = torch.tensor([0.0, 4.0, 4.0, 6.0]).double(), torch.tensor([[1.0], [2.0], [6.0], [9.0]])
+    src, dst = np.array([0, 0, 0, 1]), np.array([2, 3, 2, 3])
+    time, value = np.array([0.0, 4.0, 4.0, 6.0]), np.array([[1.0], [2.0], [6.0], [9.0]], np.float32)
     request, found = NodeValueRequest((2.0,), (0,)), []
     for order in ([0, 1, 2, 3], [0, 2, 1, 3]):
-        columns = (src[order], dst[order], time, value[order])
-        table = NodeValueTable.build(*columns, 4, request)
-        ask = (torch.tensor([0, 0]), torch.tensor([3, 3]), torch.tensor([6.0, 4.0]).double())
+        table = NodeValueTable(request)
+        table.append_rows(EventRows(src[order], dst[order], time, 4, edge=value[order]))
+        ask = (np.array([0, 0]), np.array([3, 3]), np.array([6.0, 4.0]))
         found.append(dict(zip(request.names, table.compute_features(*ask).T, strict=True)))
     decay, label = math.exp(-4 / 2), scale_label(2.0)
     for name, expected in {
@@ -188,7 +190,7 @@ def test_the_order_of_simultaneous_events_is_irrelevant():
     }.items():
         assert found[0][name].tolist() == pytest.approx(expected)
     for name, column in found[0].items():
-        torch.testing.assert_close(found[1][name], column)
+        np.testing.assert_allclose(found[1][name], column, rtol=1e-6)
 
 
 @pytest.mark.parametrize(

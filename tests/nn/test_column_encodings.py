@@ -18,9 +18,10 @@ from dygmamba.models.classifiers import NodeClassifier, SourceEmbedding
 from dygmamba.models.column_requests import request_columns, request_node_features
 from dygmamba.models.stored_settings import update_stored_settings
 from dygmamba.nn.column_features import PairColumns, PairNodeFeatures
-from dygmamba.sampling.columns import QueryColumns, find_query_columns
+from dygmamba.sampling.columns import find_query_columns
 from dygmamba.sampling.index import NeighborIndex, gather_view
 from dygmamba.sampling.node_features import NodeFeatureRequest
+from dygmamba.sampling.query_columns import QueryColumns
 from dygmamba.sampling.view import PairBatch
 from dygmamba.testing import sample_node_rows
 from raising import raises

@@ -11,7 +11,6 @@ from threading import Barrier, Thread
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -19,18 +18,7 @@ from torch import Tensor
 from dygmamba import ops
 from dygmamba.ops.attention import gated_sum, masked_softmax, pair_attention
 from dygmamba.ops.conv import conv_silu
-from dygmamba.ops.decayed_counts import (
-    NeighborMeetings,
-    append_events,
-    build_decayed_counts,
-    count_before,
-    mean_neighbor_activity,
-    past_size_and_age,
-    sum_neighbor_meetings,
-)
-from dygmamba.ops.decayed_sums import build_decayed_sums, sum_before
 from dygmamba.ops.dispatch import Dispatch, use_reference
-from dygmamba.ops.hash_map import HashMap
 from dygmamba.ops.projections import bound_matrices, spectral_bound, split_projection
 from dygmamba.ops.recent_neighbors import build_adjacency, last_k_before, time_aware_weights
 from dygmamba.ops.residual_norm import add_layer_norm, add_rms_norm
@@ -38,7 +26,6 @@ from dygmamba.ops.rows import read_rows
 from dygmamba.ops.scan import span_scan
 from dygmamba.ops.tokens import Sequences, build_tokens, count_pair_tokens
 from dygmamba.ops.tokens.encoding import TimeSpans, encode_tokens
-from dygmamba.ops.transitions import Transitions, last_ages, last_destinations
 from dygmamba.ops.trees import GrowthConfig, bin_columns, bin_edges, grow_tree, sum_leaves
 from dygmamba.ops.walks import build_walk_table
 from gradient_cases import results
@@ -97,48 +84,6 @@ def looked_up() -> list[Tensor]:
     return [entries.start, entries.key, entries.neighbor, *found, time_aware_weights(entries, 0.3).running]
 
 
-def mapped() -> list[Tensor]:
-    table, keys = HashMap(), np.array([7, 2**40, 7, 0])
-    return [torch.from_numpy(table.insert(keys)), torch.from_numpy(table.slots(keys + 7))]
-
-
-def decayed() -> list[Tensor]:
-    group, time = torch.arange(9) % 4, torch.arange(9, dtype=torch.float64) // 2
-    scale = torch.tensor([0.5, 3.0], dtype=torch.float64)
-    lists = append_events(build_decayed_counts(group, time, 4, scale), group[:2], time[-2:] + 2)
-    asked = torch.tensor([-1, 0, 3]), torch.tensor([9.0, 4.0, 2.0], dtype=torch.float64)
-    own = torch.tensor([[0, 1], [2, -1], [-1, -1]])
-    near = NeighborMeetings(own.flip(1), torch.tensor([1, 0, 1]), torch.ones(2, 2, dtype=torch.float64))
-    return [
-        count_before(lists, *asked),
-        *past_size_and_age(lists, *asked),
-        sum_neighbor_meetings(lists, near, asked[1]),
-        mean_neighbor_activity(lists, own, asked[1]),
-    ]
-
-
-def summed() -> list[Tensor]:
-    group, time = torch.arange(9) % 4, torch.arange(9, dtype=torch.float64) // 2
-    sums = build_decayed_sums(group, time, normal(9, 2), 4, torch.tensor([0.5, 3.0], dtype=torch.float64))
-    asked = torch.tensor([-1, 0, 3]), torch.tensor([9.0, 4.0, 2.0], dtype=torch.float64)
-    return [sums.latest, sum_before(sums, *asked)]
-
-
-def followed() -> list[Tensor]:
-    ids, time = torch.arange(12), torch.arange(12, dtype=torch.float64) // 2
-    scale = torch.tensor([0.5, 3.0], dtype=torch.float64)
-    table = Transitions(ids % 2, ids % 5, time, 5, 3, scale)
-    table.append(ids[:3] % 2, ids[:3], time[-3:] + 1)
-    asked = torch.tensor([-1, 0, 1]), torch.tensor([9.0, 4.0, 2.0], dtype=torch.float64)
-    origin = last_destinations(table.histories, *asked)
-    return [
-        origin,
-        table.counts(origin, ids[:3], asked[1]),
-        last_ages(table.histories, *asked, 3),
-        table.events_since_met(asked[0].clamp(min=0), ids[:3], asked[1]),
-    ]
-
-
 def walked() -> list[Tensor]:
     ids, time = torch.arange(9), torch.arange(9, dtype=torch.float64) // 2
     table = build_walk_table(ids % 3, ids % 4, time, normal(4, 3), 3, (0.3,))
@@ -189,12 +134,8 @@ CALLS: dict[str, Callable[[], list[Tensor]]] = {
     **{name: partial(results, *given) for name, given in DIFFERENTIABLE.items()},
     "count_pair_tokens": counted,
     "recent_neighbors": looked_up,
-    "hash_map": mapped,
-    "decayed_counts": decayed,
-    "decayed_sums": summed,
     "add_leaves": boosted,
     "walks": walked,
-    "transitions": followed,
     "read_rows": gathered,
     "build_tokens": listed,
 }

@@ -139,8 +139,8 @@ from pathlib import Path
 from dygmamba.ops import numba_kernels
 numba_kernels.list_cache_folders = lambda: iter([Path({file!r}) / "a", Path({file!r}) / "b"])
 import numpy as np
-from dygmamba.ops.hash_map.cpu import Table
-print(Table(4).insert(np.array([7, 9, 7, 11])).tolist())
+from dygmamba.ops.key_slots import KeySlots
+print(KeySlots().insert(np.array([7, 9, 7, 11])).tolist())
 import dygmamba.data.generate.process as process
 process.compile_simulation(process.exponential)
 import dygmamba.ops.conv.cpu, dygmamba.ops.tokens.cpu, dygmamba.ops.recent_neighbors.cpu, dygmamba.ops.scan.cpu

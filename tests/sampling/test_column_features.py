@@ -13,8 +13,9 @@ from dygmamba.data.events.categories import Category
 from dygmamba.data.events.columns import ColumnFacts, NumericColumn, TypeColumn, rank_columns
 from dygmamba.data.events.event_store import EventStore, FeatureTable
 from dygmamba.sampling.column_sums import ColumnSumRequest
-from dygmamba.sampling.columns import HISTORIES, ColumnRequest, QueryColumns
+from dygmamba.sampling.columns import HISTORIES, ColumnRequest
 from dygmamba.sampling.index import NeighborIndex, gather_view
+from dygmamba.sampling.query_columns import QueryColumns
 from dygmamba.sampling.view import PairBatch
 from purchases import generate_purchases
 from raising import raises

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from contract_cases import build, sample_store
-from dygmamba.ops.decayed_counts import past_size_and_age
-from dygmamba.sampling.counts import EventCounts, pair_key
+from dygmamba.sampling.block_lists import EventRows, directed_key, pair_key
+from dygmamba.sampling.counts import EventCounts
 from dygmamba.sampling.decayed_counts import DecayedCountRequest, DecayedCountTable, Role
 from dygmamba.sampling.view import PairBatch
 from strategies import event_streams
@@ -17,30 +17,34 @@ from streams import unsplit
 SCALES = (0.5, 4.0, 300.0)
 
 
+def build_both(store, directed):
+    """Tables for look-ups on a device and on the host, and the counts they must equal."""
+    rows = EventRows(store.src.numpy(), store.dst.numpy(), store.time.numpy(), store.num_nodes)
+    counts = EventCounts(SCALES)
+    counts.append_rows(rows)
+    request = DecayedCountRequest(SCALES, directed)
+    return (DecayedCountTable.build(rows, request), DecayedCountTable.from_counts(counts)), counts
+
+
 @given(event_streams(), st.data())
 def test_table_equals_event_counts(store, data):
     """For all nodes and pairs, at times of events, between and after them; node -1 counts zero."""
-    columns = (store.src, store.dst, store.time, store.num_nodes)
-    fades, counts = (
-        DecayedCountTable.build(*columns, DecayedCountRequest(SCALES)),
-        EventCounts.build(*columns, SCALES),
-    )
+    (fades, host), counts = build_both(store, directed=False)
     at = data.draw(st.sampled_from([0.0, *store.time.tolist()])) + data.draw(
         st.sampled_from([-0.25, 0.0, 7.0])
     )
     node = torch.arange(store.num_nodes)
     a, b = torch.cartesian_prod(node, node).T
-    for asked, found in (
-        (("node", a), fades.of_node(a, torch.full(a.shape, at, dtype=torch.float64))),
-        (
-            ("pair", pair_key(a, b, store.num_nodes)),
-            fades.of_pair(a, b, torch.full(a.shape, at, dtype=torch.float64)),
-        ),
-    ):
-        expected = counts.count(*asked, torch.full(a.shape, at, dtype=torch.float64))
-        torch.testing.assert_close(found.double(), expected, rtol=1e-6, atol=1e-7)
-    nobody = torch.full_like(a, -1)
     when = torch.full(a.shape, at, dtype=torch.float64)
+    for role, key, found in (
+        ("node", a, fades.of_node(a, when)),
+        ("pair", pair_key(a, b, torch), fades.of_pair(a, b, when)),
+    ):
+        expected = torch.from_numpy(counts.groups[role].count_before(key.numpy(), when.numpy()))
+        torch.testing.assert_close(found.double(), expected, rtol=1e-6, atol=1e-7)
+    assert torch.equal(fades.of_node(a, when), host.of_node(a, when))
+    assert torch.equal(fades.of_pair(a, b, when), host.of_pair(a, b, when))
+    nobody = torch.full_like(a, -1)
     assert not fades.of_node(nobody, when).any()
     assert not fades.of_pair(nobody, b, when).any()
 
@@ -48,23 +52,23 @@ def test_table_equals_event_counts(store, data):
 @given(event_streams(), st.data())
 def test_roles_equal_event_counts(store, data):
     """For every role: the decayed count, the number of strictly earlier events and the age of the last one."""
-    columns = (store.src, store.dst, store.time, store.num_nodes)
-    table = DecayedCountTable.build(*columns, DecayedCountRequest(SCALES, directed=True))
-    counts = EventCounts.build(*columns, SCALES)
+    (table, host), counts = build_both(store, directed=True)
     at = data.draw(st.sampled_from([0.0, *store.time.tolist()])) + data.draw(
         st.sampled_from([-0.25, 0.0, 7.0])
     )
     node = torch.arange(store.num_nodes)
     a, b = torch.cartesian_prod(node, node).T
     when = torch.full(a.shape, at, dtype=torch.float64)
-    keys = {"pair": pair_key(a, b, store.num_nodes), "way": a * store.num_nodes + b}
+    keys = {"pair": pair_key(a, b, torch), "way": directed_key(a, b)}
     for role in get_args(Role):
-        key, groups = keys.get(role, a), counts.groups[role]
+        key, lists = keys.get(role, a).numpy(), counts.groups[role]
         count, number, age = table.of_role(role, a, b, when)
-        torch.testing.assert_close(count.double(), counts.count(role, key, when), rtol=1e-6, atol=1e-7)
-        expected = past_size_and_age(groups.lists, groups.group(key), when)
-        assert torch.equal(number, expected[0])
-        assert torch.equal(age, expected[1])
+        expected = torch.from_numpy(lists.count_before(key, when.numpy()))
+        torch.testing.assert_close(count.double(), expected, rtol=1e-6, atol=1e-7)
+        expected = lists.find_number_and_age(key, when.numpy())
+        assert torch.equal(number, torch.from_numpy(expected[0]))
+        assert torch.equal(age, torch.from_numpy(expected[1]))
+        assert all(map(torch.equal, (count, number, age), host.of_role(role, a, b, when)))
         count, number, age = table.of_role(role, torch.full_like(a, -1), b, when)
         assert not count.any()
         assert not number.any()

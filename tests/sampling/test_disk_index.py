@@ -13,8 +13,10 @@ from dygmamba.data.generate.stream import GeneratorConfig, generate_stream
 from dygmamba.data.storage.dataset import Dataset, load_dataset, save_dataset
 from dygmamba.data.storage.library import read_version, remove_version
 from dygmamba.data.storage.locations import INDEX_FOLDER
+from dygmamba.ops.key_slots import KeySlots
 from dygmamba.ops.recent_neighbors.counting_sort import split_nodes
 from dygmamba.sampling import disk_index
+from dygmamba.sampling.block_lists import SortedKeys
 from dygmamba.sampling.counts import CountRequest
 from dygmamba.sampling.draws import Draws
 from dygmamba.sampling.index import STRATEGIES, NeighborIndex
@@ -91,7 +93,7 @@ def test_disk_counts_equal_memory_counts(path, which, on_disk, monkeypatch):
     both = [index.count_features(request, PairBatch.from_pairs(src, dst, when)) for index in (disk, memory)]
     assert torch.equal(*both)
     assert float(both[0].abs().sum()) > 0
-    assert isinstance(disk.counts(request.scales).groups["pair"], disk_index.DiskCountGroups)
+    assert isinstance(disk.counts(request.scales).groups["pair"].slots, SortedKeys)
     monkeypatch.setattr(
         disk_index, "MAX_COUNT_BYTES", 0
     )  # the counts of an index in memory may be too large too
@@ -99,7 +101,7 @@ def test_disk_counts_equal_memory_counts(path, which, on_disk, monkeypatch):
         request, PairBatch.from_pairs(src, dst, when)
     )
     assert torch.equal(there, both[0])
-    assert not isinstance(memory.counts(request.scales).groups["pair"], disk_index.DiskCountGroups)
+    assert isinstance(memory.counts(request.scales).groups["pair"].slots, KeySlots)
     followed = [
         index.transition_features(TransitionRequest(request.scales), PairBatch.from_pairs(src, dst, when))
         for index in (disk, memory)

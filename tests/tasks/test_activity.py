@@ -21,7 +21,7 @@ SOME = ActivityRate(SCALES, (0.3, 0.5, 0.0, 0.2, 0.1), 1, 0.0)
 
 
 def senders(store, count=None):
-    return SourceActivity.build(store.src[:count], store.time[:count], store.num_nodes, SCALES, PERIOD)
+    return SourceActivity.build(store.src[:count], store.time[:count], SCALES, PERIOD)
 
 
 def by_hand(store, u, now):
@@ -104,7 +104,7 @@ def test_expected_events_equal_events_in_any_unit_of_time():
     )
     assert float(expected @ torch.tensor(found.weights, dtype=torch.float64)) == pytest.approx(len(store))
     scales, time = tuple(scale / 60 for scale in SCALES), store.time / 60
-    other = SourceActivity.build(store.src, time, store.num_nodes, scales, PERIOD / 60)
+    other = SourceActivity.build(store.src, time, scales, PERIOD / 60)
     again = fit_activity(other, store.src, time)
     rates = found.log_rate(among, store.src, store.time), again.log_rate(other, store.src, time)
     torch.testing.assert_close(rates[0] + math.log(60), rates[1], rtol=1e-6, atol=1e-6)
@@ -113,7 +113,7 @@ def test_expected_events_equal_events_in_any_unit_of_time():
 def test_events_of_one_instant_give_a_constant_rate():
     """No division by zero: all sources have the same rate."""
     src, time = torch.tensor([0, 1, 1]), torch.full((3,), 5.0, dtype=torch.float64)
-    among = SourceActivity.build(src, time, 3, SCALES, PERIOD)
+    among = SourceActivity.build(src, time, SCALES, PERIOD)
     assert fit_activity(among, src, time).log_rate(among, src, time).unique().numel() == 1
 
 

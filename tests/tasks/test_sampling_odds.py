@@ -28,7 +28,7 @@ from dygmamba.models.objectives import LogisticObjective
 from dygmamba.runs.link_training import start_link_run
 from dygmamba.runs.opening import resume_training, store_run_dataset
 from dygmamba.runs.run_config import RunConfig
-from dygmamba.sampling.decayed_counts import DecayedCountLists
+from dygmamba.sampling.device_lists import SortedLists
 from dygmamba.sampling.draws import Draws
 from dygmamba.sampling.source_activity import SourceActivity
 from dygmamba.sampling.view import LabelledView, PairBatch
@@ -161,7 +161,7 @@ def test_shares_are_fitted_rates_and_sum_to_one(dense):
     cut = int(torch.searchsorted(time, instant[early]))
     other = src.clone()
     other[cut:] = other[cut:].flip(0)
-    again = replace(turns, lists=DecayedCountLists.build(other, time, NODES, turns.scale, instant))
+    again = replace(turns, lists=SortedLists.count_events(other, time, turns.lists.scale))
     asked = who[: (early + 1) * len(sources)], when[: (early + 1) * len(sources)]
     assert torch.equal(again.at(*asked), turns.at(*asked))
 

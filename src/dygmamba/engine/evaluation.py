@@ -14,7 +14,7 @@ from dygmamba.engine.scoring import StreamScorer
 from dygmamba.engine.stream import Stream
 from dygmamba.engine.visibility import MemorySchedule, VisibilityRule
 from dygmamba.models.base import Scorer
-from dygmamba.sampling.columns import QueryColumns
+from dygmamba.sampling.query_columns import QueryColumns
 from dygmamba.sampling.view import PairBatch
 from dygmamba.tasks.base import EvaluationSet
 from dygmamba.tasks.candidates import CandidateSet

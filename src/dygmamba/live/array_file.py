@@ -18,7 +18,7 @@ import numpy as np
 from dygmamba.core.errors import FileError
 from dygmamba.core.files.writing import write_at
 from dygmamba.core.process_settings import extend_memory_limit
-from dygmamba.sampling.block_lists import LEAST_SPARE, Growing, enlarge
+from dygmamba.ops.growing import LEAST_SPARE, Growing, enlarge
 
 ALIGNMENT = 4096
 CHUNK = 1 << 24  # bytes that are written at once and have a checksum

@@ -17,8 +17,8 @@ from dygmamba.data.events.event_store import EventStore, StreamSummary
 from dygmamba.data.events.ids import IdIndex
 from dygmamba.data.storage.dataset import Dataset
 from dygmamba.data.storage.extension import AddedEvents, get_codes
+from dygmamba.ops.growing import Growing, enlarge, with_spare
 from dygmamba.runs.queries import PLACEHOLDER_NODES
-from dygmamba.sampling.block_lists import Growing, enlarge, with_spare
 
 
 class GrowingEvents(Growing):

@@ -19,9 +19,9 @@ from dygmamba.engine.scoring import Ranker
 from dygmamba.engine.stream import Stream
 from dygmamba.live.array_file import ArrayWriter, copy_arrays, list_integers, map_arrays, restore_tables
 from dygmamba.live.growing_events import GrowingEvents
+from dygmamba.ops.growing import Growing
 from dygmamba.runs.predictor import Predictor
 from dygmamba.runs.queries import PLACEHOLDER_NODES
-from dygmamba.sampling.block_lists import Growing
 from dygmamba.sampling.live_index import LiveIndex
 
 SHARED_EVENTS = 1 << 18  # replicas of longer streams share a file

@@ -14,7 +14,7 @@ from torch import Tensor
 from dygmamba.models.base import DatasetFacts, Heuristic
 from dygmamba.models.configs import EdgeBankConfig, NoConfig
 from dygmamba.nn.logistic import fit_logistic
-from dygmamba.sampling.counts import pair_key
+from dygmamba.sampling.block_lists import directed_key, pair_key
 from dygmamba.sampling.event_history import EventHistory, HistoryRequest, StreamTotals
 from dygmamba.sampling.view import LabelledView, PairView
 
@@ -39,7 +39,6 @@ class PairQueries:
         self.src, self.dst = view.pairs.src.cpu(), view.pairs.dst.cpu()
         self.time = view.pairs.known.cpu()  # events before it are visible
         self.now = view.pairs.time.cpu()
-        self.num_nodes = self.history.counts.num_nodes
 
     def number(self, kind: str, key: Int64[Tensor, "p"]) -> Int64[Tensor, "p"]:
         return self.history.number_and_age(kind, key, self.time)[0]
@@ -51,12 +50,12 @@ class PairQueries:
     @property
     def way(self) -> Int64[Tensor, "p"]:
         """Keys of the directed pairs."""
-        return self.src * self.num_nodes + self.dst
+        return directed_key(self.src, self.dst)
 
     @property
     def pair(self) -> Int64[Tensor, "p"]:
         """Keys of the pairs regardless of direction."""
-        return pair_key(self.src, self.dst, self.num_nodes)
+        return pair_key(self.src, self.dst, torch)
 
 
 def _recency(age: Float64[Tensor, "p"]) -> Float64[Tensor, "p"]:

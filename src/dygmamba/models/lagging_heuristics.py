@@ -14,7 +14,7 @@ from torch import Tensor
 from dygmamba.data.events.event_store import EventBatch
 from dygmamba.models.base import DatasetFacts, Heuristic
 from dygmamba.models.configs import EdgeBankConfig, NoConfig
-from dygmamba.ops.hash_map import HashMap
+from dygmamba.ops.key_slots import KeySlots
 from dygmamba.sampling.view import PairView
 
 
@@ -22,13 +22,13 @@ class KeyStatistics:
     """First time, last time and number of events of every key seen."""
 
     def __init__(self) -> None:
-        self._map = HashMap()
+        self._map = KeySlots()
         self.first = np.zeros(0)
         self.last = np.zeros(0)
         self.count = np.zeros(0, np.int64)
 
     def __len__(self) -> int:
-        return len(self._map)
+        return self._map.count
 
     def slots(self, keys: Int64[np.ndarray, "k"]) -> Int64[np.ndarray, "k"]:
         """Return the slot of each key, -1 for an unknown key."""
@@ -37,8 +37,8 @@ class KeyStatistics:
     def insert(self, keys: Int64[np.ndarray, "b"]) -> Int64[np.ndarray, "b"]:
         """Return the slot of each key; new keys have count 0 until `add`."""
         slots = self._map.insert(keys)
-        if len(self._map) > len(self.count):
-            more = max(len(self._map), 2 * len(self.count)) - len(self.count)
+        if self._map.count > len(self.count):
+            more = max(self._map.count, 2 * len(self.count)) - len(self.count)
             self.first = np.concatenate([self.first, np.full(more, np.inf)])
             self.last = np.concatenate([self.last, np.full(more, -np.inf)])
             self.count = np.concatenate([self.count, np.zeros(more, np.int64)])

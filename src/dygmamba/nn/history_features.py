@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from dygmamba.nn.tokens import Tokens
 from dygmamba.sampling.column_sums import ColumnSumRequest
 from dygmamba.sampling.decayed_counts import DecayedCountRequest
-from dygmamba.sampling.transition_counts import TransitionCountRequest, TransitionLookup
+from dygmamba.sampling.transition_counts import TransitionCountRequest, TransitionCountTable
 from dygmamba.sampling.transitions import LEAST_COUNT, LEAST_TOTAL
 from dygmamba.sampling.view import PairView
 from dygmamba.sampling.walks import TemporalWalks, WalkRequest
@@ -225,7 +225,7 @@ class SharedPairWalks(nn.Module):
 
 
 def transition_numbers(
-    table: TransitionLookup,
+    table: TransitionCountTable,
     lag: Int64[Tensor, "*q k"],
     origin: Int64[Tensor, "*q k"],
     dst: Int64[Tensor, "*q k"],
@@ -239,7 +239,7 @@ def transition_numbers(
 
 
 def count_transitions(
-    table: TransitionLookup, src: Int64[Tensor, "p"], dst: Int64[Tensor, "p"], time: Float64[Tensor, "p"]
+    table: TransitionCountTable, src: Int64[Tensor, "p"], dst: Int64[Tensor, "p"], time: Float64[Tensor, "p"]
 ) -> Float32[Tensor, "p n"]:
     """Return the transition numbers of each destination after the last destinations of its source."""
     origin = table.last_destinations(src, time)

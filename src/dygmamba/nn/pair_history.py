@@ -22,7 +22,7 @@ from dygmamba.nn.history_features import (
     PairWalks,
     count_transitions,
 )
-from dygmamba.sampling.decayed_counts import DecayedCountLookup, Role
+from dygmamba.sampling.decayed_counts import DecayedCountTable, Role
 from dygmamba.sampling.view import NeighborSequence, PairView
 
 HIDDEN, OUT = 256, 128  # columns of the perceptron and of its output
@@ -119,7 +119,7 @@ class PairHistory(nn.Module):
 
     def _count_roles(
         self,
-        counts: DecayedCountLookup,
+        counts: DecayedCountTable,
         src: Int64[Tensor, "p"],
         dst: Int64[Tensor, "p"],
         time: Float64[Tensor, "p"],
@@ -135,7 +135,7 @@ class PairHistory(nn.Module):
 
 
 def count_meetings(
-    counts: DecayedCountLookup,
+    counts: DecayedCountTable,
     recent: NeighborSequence,
     other: Int64[Tensor, "p"],
     time: Float64[Tensor, "p"],

@@ -20,7 +20,7 @@ from dygmamba.engine.run_directory import RunDirectory
 from dygmamba.report.dataset_summary import TimeFormatter, format_node_names
 from dygmamba.report.document import Cell, Histogram, LineChart, ReportTable, Section
 from dygmamba.runs.stored_predictions import StoredPredictions
-from dygmamba.sampling.columns import QueryColumns
+from dygmamba.sampling.query_columns import QueryColumns
 from dygmamba.sampling.view import PairBatch
 from dygmamba.tasks.calibration import Reliability
 from dygmamba.tasks.metrics import average_precision

@@ -38,8 +38,8 @@ from dygmamba.runs.export_torch import (
 )
 from dygmamba.runs.opening import open_run
 from dygmamba.runs.recipes import OpenRun
-from dygmamba.sampling.columns import QueryColumns
 from dygmamba.sampling.draws import Draws
+from dygmamba.sampling.query_columns import QueryColumns
 from dygmamba.sampling.view import NeighborRequest, PairBatch, PairView, Request
 from dygmamba.tasks.calibration import Calibration
 

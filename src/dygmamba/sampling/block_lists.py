@@ -1,272 +1,79 @@
-"""Lists that entries are appended to: each group has a block of its own with spare room, oldest entry first.
+"""Lists of events by key that events are appended to, and dropped from again, newest first.
 
-Group i has `size[i]` entries from `start[i]` on, and room for `room[i]`. A full block moves to the end and gets twice
-the room, so an append takes amortised constant time. The newest entries can be dropped again: a block then ends
-earlier. The arithmetic is that of the kernels that build whole tables, so the numbers are equal bit for bit.
+Each group has a block of its own, oldest entry first: group i has `size[i]` entries from `start[i]` on, and room for
+`room[i]`. Lists that are built whole have exactly the room they need. A full block moves to the end and gets twice the
+room, so an append takes amortised constant time. Lists that are about to grow get spare room at once.
 
-Arrays have spare capacity behind what is in use. They are saved and mapped again as they are (`live/snapshots.py`).
+Every look-up takes a time and sees strictly earlier entries only. Arrays are numpy's, and nothing here needs torch.
 
-Legend: g groups, e events, b ends of events, a appended entries, m entries, s scales, c values, q queries.
+Legend: g groups, e events, b ends of events, a appended entries, s scales, c values, q, r queries, k neighbors.
 """
 
-import mmap
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
-import torch
-from jaxtyping import Float64, Int64
-from torch import Tensor
+from jaxtyping import Float32, Float64, Int32, Int64
 
-from dygmamba.data.events.event_store import EventStore
-from dygmamba.ops.decayed_counts import DecayedCounts
-from dygmamba.ops.decayed_counts.cpu import append_counts, drop_newest
-from dygmamba.ops.decayed_sums import DecayedSums
-from dygmamba.ops.decayed_sums.cpu import append_sums
-from dygmamba.ops.hash_map import cpu as hash_map
-from dygmamba.ops.recent_neighbors.cpu import append_neighbors, append_weights, weigh_blocks
+from dygmamba.core.errors import ConfigError, EventError
+from dygmamba.ops import blocks
+from dygmamba.ops.growing import LEAST_SPARE, Growing, allocate_zeros, enlarge, with_spare
+from dygmamba.ops.key_slots import KeySlots
+from dygmamba.ops.threads import run_in_threads
 
-LEAST_SPARE = 64  # rows
-HUGE_BYTES = 1 << 23
-KEYS_PER_PART = 1 << 14
-LONG_LIST, SPARE_SHARE = 32, 4  # lists from this length on get a quarter of it as spare room
-EVENTS_PER_PART = 1 << 20  # appended at a time when a table is built
+LONG_LIST, SPARE_SHARE = 32, 4  # growing lists from this length on get a quarter of it as spare room
+EVENTS_PER_PART = 1 << 20  # appended at a time where a table is built in parts
+NODE_BITS = 28  # the key of a pair and an event type fits into 63 bits
+MAX_NODES = 1 << NODE_BITS
 
 ColumnKind = tuple[type[np.generic], tuple[int, ...]]  # type of a column and the shape of its rows
 
 
-def allocate_zeros(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
-    """Return an array of zeros that takes no memory until it is written.
-
-    A large one is in huge pages where the system has them: entries are written all over it, and the first write to
-    each page takes microseconds.
-    """
-    size = int(np.prod(shape)) * np.dtype(dtype).itemsize
-    if size < HUGE_BYTES or not hasattr(mmap, "MADV_HUGEPAGE"):
-        return np.zeros(shape, dtype)
-    memory = mmap.mmap(-1, size)
-    with suppress(OSError):  # a system without them
-        memory.madvise(mmap.MADV_HUGEPAGE)
-    return np.frombuffer(memory, dtype).reshape(shape)
-
-
-def enlarge(column: np.ndarray, used: int, rows: int) -> np.ndarray:
-    """Return a copy with at least `rows` rows; rows beyond `used` are 0 and take no memory until they are written."""
-    wide = allocate_zeros((rows, *column.shape[1:]), column.dtype)
-    wide[:used] = column[:used]
-    return wide
-
-
-def with_spare(column: np.ndarray) -> np.ndarray:
-    """Return a copy with spare capacity behind its rows."""
-    return enlarge(column, len(column), 2 * len(column) + LEAST_SPARE)
-
-
-class Growing:
-    """Base class of what is saved as arrays with spare capacity and a few integers.
-
-    Subclasses name their arrays, each with the integer that says how many of its rows are in use (None: all of them),
-    their other integers, and their parts, which are of this class too.
-    """
-
-    arrays: ClassVar[Mapping[str, str | None]] = {}
-    integers: ClassVar[tuple[str, ...]] = ()
-
-    @property
-    def parts(self) -> "Mapping[str, Growing]":
-        return {}
-
-    def list_arrays(self, prefix: str = "") -> "Iterator[tuple[str, Growing, str, int]]":
-        """Yield the name of each array, its owner and attribute, and how many of its rows are in use."""
-        for name, used in self.arrays.items():
-            rows = len(getattr(self, name)) if used is None else int(getattr(self, used))
-            yield prefix + name, self, name, rows
-        for name, part in self.parts.items():
-            yield from part.list_arrays(f"{prefix}{name}/")
-
-    def put_array(self, name: str, array: np.ndarray) -> None:
-        """Replace an array by another one of the same type."""
-        setattr(self, name, array)
-
-    def list_integers(self, prefix: str = "") -> "Iterator[tuple[str, Growing, str]]":
-        """Yield the name of each integer, its owner and attribute."""
-        for name in self.integers:
-            yield prefix + name, self, name
-        for name, part in self.parts.items():
-            yield from part.list_integers(f"{prefix}{name}/")
-
-
-class KeySlots(Growing):
-    """Growing map from 64-bit keys to slots 0, 1, 2, ..., in arrays that can be saved; keys are >= 0."""
-
-    arrays: ClassVar[Mapping[str, str | None]] = {"table": None, "place": None}
-    integers = ("count",)
-
-    def __init__(self) -> None:
-        self.table, self.place = np.full(LEAST_SPARE, -1, np.int64), np.zeros(LEAST_SPARE, np.int64)
-        self.count = 0
-
-    def insert(self, key: Int64[np.ndarray, "a"]) -> Int64[np.ndarray, "a"]:
-        """Return the slot of each key; new keys get the next slots."""
-        found = np.empty(len(key), np.int64)
-        for begin in range(0, len(key), KEYS_PER_PART):  # the table grows as if all keys of a part were new
-            part = slice(begin, begin + KEYS_PER_PART)
-            while 2 * (self.count + len(key[part])) > len(self.table):
-                self.table, self.place = hash_map.grow(self.table, self.place)
-            self.count = int(hash_map.insert(self.table, self.place, self.count, key[part], found[part]))
-        return found
-
-    def keys(self) -> Int64[np.ndarray, "g"]:
-        """Return all keys in the order of their slots."""
-        known, taken = np.empty(self.count, np.int64), self.table != -1
-        known[self.place[taken]] = self.table[taken]
-        return known
-
-    def slots(self, keys: Int64[np.ndarray, "q"]) -> Int64[np.ndarray, "q"]:
-        """Return the slot of each key, -1 for an unknown one."""
-        found = np.empty(len(keys), np.int64)
-        hash_map.find(self.table, self.place, np.ascontiguousarray(keys), found)
-        return found
-
-
-class BlockLists(Growing):
-    """Entries by group; subclasses add columns and a kernel that appends."""
-
-    columns: ClassVar[tuple[str, ...]] = ()
-    integers = ("groups", "used")
-    time: np.ndarray
-
-    def __init_subclass__(cls) -> None:
-        cls.arrays = dict.fromkeys(("start", "size", "room"), "groups") | dict.fromkeys(cls.columns, "used")
-
-    def __init__(self, sizes: Int64[np.ndarray, "g"], *kinds: ColumnKind) -> None:
-        """Create empty lists with room for so many entries each; long ones get more, so that they do not move at once.
-
-        Args:
-            sizes: Number of entries that each list is about to get.
-            kinds: Type of each column, and the shape of its rows.
-        """
-        room = sizes + np.where(sizes >= LONG_LIST, sizes // SPARE_SHARE, 0)
-        self.groups, self.used = len(sizes), int(room.sum())
-        self.start, self.room = with_spare(room.cumsum() - room), with_spare(room)
-        self.size = allocate_zeros(self.room.shape, np.int64)
-        for name, (dtype, shape) in zip(self.columns, kinds, strict=True):
-            setattr(self, name, allocate_zeros((2 * self.used + LEAST_SPARE, *shape), dtype))
-
-    def ensure_groups(self, groups: int) -> None:
-        """Add empty groups so that there are at least `groups` of them."""
-        if groups > len(self.start):
-            for name in ("start", "size", "room"):
-                setattr(self, name, enlarge(getattr(self, name), self.groups, 2 * groups + LEAST_SPARE))
-        self.groups = max(self.groups, groups)
-
-    def extend(self, kernel: Callable[..., Any], constants: tuple[Any, ...], *values: np.ndarray) -> None:
-        """Append entries with a kernel; it stops where an array is full, and goes on after that has grown."""
-        done = 0
-        while True:
-            columns = [getattr(self, name) for name in self.columns]
-            self.used, done = kernel(
-                self.start, self.size, self.room, *columns, *constants, self.used, *values, done
-            )
-            if done == len(values[0]):
-                return
-            for name in self.columns:
-                column = getattr(self, name)
-                setattr(self, name, enlarge(column, self.used, 2 * len(column) + LEAST_SPARE))
-
-    def drop(self, group: Int64[np.ndarray, "a"]) -> None:
-        """Drop the newest entry of each group, as often as the group is listed."""
-        drop_newest(self.size, group)
-
-
-class CountLists(BlockLists):
-    """Times and decayed counts of all groups (`ops/decayed_counts`)."""
-
-    columns = ("time", "running")
-    running: np.ndarray
-
-    def __init__(
-        self,
-        group: Int64[np.ndarray, "e"],
-        time: Float64[np.ndarray, "e"],
-        groups: int,
-        scale: Float64[Tensor, "s"],
-    ) -> None:
-        """Count events in time order, each in one group below `groups`."""
-        sizes = np.bincount(group, minlength=groups)
-        super().__init__(sizes, (np.float64, ()), (np.float64, (len(scale),)))
-        self.scale = scale
-        self._lists: DecayedCounts | None = None
-        self.append(group, time)
-
-    @property
-    def lists(self) -> DecayedCounts:
-        """The counts for look-ups; valid until entries are appended or dropped."""
-        if self._lists is None:
-            columns = (self.start, self.size, self.room, self.time, self.running)
-            tensors: list[Tensor] = [torch.from_numpy(column) for column in columns]
-            self._lists = DecayedCounts(*tensors, scale=self.scale, used=self.used)
-        return self._lists
-
-    def append(self, group: Int64[np.ndarray, "a"], time: Float64[np.ndarray, "a"]) -> None:
-        """Append events in time order, none earlier than the group's last one."""
-        self._lists = None
-        self.extend(append_counts, (self.scale.numpy(),), group, time)
-
-    def put_array(self, name: str, array: np.ndarray) -> None:
-        self._lists = None
-        super().put_array(name, array)
-
-    def ensure_groups(self, groups: int) -> None:
-        """Add empty groups so that there are at least `groups` of them."""
-        if groups > self.groups:
-            self._lists = None
-        super().ensure_groups(groups)
-
-
-class SumLists(BlockLists):
-    """Times, decayed sums and latest values of all groups (`ops/decayed_sums`)."""
-
-    columns = ("time", "running", "latest")
-    running: np.ndarray
-    latest: np.ndarray
-
-    def __init__(
-        self,
-        group: Int64[np.ndarray, "e"],
-        time: Float64[np.ndarray, "e"],
-        value: Float64[np.ndarray, "e c"],
-        groups: int,
-        scale: Float64[Tensor, "s"],
-    ) -> None:
-        """Sum the values of events in time order, each in one group below `groups`."""
-        sizes, width = np.bincount(group, minlength=groups), value.shape[1]
-        super().__init__(sizes, (np.float64, ()), (np.float64, (len(scale), width)), (np.float64, (width,)))
-        self.scale = scale
-        self.append(group, time, np.ascontiguousarray(value))
-
-    @property
-    def lists(self) -> DecayedSums:
-        """The sums for look-ups; valid until entries are appended or dropped."""
-        columns = (self.start, self.size, self.time, self.running, self.latest)
-        return DecayedSums(*(torch.from_numpy(column) for column in columns), scale=self.scale)
-
-    def append(
-        self, group: Int64[np.ndarray, "a"], time: Float64[np.ndarray, "a"], value: Float64[np.ndarray, "a c"]
-    ) -> None:
-        """Append events in time order, none earlier than the group's last one."""
-        self.extend(append_sums, (self.scale.numpy(),), group, time, value)
-
-
+@dataclass(frozen=True)
 class EventRows:
-    """The events of a store from row `first` to row `stop` (default: the last), which tables append or drop."""
+    """Events in time order that tables append or drop.
 
-    def __init__(self, store: EventStore, first: int = 0, stop: int | None = None) -> None:
-        self.store, self.first, self.stop = store, first, len(store) if stop is None else stop
-        columns = (store.src, store.dst, store.time)
-        self.src, self.dst, self.time = (column.numpy()[first : self.stop] for column in columns)
+    They are the rows of a stream from `first` on, or those in `chosen`; `edge` and `codes` have all rows of the stream.
+    No `slots`: cached_property needs a `__dict__`.
+    """
+
+    src: Int64[np.ndarray, "e"]
+    dst: Int64[np.ndarray, "e"]
+    time: Float64[np.ndarray, "e"]
+    num_nodes: int
+    first: int = 0
+    chosen: Int64[np.ndarray, "e"] | None = None
+    edge: Float32[np.ndarray, "r de"] | None = None
+    codes: Int32[np.ndarray, "r dc"] | None = None
+
+    def __post_init__(self) -> None:
+        if self.num_nodes > MAX_NODES:
+            raise EventError(
+                f"tables of pairs take at most {MAX_NODES:,} nodes; got {self.num_nodes:,}",
+                code="stream-too-large",
+            )
+
+    @cached_property
+    def event(self) -> Int64[np.ndarray, "e"]:
+        """Row of each event."""
+        return np.arange(self.first, self.first + len(self.src)) if self.chosen is None else self.chosen
+
+    @property
+    def _rows(self) -> slice | np.ndarray:
+        return slice(self.first, self.first + len(self.src)) if self.chosen is None else self.chosen
+
+    def read_numbers(self, columns: Sequence[int]) -> Float32[np.ndarray, "e c"]:
+        """Return some columns of the edge features."""
+        assert self.edge is not None
+        return self.edge[self.event[:, None], np.array(columns, np.int64)]
+
+    def read_codes(self, column: int) -> Int32[np.ndarray, "e"]:
+        """Return the codes of a categorical column."""
+        assert self.codes is not None
+        return self.codes[self._rows, column]
 
     @cached_property
     def ends(self) -> Int64[np.ndarray, "b"]:
@@ -280,61 +87,11 @@ class EventRows:
 
     def split(self) -> Iterator["EventRows"]:
         """Yield consecutive parts, so that what is computed from one fits into little memory."""
-        for first in range(self.first, self.stop, EVENTS_PER_PART):
-            yield EventRows(self.store, first, min(first + EVENTS_PER_PART, self.stop))
-
-
-class NeighborLists(BlockLists):
-    """Neighbors, events and times of all nodes, each event listed under its source and its destination."""
-
-    columns = ("neighbor", "event", "time")
-    neighbor: np.ndarray
-    event: np.ndarray
-
-    def __init__(self, rows: EventRows) -> None:
-        nodes = rows.store.num_nodes
-        sizes = np.bincount(rows.src, minlength=nodes) + np.bincount(rows.dst, minlength=nodes)
-        super().__init__(sizes, (np.int32, ()), (np.int32, ()), (np.float64, ()))
-        for part in rows.split():
-            self.append_rows(part)
-
-    def append_rows(self, rows: EventRows) -> None:
-        """Append events."""
-        self.ensure_groups(rows.store.num_nodes)
-        event = np.arange(rows.first, rows.stop).repeat(2)
-        other = interleave(rows.dst, rows.src)
-        self.extend(append_neighbors, (), rows.ends, other, event, rows.end_times)
-
-    def drop_rows(self, rows: EventRows) -> None:
-        """Drop the newest events."""
-        self.drop(rows.ends)
-
-
-class WeightLists(BlockLists):
-    """Cumulated sampling weights of all nodes' entries, in the blocks of `NeighborLists`."""
-
-    columns = ("time", "count", "running")
-    count: np.ndarray
-    running: np.ndarray
-
-    def __init__(self, near: NeighborLists, scale: float) -> None:
-        """Weight the entries of neighbor lists; equal appends keep the blocks of both at the same places."""
-        super().__init__(np.zeros(0, np.int64), *(((np.float64, ()),) * 3))
-        self.scale = np.array([scale])
-        self.groups, self.used = near.groups, near.used
-        self.start, self.size, self.room = near.start.copy(), near.size.copy(), near.room.copy()
-        self.time = near.time.copy()
-        self.count, self.running = np.zeros(len(self.time)), np.zeros(len(self.time))
-        weigh_blocks(self.start, self.size, self.time, self.count, self.running, self.scale)
-
-    def append_rows(self, rows: EventRows) -> None:
-        """Append events."""
-        self.ensure_groups(rows.store.num_nodes)
-        self.extend(append_weights, (self.scale,), rows.ends, rows.end_times)
-
-    def drop_rows(self, rows: EventRows) -> None:
-        """Drop the newest events."""
-        self.drop(rows.ends)
+        for begin in range(0, len(self.src), EVENTS_PER_PART):
+            part = slice(begin, begin + EVENTS_PER_PART)
+            chosen = None if self.chosen is None else self.chosen[part]
+            columns = {name: getattr(self, name)[part] for name in ("src", "dst", "time")}
+            yield replace(self, **columns, first=self.first + begin, chosen=chosen)
 
 
 def interleave(first: np.ndarray, second: np.ndarray) -> np.ndarray:
@@ -342,3 +99,276 @@ def interleave(first: np.ndarray, second: np.ndarray) -> np.ndarray:
     both = np.empty(2 * len(first), first.dtype)
     both[::2], both[1::2] = first, second
     return both
+
+
+def directed_key(src: Any, dst: Any) -> Any:
+    """Return a key of directed pairs, of arrays of numpy or of tensors; negative if a node is."""
+    return (src << NODE_BITS) | dst
+
+
+def pair_key(a: Any, b: Any, xp: Any = np) -> Any:
+    """Return a key of undirected pairs: the same for (a, b) and (b, a); `xp` is the module of the arrays."""
+    return directed_key(xp.minimum(a, b), xp.maximum(a, b))
+
+
+def flatten_rows(table: Any) -> Any:
+    """Return an array of numpy, or a tensor, with one dimension besides the rows; there may be no row."""
+    return table.reshape(len(table), math.prod(table.shape[1:]))
+
+
+class SortedKeys:
+    """Slots of keys that are sorted, such as those of lists on disk."""
+
+    def __init__(self, known: Int64[np.ndarray, "g"]) -> None:
+        self.known = known
+
+    def slots(self, keys: Int64[np.ndarray, "q"]) -> Int64[np.ndarray, "q"]:
+        """Return the slot of each key, -1 for an unknown one."""
+        if not len(self.known):
+            return np.full_like(keys, -1)
+        slot = np.minimum(np.searchsorted(self.known, keys), len(self.known) - 1)
+        return np.where(self.known[slot] == keys, slot, -1)
+
+    def keys(self) -> Int64[np.ndarray, "g"]:
+        """Return all keys in the order of their slots."""
+        return self.known
+
+
+class BlockLists(Growing):
+    """Entries by key; subclasses name the columns and append with a kernel.
+
+    Keys are numbers from 0 on, such as nodes, and a key's group is itself; or they have slots, and its group is its
+    slot.
+    """
+
+    columns: ClassVar[tuple[str, ...]] = ()
+    integers = ("groups", "used")
+    time: np.ndarray
+
+    def __init_subclass__(cls) -> None:
+        cls.arrays = dict.fromkeys(("start", "size", "room"), "groups") | dict.fromkeys(cls.columns, "used")
+
+    def __init__(
+        self, *kinds: ColumnKind, slots: KeySlots | SortedKeys | None = None, is_growing: bool = False
+    ) -> None:
+        """Create lists without entries.
+
+        Args:
+            kinds: Type of each column, and the shape of its rows.
+            slots: Groups by key; None if keys are numbers of groups.
+            is_growing: Whether more follows after the first entries, so that these get spare room.
+        """
+        self.slots, self.is_growing, self.groups, self.used = slots, is_growing, 0, 0
+        self.start, self.size, self.room = (np.zeros(0, np.int64) for _ in range(3))
+        for name, (dtype, shape) in zip(self.columns, kinds, strict=True):
+            setattr(self, name, np.zeros((0, *shape), dtype))
+
+    @property
+    def parts(self) -> Mapping[str, Growing]:
+        return {"slots": self.slots} if isinstance(self.slots, KeySlots) else {}
+
+    def reserve(self, sizes: Int64[np.ndarray, "g"]) -> None:
+        """Make room for so many first entries of each group; growing lists of many entries do not move at once."""
+        room, spare = sizes, np.asarray
+        if self.is_growing:
+            room, spare = sizes + np.where(sizes >= LONG_LIST, sizes // SPARE_SHARE, 0), with_spare
+        self.groups, self.used = len(sizes), int(room.sum())
+        self.start, self.room = spare(room.cumsum() - room), spare(room)
+        self.size = allocate_zeros(self.room.shape, np.int64)
+        rows = 2 * self.used + LEAST_SPARE if self.is_growing else self.used
+        for name in self.columns:
+            column = getattr(self, name)
+            setattr(self, name, allocate_zeros((rows, *column.shape[1:]), column.dtype))
+
+    def ensure_groups(self, groups: int) -> None:
+        """Add empty groups so that there are at least `groups` of them."""
+        if groups > len(self.start):
+            for name in ("start", "size", "room"):
+                setattr(self, name, enlarge(getattr(self, name), self.groups, 2 * groups + LEAST_SPARE))
+        self.groups = max(self.groups, groups)
+
+    def insert(self, key: Int64[np.ndarray, "a"]) -> Int64[np.ndarray, "a"]:
+        """Return the group of each key; new keys get new groups."""
+        return self.slots.insert(key) if isinstance(self.slots, KeySlots) else np.ascontiguousarray(key)
+
+    def find(self, key: Int64[np.ndarray, "*q"]) -> Int64[np.ndarray, "*q"]:
+        """Return the group of each key, -1 for an unknown or a negative one (padding)."""
+        if self.slots is None:
+            return np.where((key >= 0) & (key < self.groups), key, -1)
+        return self.slots.slots(key.reshape(-1)).reshape(key.shape)
+
+    def extend(
+        self,
+        kernel: Callable[..., Any],
+        constants: Sequence[Any],
+        group: Int64[np.ndarray, "a"],
+        *values: np.ndarray,
+    ) -> None:
+        """Append entries with a kernel, which stops where an array is full and goes on after that has grown."""
+        groups = max(self.groups, 1 + int(group.max()) if len(group) else 0)
+        if self.used:
+            self.ensure_groups(groups)
+        else:
+            self.reserve(np.bincount(group, minlength=groups))
+        done, values = 0, tuple(map(np.ascontiguousarray, values))
+        while True:
+            columns = [getattr(self, name) for name in self.columns]
+            self.used, done = kernel(
+                self.start, self.size, self.room, *columns, *constants, self.used, group, *values, done
+            )
+            if done == len(group):
+                return
+            for name in self.columns:
+                column = getattr(self, name)
+                setattr(self, name, enlarge(column, self.used, 2 * len(column) + LEAST_SPARE))
+
+    def drop(self, key: Int64[np.ndarray, "a"]) -> None:
+        """Drop the newest entry of each key, as often as the key is listed."""
+        blocks.drop_newest(self.size, self.find(key))
+
+    def find_last(
+        self, key: Int64[np.ndarray, "*q"], time: Float64[np.ndarray, "*q"]
+    ) -> Int64[np.ndarray, "*q"]:
+        """Return each key's last entry strictly before each time, -1 if there is none."""
+        group, entry = self.find(key), np.empty(key.shape, np.int64)
+        queries = (group.reshape(-1), np.ascontiguousarray(time).reshape(-1), entry.reshape(-1))
+        blocks.find_last(self.start, self.size, self.time, *queries)
+        return entry
+
+    def read(self, name: str, entry: Int64[np.ndarray, "*q"], absent: float) -> np.ndarray:
+        """Return a column at these entries, `absent` where an entry is -1."""
+        column = getattr(self, name)
+        if not len(column):
+            return np.full((*entry.shape, *column.shape[1:]), absent, column.dtype)
+        found = column[entry]
+        found[entry < 0] = absent
+        return found
+
+    def find_number_and_age(
+        self, key: Int64[np.ndarray, "q"], time: Float64[np.ndarray, "q"]
+    ) -> tuple[Int64[np.ndarray, "q"], Float64[np.ndarray, "q"]]:
+        """Return the number of entries of each key strictly before each time and the age of the last (-1 if none)."""
+        entry = self.find_last(key, time)
+        number = np.zeros_like(entry)
+        some = entry >= 0
+        number[some] = entry[some] + 1 - self.start[self.find(key[some])]
+        return number, np.where(some, time - self.read("time", entry, 0.0), -1.0)
+
+
+def check_scales(scale: Float64[np.ndarray, "s"]) -> None:
+    """Raise ConfigError unless all time scales are positive and finite."""
+    if not bool(((scale > 0) & np.isfinite(scale)).all()):
+        raise ConfigError(
+            f"time scales must be positive and finite; got {scale.tolist()}", code="bad-time-scale"
+        )
+
+
+class CountLists(BlockLists):
+    """Decayed counts of events by key: each event counts exp(-age / scale), exactly, on many time scales.
+
+    `running` is the count of a group just after each entry.
+    """
+
+    columns = ("time", "running")
+    running: np.ndarray
+
+    def __init__(
+        self,
+        scale: Float64[np.ndarray, "s"],
+        slots: KeySlots | SortedKeys | None = None,
+        is_growing: bool = False,
+    ) -> None:
+        check_scales(scale)
+        self.scale = scale
+        super().__init__((np.float64, ()), (np.float64, (len(scale),)), slots=slots, is_growing=is_growing)
+
+    def append(self, key: Int64[np.ndarray, "a"], time: Float64[np.ndarray, "a"]) -> None:
+        """Append events in time order, none earlier than the key's last one."""
+        self.extend(blocks.append_counts, (self.scale,), self.insert(key), time)
+
+    def _arrays(self) -> tuple[np.ndarray, ...]:
+        return self.start, self.size, self.time, self.running, self.scale
+
+    def count_before(
+        self, key: Int64[np.ndarray, "q"], time: Float64[np.ndarray, "q"]
+    ) -> Float64[np.ndarray, "q s"]:
+        """Return the decayed count of each key strictly before each time, on every scale; 0 for unknown keys."""
+        out = np.empty((len(key), len(self.scale)))
+        blocks.count_before(*self._arrays(), self.find(key), np.ascontiguousarray(time), out)
+        return out
+
+    def sum_meetings(
+        self,
+        key: Int64[np.ndarray, "q k"],
+        row: Int64[np.ndarray, "q"],
+        age: Float64[np.ndarray, "r k"],
+        time: Float64[np.ndarray, "q"],
+    ) -> Float64[np.ndarray, "q 2 s"]:
+        """Sum up the decayed counts of several keys per query, each weighted by exp(-age / scale).
+
+        Args:
+            key: Keys of each query; unknown and negative ones count 0.
+            row: Row of `age` for each query, as queries may share it.
+            age: Age of each key's weight.
+            time: Query times.
+
+        Returns:
+            The sum, and the largest of the counts without weights, on every scale.
+        """
+        out = np.empty((len(time), 2, len(self.scale)))
+        queries = [np.ascontiguousarray(part) for part in (self.find(key), row, age, time)]
+        work = key.size * len(self.scale)
+        run_in_threads(blocks.sum_meetings, len(time), work, *self._arrays(), *queries, out)
+        return out
+
+    def mean_activity(
+        self, key: Int64[np.ndarray, "r k"], time: Float64[np.ndarray, "r"]
+    ) -> Float64[np.ndarray, "r s"]:
+        """Return the mean of log(1 + count) over the known keys of each query, on every scale; 0 without any."""
+        out, work = np.empty((len(time), len(self.scale))), key.size * len(self.scale)
+        queries = (self.find(key), np.ascontiguousarray(time), out)
+        run_in_threads(blocks.mean_activity, len(time), work, *self._arrays(), *queries)
+        return out
+
+
+class SumLists(BlockLists):
+    """Decayed sums of values by key: each event adds its values times exp(-age / scale).
+
+    `running` are the sums of a group just after each entry. `latest` is the mean of the values at the group's last
+    instant up to each entry, so the order of simultaneous events is irrelevant.
+    """
+
+    columns = ("time", "running", "latest")
+    running: np.ndarray
+    latest: np.ndarray
+
+    def __init__(
+        self,
+        width: int,
+        scale: Float64[np.ndarray, "s"],
+        slots: KeySlots | None = None,
+        is_growing: bool = False,
+    ) -> None:
+        check_scales(scale)
+        self.scale = scale
+        kinds = ((np.float64, shape) for shape in ((), (len(scale), width), (width,)))
+        super().__init__(*kinds, slots=slots, is_growing=is_growing)
+
+    def append(
+        self, key: Int64[np.ndarray, "a"], time: Float64[np.ndarray, "a"], value: Float64[np.ndarray, "a c"]
+    ) -> None:
+        """Append events in time order, none earlier than the key's last one."""
+        self.extend(blocks.append_sums, (self.scale,), self.insert(key), time, value)
+
+    def look_up(
+        self, key: Int64[np.ndarray, "q"], time: Float64[np.ndarray, "q"]
+    ) -> tuple[Float64[np.ndarray, "q s c"], Float64[np.ndarray, "q s"], Float64[np.ndarray, "q c"]]:
+        """Return, strictly before each time, the sums just after the last entry, the decay since, and latest values.
+
+        All are 0 for a key without an earlier entry. A decayed mean is the ratio of two sums, in which the decay since
+        the last entry cancels.
+        """
+        entry = self.find_last(key, time)
+        age = time - self.read("time", entry, -np.inf)
+        decay = np.exp(-age[:, None] / self.scale)
+        return self.read("running", entry, 0.0), decay, self.read("latest", entry, 0.0)

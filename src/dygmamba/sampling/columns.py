@@ -3,65 +3,35 @@
 For each numeric column and each history (events that the source sent, that the destination received, between the two)
 there are the decayed mean and sum, the last value, its deviation from the mean, and the spread. For each categorical
 column there are decayed counts per frequent value, and of all other values together. Further features compare what the
-source sent with what the destination received. Only events strictly earlier than
-the query are read: every look-up takes the query time.
+source sent with what the destination received. Only events strictly earlier than the query are read: every look-up
+takes the query time.
 
-A query may carry columns of its own (`QueryColumns`): what is known of the event in question, such as its amount. Its
-features then say how the value differs from those of each history, and how often its type occurred there.
+A query may carry columns of its own: what is known of the event in question, such as its amount. Its features then say
+how the value differs from those of each history, and how often its type occurred there.
 
-Legend: e events, p pairs, r rows of query columns, s scales, c numeric columns, v sums of them, b buckets of types,
-f features per pair.
+Legend: p pairs, s scales, c numeric columns, v sums of them, b buckets of types, f features per pair.
 """
 
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
-import torch
+import numpy as np
 from jaxtyping import Float32, Float64, Int32, Int64
-from torch import Tensor
 
 from dygmamba.core.errors import ConfigError
 from dygmamba.core.memory_budget import require_memory
-from dygmamba.data.events.columns import ColumnFacts, NumericColumn, TypeColumn
-from dygmamba.data.events.event_store import FeatureTable
-from dygmamba.ops.decayed_counts import count_before
-from dygmamba.ops.decayed_sums import DecayedSums, build_decayed_sums, look_up_before
-from dygmamba.ops.hash_map import HashMap
-from dygmamba.sampling.counts import CountGroups, MemoryCountGroups, pair_key, scale_label
+from dygmamba.data.events.column_facts import ColumnFacts, NumericColumn, TypeColumn
+from dygmamba.ops.growing import Growing
+from dygmamba.ops.key_slots import KeySlots
+from dygmamba.sampling.block_lists import CountLists, EventRows, SumLists, flatten_rows, pair_key
+from dygmamba.sampling.counts import scale_label
 from dygmamba.sampling.table_request import FeatureUnit, TableRequest
 
 HISTORIES = ("that the source sent", "that the destination received", "between them")
+HISTORIES_OF_NODES = (True, True, False)  # whether the keys of a history are nodes
 LEAST_COUNT, LEAST_TOTAL = 1e-3, 1e-2  # added to a count and to its total, so that a share is finite
 OTHER_VALUES = "any other value"
-
-
-@dataclass(frozen=True, slots=True)
-class QueryColumns:
-    """Columns that queries carry: `row` is the row of each query in the numbers and codes.
-
-    The columns are those of the stream's features, in the same order.
-    """
-
-    row: Int64[Tensor, "p"]
-    edge: Float32[Tensor, "r de"]
-    codes: Int32[Tensor, "r dc"] | None = None
-
-    @staticmethod
-    def of_events(features: FeatureTable, events: Int64[Tensor, "p"]) -> "QueryColumns | None":
-        """Return queries that carry the columns of these events; None if the stream has no columns."""
-        return QueryColumns(events, features.edge, features.codes) if features.has_columns else None
-
-    @property
-    def values(self) -> list[Tensor]:
-        """Numbers and codes of each query."""
-        tables = [table for table in (self.edge, self.codes) if table is not None]
-        return [table[self.row.to(table.device)].cpu() for table in tables]
-
-    def select(self, chosen: Int64[Tensor, "k"]) -> "QueryColumns":
-        return replace(self, row=self.row[chosen])
-
-    def to(self, device: torch.device | str) -> "QueryColumns":
-        """Move the row numbers; the columns stay where they are."""
-        return replace(self, row=self.row.to(device))
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,166 +142,157 @@ def find_query_columns(requests: tuple[object, ...]) -> ColumnFacts:
     return ColumnFacts(tuple(numeric.values()), tuple(types.values()))
 
 
-def history_keys(src: Tensor, dst: Tensor, num_nodes: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the key of each history, in the order of `HISTORIES`."""
-    return src, dst, pair_key(src, dst, num_nodes)
-
-
-class NumericHistory:
-    """Decayed sums of numeric columns by key; each event has the values 1, z and z^2, with z standardised."""
-
-    def __init__(
-        self,
-        key: Int64[Tensor, "e"],
-        time: Float64[Tensor, "e"],
-        value: Float64[Tensor, "e c"],
-        scale: Float64[Tensor, "s"],
-    ) -> None:
-        self._slots = HashMap(max(16, len(key)))
-        slot = torch.from_numpy(self._slots.insert(key.numpy()))
-        self._sums = build_decayed_sums(slot, time, value, len(self._slots), scale)
-
-    @property
-    def sums(self) -> DecayedSums:
-        return self._sums
-
-    def look_up(
-        self, key: Int64[Tensor, "p"], time: Float64[Tensor, "p"]
-    ) -> tuple[Float64[Tensor, "p s c"], Float64[Tensor, "p s"], Float64[Tensor, "p c"]]:
-        """Return, strictly before each time, the sums just after the last event, its decay since, and its values.
-
-        Sums and values are 0 without an event.
-        """
-        return look_up_before(self.sums, self.group(key), time)
-
-    def group(self, key: Int64[Tensor, "p"]) -> Int64[Tensor, "p"]:
-        """Return the group of each key, -1 for unknown keys."""
-        return torch.from_numpy(self._slots.slots(key.numpy()))
+def history_keys(src: Any, dst: Any, xp: Any = np) -> tuple[Any, Any, Any]:
+    """Return the key of each history, in the order of `HISTORIES`; `xp` is the module of the arrays."""
+    return src, dst, pair_key(src, dst, xp)
 
 
 @dataclass(frozen=True, slots=True)
-class ColumnTable:
-    """Columns over the events of a stream (or over its training events); tensors are on the CPU."""
+class ColumnValues:
+    """Columns of queries: their numbers, and the codes of their categories."""
 
-    request: ColumnRequest
-    num_nodes: int
-    numeric: tuple[NumericHistory, ...] = field(repr=False)  # by history, if there are numeric columns
-    types: tuple[tuple[CountGroups, ...], ...] = field(repr=False)  # by categorical column and history
+    edge: Float32[np.ndarray, "p de"]
+    codes: Int32[np.ndarray, "p dc"] | None = None
 
-    @staticmethod
-    def build(
-        ends: tuple[Int64[Tensor, "e"], Int64[Tensor, "e"]],
-        time: Float64[Tensor, "e"],
-        columns: QueryColumns,
-        num_nodes: int,
-        request: ColumnRequest,
-    ) -> "ColumnTable":
-        """Summarise events in time order; raise MemoryBudgetError if the sums do not fit into memory."""
-        chosen = request.columns
-        require_column_memory(request, len(time), "none with `numeric_columns=0` and `event_types=0`")
-        scale = torch.tensor(request.scales, dtype=torch.float64)
-        keys = history_keys(*ends, num_nodes)
-        numeric: tuple[NumericHistory, ...] = ()
-        if chosen.numeric:
-            value = stack_moments(columns, request)
-            numeric = tuple(NumericHistory(key, time, value, scale) for key in keys)
-        types = tuple(
-            tuple(MemoryCountGroups(key, time, scale) for key in type_keys(keys, columns, column))
-            for column in chosen.types
-        )
-        return ColumnTable(request, num_nodes, numeric, types)
+    def read_numbers(self, columns: Sequence[int]) -> Float32[np.ndarray, "p c"]:
+        """Return some columns of the numbers."""
+        return self.edge[:, list(columns)]
 
+    def read_codes(self, column: int) -> Int32[np.ndarray, "p"]:
+        """Return the codes of a categorical column."""
+        assert self.codes is not None
+        return self.codes[:, column]
+
+
+class ColumnTable(Growing):
+    """Columns over the events of a stream (or over its training events)."""
+
+    def __init__(self, request: ColumnRequest, is_growing: bool = False) -> None:
+        """Create a table without events."""
+        self.request, scale, numeric = request, np.array(request.scales), request.columns.numeric
+        # numeric columns by history: each event has the values 1, z and z^2, with z standardised
+        self.numeric = [
+            SumLists(1 + 2 * len(numeric), scale, None if is_node else KeySlots(), is_growing)
+            for is_node in HISTORIES_OF_NODES
+            if numeric
+        ]
+        self.types = [  # by categorical column and history
+            [CountLists(scale, KeySlots(), is_growing) for _ in HISTORIES] for _ in request.columns.types
+        ]
+
+    @property
+    def parts(self) -> Mapping[str, Growing]:
+        tables = [*self.numeric, *(lists for own in self.types for lists in own)]
+        return {str(number): table for number, table in enumerate(tables)}
+
+    def require_memory(self, events: int) -> None:
+        """Raise MemoryBudgetError if the table of so many events does not fit into memory."""
+        chosen, scales = self.request.columns, len(self.request.scales)
+        width = 1 + 2 * len(chosen.numeric) if chosen.numeric else 0
+        per_event = 8 * (width * (scales + 1) + len(chosen.types) * (scales + 2)) + 40
+        hint = "none with `numeric_columns=0`" + (" and `event_types=0`" if chosen.types else "")
+        what = f"the table of columns of {events:,} events ({hint})"
+        require_memory(len(HISTORIES) * per_event * events, what)
+
+    @np.errstate(all="ignore")  # numbers of any size, which may overflow
+    def append_rows(self, rows: EventRows) -> None:
+        """Append events with their columns."""
+        keys = history_keys(rows.src, rows.dst)
+        if self.numeric:
+            z = standardise(rows, self.request)
+            value = np.concatenate([np.ones_like(z[:, :1]), z, z**2], axis=1)
+            for lists, key in zip(self.numeric, keys, strict=True):
+                lists.append(key, rows.time, value)
+        for lists, key in self._list_types(rows, keys):
+            lists.append(key, rows.time)
+
+    def drop_rows(self, rows: EventRows) -> None:
+        """Drop the newest events."""
+        keys = history_keys(rows.src, rows.dst)
+        for lists, key in [*zip(self.numeric, keys, strict=False), *self._list_types(rows, keys)]:
+            lists.drop(key)
+
+    def _list_types(
+        self, rows: EventRows, keys: tuple[np.ndarray, ...]
+    ) -> Iterator[tuple[CountLists, np.ndarray]]:
+        """Yield the lists of each categorical column and history, and the keys of these events there."""
+        for column, groups in zip(self.request.columns.types, self.types, strict=True):
+            bucket = assign_buckets(rows, column)
+            for lists, key in zip(groups, keys, strict=True):
+                yield lists, key * (len(column.codes) + 1) + bucket
+
+    @np.errstate(all="ignore")
     def compute_features(
         self,
-        src: Int64[Tensor, "p"],
-        dst: Int64[Tensor, "p"],
-        time: Float64[Tensor, "p"],
-        query: QueryColumns | None = None,
-    ) -> Float32[Tensor, "p f"]:
+        src: Int64[np.ndarray, "p"],
+        dst: Int64[np.ndarray, "p"],
+        time: Float64[np.ndarray, "p"],
+        query: ColumnValues | None = None,
+    ) -> Float32[np.ndarray, "p f"]:
         """Return all features of each pair, in the order of `ColumnRequest.names`."""
+        columns = self.request.columns
         if self.request.query and query is None:
-            columns = self.request.columns
             names = ", ".join(column.name for column in (*columns.numeric, *columns.types))
             raise ConfigError(
                 f"this model scores events with their columns; give {names} with each pair, or train with "
                 "`query_columns=false`",
                 code="query-columns-missing",
             )
-        own = query if self.request.query else None
-        keys = history_keys(src, dst, self.num_nodes)
-        parts = [
-            *self._numeric_features(keys, time, own),
-            *(
-                part
-                for column, groups in zip(self.request.columns.types, self.types, strict=True)
-                for part in self._type_features(column, groups, keys, time, own)
-            ),
-        ]
-        return torch.cat(parts, dim=1).float()
-
-    def _numeric_features(
-        self, keys: tuple[Tensor, ...], time: Tensor, query: QueryColumns | None
-    ) -> list[Tensor]:
-        columns = self.request.columns.numeric
-        if not columns:
-            return []
-        found = [history.look_up(key, time) for history, key in zip(self.numeric, keys, strict=True)]
-        z = None if query is None else standardise(query, self.request)
-        return [summarise_numbers(found, *center_and_unit(columns), z)]
+        own, keys, parts = query if self.request.query else None, history_keys(src, dst), []
+        if self.numeric:
+            found = [lists.look_up(key, time) for lists, key in zip(self.numeric, keys, strict=True)]
+            z = None if own is None else standardise(own, self.request)
+            parts.append(summarise_numbers(np, found, *center_and_unit(columns.numeric), z))
+        for column, groups in zip(columns.types, self.types, strict=True):
+            parts += self._type_features(column, groups, keys, time, own)
+        return np.concatenate(parts, axis=1, dtype=np.float32)
 
     def _type_features(
         self,
         column: TypeColumn,
-        groups: tuple[CountGroups, ...],
-        keys: tuple[Tensor, ...],
-        time: Tensor,
-        query: QueryColumns | None,
-    ) -> list[Tensor]:
-        buckets = len(column.codes) + 1
-        every = torch.arange(buckets)
-        counts = torch.stack(
+        groups: Sequence[CountLists],
+        keys: tuple[np.ndarray, ...],
+        time: np.ndarray,
+        query: ColumnValues | None,
+    ) -> list[np.ndarray]:
+        buckets, pairs = len(column.codes) + 1, len(time)
+        counts = np.stack(
             [
-                count_before(
-                    own.lists,
-                    own.group((key[:, None] * buckets + every).flatten()),
-                    time.repeat_interleave(buckets),
-                ).view(len(key), buckets, -1)
-                for own, key in zip(groups, keys, strict=True)
-            ],
-            dim=1,
+                lists.count_before(
+                    (key[:, None] * buckets + np.arange(buckets)).ravel(), time.repeat(buckets)
+                )
+                for lists, key in zip(groups, keys, strict=True)
+            ]
+        )  # [histories p*b s]
+        counts = counts.reshape(len(groups), pairs, buckets, counts.shape[-1]).swapaxes(
+            0, 1
         )  # [p histories b s]
-        share = counts / counts.sum(dim=2, keepdim=True).clamp(min=1e-300)
-        parts = [torch.log1p(counts).flatten(1), (share[:, 0] * share[:, 1]).sum(dim=1)]
+        share = counts / np.maximum(counts.sum(axis=2, keepdims=True), 1e-300)
+        parts = [flatten_rows(np.log1p(counts)), (share[:, 0] * share[:, 1]).sum(axis=1)]
         if query is not None:
             bucket = assign_buckets(query, column)
-            index = bucket[:, None, None, None].expand(-1, counts.shape[1], 1, counts.shape[3])
-            same = counts.gather(2, index)[:, :, 0]  # [p histories s]
-            own = torch.log((same + LEAST_COUNT) / (counts.sum(dim=2) + LEAST_TOTAL))
-            parts += [bucket[:, None].double(), torch.log1p(same).flatten(1), own.flatten(1)]
+            same = counts[np.arange(pairs), :, bucket]  # [p histories s]
+            own = np.log((same + LEAST_COUNT) / (counts.sum(axis=2) + LEAST_TOTAL))
+            parts += [bucket[:, None], flatten_rows(np.log1p(same)), flatten_rows(own)]
         return parts
 
 
-def require_column_memory(request: ColumnRequest, events: int, hint: str) -> None:
-    """Raise MemoryBudgetError if a table of these columns does not fit into memory; `hint` says how to do without."""
-    chosen, scales = request.columns, len(request.scales)
-    width = 1 + 2 * len(chosen.numeric) if chosen.numeric else 0
-    per_event = 8 * (width * (scales + 1) + len(chosen.types) * (scales + 2)) + 40
-    require_memory(len(HISTORIES) * per_event * events, f"the table of columns of {events:,} events ({hint})")
-
-
-# Sums just after the last event of a history, their decay since then, and the values of that event.
-FoundSums = tuple[Float64[Tensor, "p s v"], Float64[Tensor, "p s"], Float64[Tensor, "p v"]]
+# Sums just after the last event of a history, their decay since then, and the values of that event: [p s v], [p s] and
+# [p v], arrays of numpy or tensors.
+FoundSums = tuple[Any, Any, Any]
 
 
 def summarise_numbers(
-    found: list[FoundSums],
-    center: Float64[Tensor, "c"],
-    unit: Float64[Tensor, "c"],
-    z: Float64[Tensor, "p c"] | None = None,
-) -> Float64[Tensor, "p f"]:
+    xp: Any,
+    found: Sequence[FoundSums],
+    center: Any,
+    unit: Any,
+    z: Float64[np.ndarray, "p c"] | None = None,
+) -> Any:
     """Return the features of the numeric columns of each pair, in the order of `ColumnRequest.names`.
 
     Args:
+        xp: The module of the arrays, numpy or torch.
         found: Sums of 1, z and z^2, for each of `HISTORIES`.
         center: Mean of each column in training.
         unit: Deviation of each column in training.
@@ -340,68 +301,54 @@ def summarise_numbers(
     c, histories, differences, means, lasts = len(center), [], [], [], []
     for running, decay, latest in found:
         count, total, square = running[..., :1], running[..., 1 : 1 + c], running[..., 1 + c :]
-        some = count[:, -1] > 0
-        mean = torch.where(count > 0, total / count.clamp(min=1e-300), 0)  # [p s c], 0 is the training mean
-        last = torch.where(some, latest[:, 1 : 1 + c], 0)
+        mean = xp.where(
+            count > 0, total / xp.clip(count, 1e-300, None), 0.0
+        )  # [p s c], 0 is the training mean
+        last = xp.where(count[:, -1] > 0, latest[:, 1 : 1 + c], 0.0)
         # shrunk to the variance of training by one event, so that a single event has a spread
-        variance = (square - total * mean).clamp(min=0)[:, -1]
-        spread = ((variance + 1) / (count[:, -1] + 1)).sqrt()
+        variance = xp.clip(square - total * mean, 0.0, None)[:, -1]
+        spread = xp.sqrt((variance + 1) / (count[:, -1] + 1))
         amount = (total * unit + count * center) * decay[..., None]
         means.append(mean)
         lasts.append(last)
         own = [
             mean * unit + center,
-            amount.sign() * torch.log1p(amount.abs()),
+            xp.sign(amount) * xp.log1p(xp.abs(amount)),
             (last * unit + center)[:, None],
             ((last - mean[:, -1]) * unit)[:, None],
             (spread * unit)[:, None],
         ]
-        histories.append(torch.cat(own, dim=1))
+        histories.append(xp.concatenate(own, axis=1))
         if z is not None:
-            gaps = torch.cat([z[:, None] - mean, (z - last)[:, None]], dim=1) * unit
-            differences.append(torch.cat([gaps, ((z - mean[:, -1]) / spread)[:, None]], dim=1))
+            gaps = xp.concatenate([z[:, None] - mean, (z - last)[:, None]], axis=1) * unit
+            differences.append(xp.concatenate([gaps, ((z - mean[:, -1]) / spread)[:, None]], axis=1))
     sent, received, _ = means
-    between = torch.cat([sent - received, (lasts[0] - received[:, -1])[:, None]], dim=1) * unit
+    between = xp.concatenate([sent - received, (lasts[0] - received[:, -1])[:, None]], axis=1) * unit
     parts = [*histories, between]
     if z is not None:
         parts += [(z * unit + center)[:, None], *differences]
-    return torch.cat(parts, dim=1).transpose(1, 2).flatten(1)  # from [p features c]
+    features = xp.concatenate(parts, axis=1)  # [p features c]
+    return flatten_rows(xp.swapaxes(features, 1, 2))
 
 
-def center_and_unit(columns: tuple[NumericColumn, ...]) -> tuple[Float64[Tensor, "c"], Float64[Tensor, "c"]]:
+def center_and_unit(
+    columns: tuple[NumericColumn, ...],
+) -> tuple[Float64[np.ndarray, "c"], Float64[np.ndarray, "c"]]:
     """Return mean and deviation of these columns in training."""
-    center = torch.tensor([column.mean for column in columns], dtype=torch.float64)
-    return center, torch.tensor([column.deviation for column in columns], dtype=torch.float64)
+    return np.array([column.mean for column in columns]), np.array([column.deviation for column in columns])
 
 
-def stack_moments(columns: QueryColumns, request: ColumnRequest) -> Float64[Tensor, "p v"]:
-    """Return 1, z and z^2 of each query, with the standardised numeric columns z."""
-    z = standardise(columns, request)
-    return torch.cat([torch.ones_like(z[:, :1]), z, z**2], dim=1)
-
-
-def type_keys(
-    keys: tuple[Int64[Tensor, "p"], ...], columns: QueryColumns, column: TypeColumn
-) -> tuple[Int64[Tensor, "p"], ...]:
-    """Return the keys of histories and event types together."""
-    bucket = assign_buckets(columns, column)
-    return tuple(key * (len(column.codes) + 1) + bucket for key in keys)
-
-
-def standardise(columns: QueryColumns, request: ColumnRequest) -> Float64[Tensor, "p c"]:
+def standardise(values: EventRows | ColumnValues, request: ColumnRequest) -> Float64[np.ndarray, "p c"]:
     """Return the numeric columns of the request minus their mean in training, in deviations of training."""
     chosen = request.columns.numeric
-    edge = columns.edge
-    index = torch.tensor([column.index for column in chosen], device=edge.device)
     center, unit = center_and_unit(chosen)
-    return (edge[columns.row.to(edge.device)[:, None], index].cpu().double() - center) / unit
+    return (values.read_numbers([column.index for column in chosen]) - center) / unit
 
 
-def assign_buckets(columns: QueryColumns, column: TypeColumn) -> Int64[Tensor, "p"]:
+def assign_buckets(values: EventRows | ColumnValues, column: TypeColumn) -> Int64[np.ndarray, "p"]:
     """Return the rank of each value among the frequent ones; rare and unknown values share the last bucket."""
-    assert columns.codes is not None
-    code = columns.codes[columns.row.to(columns.codes.device), column.index].cpu().long()
+    code = values.read_codes(column.index)
     largest = max(max(column.codes), int(code.max()) if len(code) else 0)
-    bucket = torch.full((largest + 1,), len(column.codes), dtype=torch.int64)
-    bucket[torch.tensor(column.codes)] = torch.arange(len(column.codes))
-    return torch.where(code >= 0, bucket[code.clamp(min=0)], len(column.codes))
+    bucket = np.full(largest + 1, len(column.codes), np.int64)
+    bucket[list(column.codes)] = np.arange(len(column.codes))
+    return np.where(code >= 0, bucket[np.maximum(code, 0)], len(column.codes))

@@ -1,29 +1,28 @@
 """Decayed counts of the events of a pair's nodes, between them and around them, as a fixed number of features per pair.
 
-Only events strictly earlier than the query are counted: every method of `EventCounts` takes the query time.
+Only events strictly earlier than the query are counted: every look-up takes the query time.
 
 Legend: e events, p pairs, q endpoints of pairs, s scales, f features per pair, k neighbors.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from typing import ClassVar, Protocol, runtime_checkable
+from dataclasses import dataclass, replace
+from typing import ClassVar
 
-import torch
+import numpy as np
 from jaxtyping import Float32, Float64, Int64
-from torch import Tensor
 
 from dygmamba.core.errors import ConfigError
-from dygmamba.ops.decayed_counts import (
-    DecayedCounts,
-    NeighborMeetings,
-    build_decayed_counts,
-    count_before,
-    mean_neighbor_activity,
-    past_size_and_age,
-    sum_neighbor_meetings,
+from dygmamba.ops.growing import Growing
+from dygmamba.ops.key_slots import KeySlots
+from dygmamba.sampling.block_lists import (
+    CountLists,
+    EventRows,
+    directed_key,
+    flatten_rows,
+    interleave,
+    pair_key,
 )
-from dygmamba.ops.hash_map import HashMap
 
 NEIGHBORS_PER_TOKEN = 16  # neighbors that cost as much time as one token of a sequence
 
@@ -113,118 +112,103 @@ def scale_label(scale: float) -> str:
     return f"fading over {scale:.4g}"
 
 
-class MemoryCountGroups:
-    """Decayed counts in memory by 64-bit key: a node, an undirected pair or a directed pair."""
+# groups of counts: of a node and a pair in any role, of a node as source or destination, of a directed pair
+COUNT_KINDS = ("node", "pair", "sent", "received", "way")
+NODE_KINDS = ("node", "sent", "received")  # of them: their keys are nodes
+
+
+class EventCounts(Growing):
+    """Decayed counts of nodes and pairs over the events of a stream (or its training events)."""
 
     def __init__(
-        self, key: Int64[Tensor, "e"], time: Float64[Tensor, "e"], scale: Float64[Tensor, "s"]
+        self,
+        scales: tuple[float, ...],
+        groups: Mapping[str, CountLists] | None = None,
+        is_growing: bool = False,
     ) -> None:
-        self._slots = HashMap(max(16, len(key)))
-        slot = torch.from_numpy(self._slots.insert(key.numpy()))
-        self.lists: DecayedCounts = build_decayed_counts(slot, time, len(self._slots), scale)
-
-    def group(self, key: Int64[Tensor, "..."]) -> Int64[Tensor, "..."]:
-        """Return the group of each key, -1 for unknown and for negative keys (padding)."""
-        slot = torch.from_numpy(self._slots.slots(key.flatten().clamp(min=0).numpy()))
-        return torch.where(key.flatten() >= 0, slot, -1).view(key.shape)
-
-
-@runtime_checkable
-class CountGroups(Protocol):
-    """Decayed counts by key, in memory or on disk."""
+        """Create counts without events, or with lists that have some."""
+        self.scale = np.array(scales)
+        self.groups = groups or {kind: create_lists(kind, self.scale, is_growing) for kind in COUNT_KINDS}
 
     @property
-    def lists(self) -> DecayedCounts: ...
+    def parts(self) -> Mapping[str, Growing]:
+        return self.groups
 
-    def group(self, key: Int64[Tensor, "..."]) -> Int64[Tensor, "..."]:
-        """Return the group of each key, -1 for unknown keys."""
-        ...
+    def append_rows(self, rows: EventRows) -> None:
+        """Append events."""
+        for kind, lists in self.groups.items():
+            lists.append(*_list_keys(rows, kind))
 
+    def drop_rows(self, rows: EventRows) -> None:
+        """Drop the newest events."""
+        for kind, lists in self.groups.items():
+            lists.drop(_list_keys(rows, kind)[0])
 
-@dataclass(frozen=True, slots=True)
-class EventCounts:
-    """Decayed counts of nodes and pairs over a stream (or its training events); tensors are on the CPU."""
-
-    num_nodes: int
-    scale: Float64[Tensor, "s"]
-    groups: Mapping[str, CountGroups] = field(repr=False)
-
-    @staticmethod
-    def build(
-        src: Int64[Tensor, "e"],
-        dst: Int64[Tensor, "e"],
-        time: Float64[Tensor, "e"],
-        num_nodes: int,
-        scales: tuple[float, ...],
-    ) -> "EventCounts":
-        """Count events that are in time order."""
-        scale = torch.tensor(scales, dtype=torch.float64)
-        keys = _keys_by_kind(src, dst, time, num_nodes)
-        return EventCounts(
-            num_nodes,
-            scale,
-            {kind: MemoryCountGroups(key, when, scale) for kind, (key, when) in keys.items()},
-        )
-
-    def count(self, kind: str, key: Int64[Tensor, "p"], time: Float64[Tensor, "p"]) -> Float64[Tensor, "p s"]:
-        """Return the decayed count of each node or pair strictly before each time, on every scale."""
-        groups = self.groups[kind]
-        return count_before(groups.lists, groups.group(key), time)
-
+    @np.errstate(all="ignore")  # numbers of any size, which may overflow
     def compute_features(
         self,
-        src: Int64[Tensor, "p"],
-        dst: Int64[Tensor, "p"],
-        time: Float64[Tensor, "p"],
+        src: Int64[np.ndarray, "p"],
+        dst: Int64[np.ndarray, "p"],
+        time: Float64[np.ndarray, "p"],
         near: "PairNeighbors",
-    ) -> Float32[Tensor, "p f"]:
+    ) -> Float32[np.ndarray, "p f"]:
         """Return all features of each pair, in the order of `CountRequest.names`."""
-        pair, way = pair_key(src, dst, self.num_nodes), src * self.num_nodes + dst
-        keys = {"node": src, "partner": dst, "pair": pair, "sent": src, "received": dst, "way": way}
-        decayed = [self.count(COUNT_KINDS[kind], key, time) for kind, key in keys.items()]
-        busy = mean_neighbor_activity(
-            self.groups["node"].lists, self.groups["node"].group(near.node), near.time
-        )
-        ends = zip(near.rows, (dst, src), strict=True)
+        pair = pair_key(src, dst)
+        single = (("node", src), ("node", dst), ("pair", pair), ("sent", src), ("received", dst))
+        keys = (*single, ("way", directed_key(src, dst)))
+        decayed = [self.groups[kind].count_before(key, time) for kind, key in keys]
+        busy = self.groups["node"].mean_activity(near.node, near.time)
         nearby = [
             part
-            for row, other in ends
+            for row, other in zip(near.rows, (dst, src), strict=True)
             for part in (self._neighbor_meetings(near, row, other, time), busy[row])
         ]
-        single = (("node", src), ("node", dst), ("pair", pair), ("sent", src), ("received", dst))
         plain = [self._size_and_age(kind, key, time) for kind, key in single]
-        return torch.cat([torch.log1p(torch.cat(decayed, 1)), *nearby, *plain], dim=1).float()
+        return np.concatenate([np.log1p(np.concatenate(decayed, 1)), *nearby, *plain], 1, dtype=np.float32)
 
     def _neighbor_meetings(
         self,
         near: "PairNeighbors",
-        row: Int64[Tensor, "p"],
-        other: Int64[Tensor, "p"],
-        time: Float64[Tensor, "p"],
-    ) -> Tensor:
+        row: Int64[np.ndarray, "p"],
+        other: Int64[np.ndarray, "p"],
+        time: Float64[np.ndarray, "p"],
+    ) -> np.ndarray:
         """Count meetings of each pair's other endpoint with the neighbors of the endpoint at `row`."""
-        node, pairs = near.node[row], self.groups["pair"]
-        key = torch.where(node >= 0, pair_key(node, other[:, None].expand_as(node), self.num_nodes), -1)
-        meetings = sum_neighbor_meetings(pairs.lists, NeighborMeetings(pairs.group(key), row, near.age), time)
-        return torch.log1p(meetings).flatten(1)
+        key = pair_key(near.node[row], other[:, None])
+        meetings = self.groups["pair"].sum_meetings(key, row, near.age, time)
+        return flatten_rows(np.log1p(meetings))
 
-    def _size_and_age(self, kind: str, key: Int64[Tensor, "p"], time: Float64[Tensor, "p"]) -> Tensor:
+    def _size_and_age(
+        self, kind: str, key: Int64[np.ndarray, "p"], time: Float64[np.ndarray, "p"]
+    ) -> np.ndarray:
         """Return log(1 + events) and log(1 + age of the last event / shortest scale), the latter -1 without events."""
-        groups = self.groups[kind]
-        number, age = past_size_and_age(groups.lists, groups.group(key), time)
-        age = torch.where(age < 0, -1.0, torch.log1p(age.clamp(min=0) / self.scale[0]))
-        return torch.stack([torch.log1p(number.double()), age], dim=1)
+        number, age = self.groups[kind].find_number_and_age(key, time)
+        age = np.where(age < 0, -1.0, np.log1p(np.maximum(age, 0) / self.scale[0]))
+        return np.stack([np.log1p(number), age], axis=1)
 
 
-# the group that computes each key of `compute_features`
-COUNT_KINDS = {
-    "node": "node",
-    "partner": "node",
-    "pair": "pair",
-    "sent": "sent",
-    "received": "received",
-    "way": "way",
-}
+def create_lists(kind: str, scale: Float64[np.ndarray, "s"], is_growing: bool = False) -> CountLists:
+    """Create counts of a kind without events."""
+    return CountLists(scale, None if kind in NODE_KINDS else KeySlots(), is_growing)
+
+
+def _list_keys(rows: EventRows, kind: str) -> tuple[np.ndarray, np.ndarray]:
+    """Return the keys and times of a kind of groups; a self-loop is one event of its node."""
+    match kind:
+        case "node":
+            is_loop = rows.src == rows.dst
+            if not is_loop.any():
+                return rows.ends, rows.end_times
+            once = interleave(np.ones_like(is_loop), ~is_loop)
+            return rows.ends[once], rows.end_times[once]
+        case "pair":
+            return pair_key(rows.src, rows.dst), rows.time
+        case "sent":
+            return rows.src, rows.time
+        case "received":
+            return rows.dst, rows.time
+        case _:
+            return directed_key(rows.src, rows.dst), rows.time
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,25 +222,7 @@ class PairNeighbors:
         rows: Query of each pair's source and of its destination.
     """
 
-    node: Int64[Tensor, "q k"]
-    age: Float64[Tensor, "q k"]
-    time: Float64[Tensor, "q"]
-    rows: tuple[Int64[Tensor, "p"], Int64[Tensor, "p"]]
-
-
-def pair_key(a: Int64[Tensor, "*p"], b: Int64[Tensor, "*p"], num_nodes: int) -> Int64[Tensor, "*p"]:
-    """Return a key of undirected pairs: the same for (a, b) and (b, a)."""
-    return torch.minimum(a, b) * num_nodes + torch.maximum(a, b)
-
-
-def _keys_by_kind(src: Tensor, dst: Tensor, time: Tensor, num_nodes: int) -> dict[str, tuple[Tensor, Tensor]]:
-    """Return the keys and times of every kind of group; a self-loop is one event of its node."""
-    ends, both = torch.stack([src, dst], dim=1).flatten(), time.repeat_interleave(2)
-    once = torch.stack([torch.ones_like(src, dtype=torch.bool), src != dst], dim=1).flatten()
-    return {
-        "node": (ends[once], both[once]),
-        "pair": (pair_key(src, dst, num_nodes), time),
-        "sent": (src, time),
-        "received": (dst, time),
-        "way": (src * num_nodes + dst, time),
-    }
+    node: Int64[np.ndarray, "q k"]
+    age: Float64[np.ndarray, "q k"]
+    time: Float64[np.ndarray, "q"]
+    rows: tuple[Int64[np.ndarray, "p"], Int64[np.ndarray, "p"]]

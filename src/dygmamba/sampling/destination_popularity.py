@@ -18,7 +18,7 @@ import torch
 from jaxtyping import Float64, Int64
 from torch import Tensor
 
-from dygmamba.sampling.decayed_counts import DecayedCountLists
+from dygmamba.sampling.device_lists import SortedLists
 
 UNIFORM_SHARE = 0.5
 SCALES = tuple(4.0**-power for power in range(7))  # candidates for the time scale, in training periods
@@ -35,7 +35,7 @@ class DestinationPopularity:
     log_total: Float64[
         Tensor, "k"
     ]  # log of the summed weights exp((time - first time) / scale) up to each event
-    lists: DecayedCountLists  # by destination
+    lists: SortedLists  # by destination
     scale: float
 
     @staticmethod
@@ -45,9 +45,7 @@ class DestinationPopularity:
         """Count events in time order, with a given time scale."""
         destinations, group = torch.unique(dst, return_inverse=True)
         instant, size = torch.unique_consecutive(time, return_counts=True)
-        lists = DecayedCountLists.build(
-            group, time, len(destinations), torch.tensor([scale]).double(), instant
-        )
+        lists = SortedLists.count_events(group, time, torch.tensor([scale]).double())
         return DestinationPopularity(
             destinations.to(device),
             instant.to(device),
@@ -71,13 +69,10 @@ class DestinationPopularity:
 
     def log_odds(self, dst: Int64[Tensor, "p"], time: Float64[Tensor, "p"]) -> Float64[Tensor, "p"]:
         """Return log(m q(v, t)): how much likelier each destination is sampled than by equal chances."""
-        rank = torch.searchsorted(self.instant, time.contiguous())
-        first = torch.searchsorted(self.destinations, dst) * (len(self.instant) + 1)
-        last = torch.searchsorted(self.lists.key, first + rank) - 1
-        known = (last >= 0) & (self.lists.key[last.clamp(min=0)] >= first)
-        last = last.clamp(min=0)
-        own = self.lists.running[last, 0].double().log() - (time - self.lists.time[last]) / self.scale
-        count = self.earlier[rank]
+        last, known = self.lists.find_last(torch.searchsorted(self.destinations, dst), time)
+        own = self.lists.read("running", last)[:, 0].double().log()
+        own = own - (time - self.lists.read("time", last)) / self.scale
+        count = self.earlier[torch.searchsorted(self.instant, time.contiguous())]
         total = self.log_total[(count - 1).clamp(min=0)] - (time - self.instant[0]) / self.scale
         share = torch.where(known, (own - total).exp(), 0.0)
         odds = UNIFORM_SHARE + (1 - UNIFORM_SHARE) * len(self.destinations) * share

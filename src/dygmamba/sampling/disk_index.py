@@ -32,9 +32,9 @@ from dygmamba.data.storage.locations import INDEX_FOLDER
 from dygmamba.data.storage.mapped_columns import ScratchColumn, iterate_chunks, iterate_slices, release_pages
 from dygmamba.data.storage.mapped_file import MappedFile
 from dygmamba.data.storage.tensor_file import TensorFileWriter, compute_seal, map_tensors, read_seal
-from dygmamba.ops.decayed_counts import DecayedCounts, build_decayed_counts
 from dygmamba.ops.recent_neighbors import Adjacency
 from dygmamba.ops.recent_neighbors.counting_sort import ENTRY_BYTES, count_entries, sort_entries, split_nodes
+from dygmamba.sampling.block_lists import CountLists, SortedKeys, directed_key
 
 MAX_ENTRY_BYTES = DEFAULT_BUDGET // 4  # an index with more bytes of entries goes to disk
 ENTRY_COLUMNS = {"key": torch.int64, "neighbor": torch.int32, "event": torch.int32, "time": torch.float64}
@@ -170,53 +170,41 @@ def needs_disk_counts(events: int, scales: int) -> bool:
     return 6 * 8 * (1 + scales) * events > MAX_COUNT_BYTES
 
 
-class DiskCountGroups:
-    """Decayed counts of one kind on disk, in the order of their keys."""
+class _CountListWriter:
+    """Writer of the counts of one kind, in the order of their keys."""
 
-    def __init__(self, key: Int64[Tensor, "g"], lists: DecayedCounts) -> None:
-        self._key, self.lists = key, lists
-
-    def group(self, key: Int64[Tensor, "..."]) -> Int64[Tensor, "..."]:
-        """Return the group of each key, -1 for unknown and for negative keys (padding)."""
-        if not len(self._key):
-            return torch.full_like(key, -1)
-        group = torch.searchsorted(self._key, key.contiguous()).clamp(max=len(self._key) - 1)
-        return torch.where(self._key[group] == key, group, -1)
-
-
-class _CountGroupWriter:
-    """Writer of the groups of one kind."""
-
-    def __init__(self, folder: Path, scale: Float64[Tensor, "s"]) -> None:
+    def __init__(self, folder: Path, scale: Float64[np.ndarray, "s"]) -> None:
         self._scale = scale
         self._key, self._start, self._size = (ScratchColumn(folder, np.int64) for _ in range(3))
-        self._time, self._running = (
-            ScratchColumn(folder, np.float64),
-            ScratchColumn(folder, np.float64, (len(scale),)),
-        )
+        self._time = ScratchColumn(folder, np.float64)
+        self._running = ScratchColumn(folder, np.float64, (len(scale),))
 
     def add(self, key: np.ndarray, time: np.ndarray) -> None:
         """Add entries whose keys are greater than all keys before, in time order for each key."""
         if not len(key):
             return
         keys, group = np.unique(key, return_inverse=True)
-        counts = build_decayed_counts(torch.from_numpy(group), torch.from_numpy(time), len(keys), self._scale)
+        counts = CountLists(self._scale)
+        counts.append(group, time)
         self._key.append(keys)
-        self._start.append(counts.start.numpy() + len(self._time))
-        self._size.append(counts.size.numpy())
-        self._time.append(counts.time.numpy())
-        self._running.append(counts.running.numpy())
+        self._start.append(counts.start + len(self._time))
+        self._size.append(counts.size)
+        self._time.append(counts.time)
+        self._running.append(counts.running)
 
-    def finish(self) -> DiskCountGroups:
-        """Return the groups, mapped from their files."""
-        size = self._size.mapped()
-        columns = (self._start.mapped(), size, size, self._time.mapped(), self._running.mapped())
-        return DiskCountGroups(self._key.mapped(), DecayedCounts(*columns, self._scale, used=len(self._time)))
+    def finish(self) -> CountLists:
+        """Return the counts, mapped from their files."""
+        columns = (self._key, self._start, self._size, self._time, self._running)
+        key, start, size, time, running = (column.mapped().numpy() for column in columns)
+        lists = CountLists(self._scale, SortedKeys(key))
+        lists.groups, lists.used = len(key), len(time)
+        lists.start, lists.size, lists.room, lists.time, lists.running = start, size, size, time, running
+        return lists
 
 
 def build_disk_counts(
-    entries: Adjacency, src: Int64[Tensor, "e"], scale: Float64[Tensor, "s"], folder: Path
-) -> dict[str, DiskCountGroups]:
+    entries: Adjacency, src: Int64[Tensor, "e"], scale: Float64[np.ndarray, "s"], folder: Path
+) -> dict[str, CountLists]:
     """Build the decayed counts of every kind of `EventCounts` from the entries of an index.
 
     Args:
@@ -225,12 +213,12 @@ def build_disk_counts(
         scale: Time scales of the decay.
         folder: Where the anonymous files are created.
     """
-    writers: dict[str, _CountGroupWriter] = {}
+    writers: dict[str, _CountListWriter] = {}
     most = max(1, DEFAULT_BUDGET // (8 * NUMBERS_PER_ENTRY * (4 + len(scale))))
     for low, high in split_nodes(entries.start.numpy(), most):
         for kind, key, time in _iterate_kinds(entries, src, low, high):
             if kind not in writers:
-                writers[kind] = _CountGroupWriter(folder, scale)
+                writers[kind] = _CountListWriter(folder, scale)
             writers[kind].add(key, time)
     return {kind: writer.finish() for kind, writer in writers.items()}
 
@@ -239,7 +227,7 @@ def _iterate_kinds(
     entries: Adjacency, src: Tensor, low: int, high: int
 ) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
     """Iterate over (kind, keys, times) of the groups that a range of nodes has."""
-    start, nodes = entries.start.numpy(), len(entries.start) - 1
+    start = entries.start.numpy()
     rows = slice(int(start[low]), int(start[high]))
     node = np.repeat(np.arange(low, high), np.diff(start[low : high + 1]))
     other, event, time = (column[rows].numpy() for column in (entries.neighbor, entries.event, entries.time))
@@ -249,7 +237,7 @@ def _iterate_kinds(
     )  # a self-loop has two entries, one after the other, and counts as one event
     once[1:] = ~(loop[1:] & loop[:-1] & (event[1:] == event[:-1]) & (node[1:] == node[:-1]))
     sends = src.numpy()[event] == node
-    pair = node * nodes + other
+    pair = directed_key(node, other)
     for kind, chosen, key in (
         ("node", once, node),
         ("pair", once & (node <= other), pair),

@@ -14,7 +14,6 @@ from jaxtyping import Float64, Int64
 from torch import Tensor
 
 from dygmamba.core.errors import ConfigError
-from dygmamba.ops.decayed_counts import past_size_and_age
 from dygmamba.sampling.counts import EventCounts
 from dygmamba.sampling.table_request import TableRequest
 
@@ -110,12 +109,11 @@ class EventHistory:
         self, kind: str, key: Int64[Tensor, "p"], time: Float64[Tensor, "p"]
     ) -> tuple[Int64[Tensor, "p"], Float64[Tensor, "p"]]:
         """Return the number of events of each key strictly before each time, and the age of the last (inf if none)."""
-        groups = self.counts.groups[kind]
-        number, age = past_size_and_age(groups.lists, groups.group(key), time)
-        return number, torch.where(age < 0, torch.inf, age)
+        number, age = self.counts.groups[kind].find_number_and_age(key.numpy(), time.numpy())
+        return torch.from_numpy(number), torch.from_numpy(np.where(age < 0, np.inf, age))
 
     def decayed_number(
         self, kind: str, key: Int64[Tensor, "p"], time: Float64[Tensor, "p"]
     ) -> Float64[Tensor, "p"]:
         """Return the decayed number of events of each key strictly before each time."""
-        return self.counts.count(kind, key, time)[:, 0]
+        return torch.from_numpy(self.counts.groups[kind].count_before(key.numpy(), time.numpy())[:, 0])

@@ -9,6 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import torch
 from jaxtyping import Float32, Float64, Int64
 from torch import Tensor
@@ -16,15 +17,15 @@ from torch import Tensor
 from dygmamba.core.errors import ConfigError, EventError
 from dygmamba.data.events.event_store import FeatureTable
 from dygmamba.ops.recent_neighbors import SamplingWeights, find_weight_quantile
-from dygmamba.sampling.column_sums import ColumnSumLookup, ColumnSumRequest
+from dygmamba.sampling.column_sums import ColumnSumRequest, ColumnSumTable
 from dygmamba.sampling.columns import ColumnRequest
 from dygmamba.sampling.counts import CountRequest, EventCounts, PairNeighbors
-from dygmamba.sampling.decayed_counts import DecayedCountLookup, DecayedCountRequest
+from dygmamba.sampling.decayed_counts import DecayedCountRequest, DecayedCountTable
 from dygmamba.sampling.draws import Draws
 from dygmamba.sampling.event_history import EventHistory, HistoryRequest
 from dygmamba.sampling.node_features import NodeFeatureRequest
 from dygmamba.sampling.node_values import NodeValueRequest
-from dygmamba.sampling.transition_counts import TransitionCountRequest, TransitionLookup
+from dygmamba.sampling.transition_counts import TransitionCountRequest, TransitionCountTable
 from dygmamba.sampling.transitions import TransitionRequest
 from dygmamba.sampling.view import NeighborRequest, NeighborSequence, PairBatch, PairView, Request
 from dygmamba.sampling.walks import TemporalWalks, WalkRequest
@@ -69,7 +70,7 @@ class EventIndex(ABC):
         """Return the column features of each pair, from events strictly before its time, whose columns are given."""
 
     @abstractmethod
-    def column_sums(self, request: ColumnSumRequest, features: FeatureTable) -> ColumnSumLookup:
+    def column_sums(self, request: ColumnSumRequest, features: FeatureTable) -> ColumnSumTable:
         """Return the numeric columns of the events of any pair, whose columns are given."""
 
     @abstractmethod
@@ -93,11 +94,11 @@ class EventIndex(ABC):
         """Return the temporal walks of the events."""
 
     @abstractmethod
-    def decayed_counts(self, request: DecayedCountRequest) -> DecayedCountLookup:
+    def decayed_counts(self, request: DecayedCountRequest) -> DecayedCountTable:
         """Return the decayed counts of any nodes and pairs."""
 
     @abstractmethod
-    def transition_counts(self, request: TransitionCountRequest) -> TransitionLookup:
+    def transition_counts(self, request: TransitionCountRequest) -> TransitionCountTable:
         """Return the transitions between any nodes."""
 
     def gather(
@@ -135,12 +136,22 @@ class EventIndex(ABC):
 
     def _compute_count_features(self, request: CountRequest, pairs: PairBatch) -> Float32[Tensor, "p f"]:
         recent = self.recent(pairs.node, pairs.when, request.neighbors)
-        age = ((recent.query_time[:, None] - recent.time) * recent.mask).cpu()
-        node = torch.where(recent.mask, recent.node.long(), -1).cpu()
-        rows = pairs.src_row.cpu(), pairs.dst_row.cpu()
-        near = PairNeighbors(node, age, pairs.when.cpu(), rows)
-        queries = (pairs.src.cpu(), pairs.dst.cpu(), pairs.time.cpu())
-        return self.counts(request.scales).compute_features(*queries, near).to(pairs.node.device)
+        age = (recent.query_time[:, None] - recent.time) * recent.mask
+        node = torch.where(recent.mask, recent.node.long(), -1)
+        node, age, when, src, dst = to_host(node, age, pairs.when, pairs.src_row, pairs.dst_row)
+        near = PairNeighbors(node, age, when, (src, dst))
+        return compute_on_host(self.counts(request.scales), pairs, near)
+
+
+def to_host(*columns: Tensor) -> tuple[np.ndarray, ...]:
+    """Return tensors as arrays of numpy."""
+    return tuple(column.cpu().numpy() for column in columns)
+
+
+def compute_on_host(table: Any, pairs: PairBatch, *more: Any) -> Float32[Tensor, "p f"]:
+    """Return the features of pairs in a table of the host, on the device of the pairs."""
+    features = table.compute_features(*to_host(pairs.src, pairs.dst, pairs.time), *more)
+    return torch.from_numpy(features).to(pairs.node.device)
 
 
 def compute_node_features(

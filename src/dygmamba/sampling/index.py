@@ -13,6 +13,7 @@ from pathlib import Path
 from tempfile import gettempdir
 from typing import Any
 
+import numpy as np
 import torch
 from jaxtyping import Float32, Float64, Int64
 from torch import Tensor
@@ -27,8 +28,9 @@ from dygmamba.ops.recent_neighbors import (
     last_k_before,
     time_aware_weights,
 )
+from dygmamba.sampling.block_lists import EventRows, directed_key
 from dygmamba.sampling.column_sums import ColumnSumRequest, ColumnSumTable
-from dygmamba.sampling.columns import ColumnRequest, ColumnTable, QueryColumns
+from dygmamba.sampling.columns import ColumnRequest, ColumnTable
 from dygmamba.sampling.counts import CountRequest, EventCounts
 from dygmamba.sampling.decayed_counts import DecayedCountRequest, DecayedCountTable
 from dygmamba.sampling.disk_index import (
@@ -40,7 +42,7 @@ from dygmamba.sampling.disk_index import (
 )
 from dygmamba.sampling.event_history import EventHistory, HistoryRequest, StreamTotals
 from dygmamba.sampling.event_index import STRATEGIES as STRATEGIES
-from dygmamba.sampling.event_index import EventIndex, compute_node_features
+from dygmamba.sampling.event_index import EventIndex, compute_node_features, compute_on_host, to_host
 from dygmamba.sampling.event_index import gather_view as gather_view
 from dygmamba.sampling.node_features import NodeFeatureRequest
 from dygmamba.sampling.node_values import NodeValueRequest, NodeValueTable
@@ -65,13 +67,7 @@ class NeighborIndex(EventIndex):
     _counts: dict[tuple[float, ...], EventCounts] = field(default_factory=dict, repr=False, compare=False)
     _totals: list[StreamTotals] = field(default_factory=list, repr=False, compare=False)
     _weights: dict[float, SamplingWeights] = field(default_factory=dict, repr=False, compare=False)
-    _transitions: dict[TransitionRequest, TransitionTable] = field(
-        default_factory=dict, repr=False, compare=False
-    )
-    _columns: dict[ColumnRequest, ColumnTable] = field(default_factory=dict, repr=False, compare=False)
-    _node_values: dict[NodeValueRequest, NodeValueTable] = field(
-        default_factory=dict, repr=False, compare=False
-    )
+    _host_tables: dict[Any, Any] = field(default_factory=dict, repr=False, compare=False)  # by their request
     _tables: dict[Any, Any] = field(default_factory=dict, repr=False, compare=False)  # by their request
 
     @staticmethod
@@ -94,7 +90,7 @@ class NeighborIndex(EventIndex):
         entries = self.entries.to(device)
         # only entries that were not copied depend on the mapped file
         source = self.source if entries.key.data_ptr() == self.entries.key.data_ptr() else None
-        names = ("_counts", "_transitions", "_columns", "_node_values")
+        names = ("_counts", "_host_tables")
         return NeighborIndex(entries, self.edges, source, **{name: getattr(self, name) for name in names})
 
     def check_unchanged(self) -> "NeighborIndex":
@@ -117,11 +113,22 @@ class NeighborIndex(EventIndex):
         edges = self.edges
         on_disk = self.source is not None or needs_disk_counts(len(edges), len(scales))
         if not on_disk or self.entries.key.device.type != "cpu":
-            return EventCounts.build(edges.src, edges.dst, edges.time, edges.num_nodes, scales)
+            counts = EventCounts(scales)
+            counts.append_rows(self._rows())
+            return counts
         folder = Path(gettempdir()) if self.source is None else self.source.path.parent
-        scale = torch.tensor(scales, dtype=torch.float64)
-        groups = build_disk_counts(self.entries, edges.columns[0], scale, folder)
-        return EventCounts(edges.num_nodes, scale, groups)
+        groups = build_disk_counts(self.entries, edges.columns[0], np.array(scales), folder)
+        return EventCounts(scales, groups)
+
+    def _rows(self, features: FeatureTable | None = None) -> EventRows:
+        """Return the events on the host, with these columns."""
+        src, dst, time = to_host(self.edges.src, self.edges.dst, self.edges.time)
+        columns, event = {}, self.edges.event
+        if features is not None:
+            names = ("edge",) if features.codes is None else ("edge", "codes")
+            columns = {name: getattr(features, name).cpu().numpy() for name in names}
+        chosen = None if event is None else event.numpy()
+        return EventRows(src, dst, time, self.edges.num_nodes, chosen=chosen, **columns)
 
     def count_features(self, request: CountRequest, pairs: PairBatch) -> Float32[Tensor, "p f"]:
         """Return the count features of each pair, from events strictly before its time."""
@@ -137,30 +144,17 @@ class NeighborIndex(EventIndex):
         """Return the column features of each pair, from events strictly before its time, whose columns are given."""
 
         def compute(request: ColumnRequest, pairs: PairBatch) -> Float32[Tensor, "p f"]:
-            table = self._column_table(request, features)
-            queries = (pairs.src.cpu(), pairs.dst.cpu(), pairs.time.cpu())
-            return table.compute_features(*queries, pairs.columns).to(pairs.node.device)
+            table = self._host_table(request, ColumnTable, features)
+            return compute_on_host(table, pairs, None if pairs.columns is None else pairs.columns.values)
 
         return self._cached_features(request, pairs, compute)
 
     def column_sums(self, request: ColumnSumRequest, features: FeatureTable) -> ColumnSumTable:
         """Return the numeric columns of the events of any pair, built once and kept on the index's device."""
         if request not in self._tables:
-            table = self._build_columns(ColumnSumTable, request, features)
+            table = ColumnSumTable.build(self._rows(features), request)
             self._tables[request] = table.to(self.entries.key.device)
         return self._tables[request]
-
-    def _column_table(self, request: ColumnRequest, features: FeatureTable) -> ColumnTable:
-        if request not in self._columns:
-            self._columns[request] = self._build_columns(ColumnTable, request, features)
-        return self._columns[request]
-
-    def _build_columns(self, kind: Any, request: Any, features: FeatureTable) -> Any:
-        """Build a table of this kind from the events and their columns."""
-        edges = self.edges
-        event = torch.arange(len(edges)) if edges.event is None else edges.event
-        columns = QueryColumns(event, features.edge, features.codes)
-        return kind.build((edges.src, edges.dst), edges.time, columns, edges.num_nodes, request)
 
     def node_value_features(
         self, request: NodeValueRequest, pairs: PairBatch, features: FeatureTable
@@ -168,21 +162,18 @@ class NeighborIndex(EventIndex):
         """Return the features of event values of each pair's nodes, from events strictly before its time."""
 
         def compute(request: NodeValueRequest, pairs: PairBatch) -> Float32[Tensor, "p f"]:
-            table = self._node_value_table(request, features)
-            queries = (pairs.src.cpu(), pairs.dst.cpu(), pairs.time.cpu())
-            return table.compute_features(*queries).to(pairs.node.device)
+            return compute_on_host(self._host_table(request, NodeValueTable, features), pairs)
 
         return self._cached_features(request, pairs, compute)
 
-    def _node_value_table(self, request: NodeValueRequest, features: FeatureTable) -> NodeValueTable:
-        if request not in self._node_values:
-            edges = self.edges
-            event = slice(None) if edges.event is None else edges.event.to(features.edge.device)
-            value = features.edge[event][:, list(request.columns)].cpu()
-            self._node_values[request] = NodeValueTable.build(
-                edges.src, edges.dst, edges.time, value, edges.num_nodes, request
-            )
-        return self._node_values[request]
+    def _host_table(self, request: Any, kind: Any, features: FeatureTable | None = None) -> Any:
+        """Return the table of a request on the host, built once."""
+        if request not in self._host_tables:
+            table = kind(request)
+            table.require_memory(len(self.edges))
+            table.append_rows(self._rows(features))
+            self._host_tables[request] = table
+        return self._host_tables[request]
 
     def node_features(
         self, request: NodeFeatureRequest, pairs: PairBatch, features: FeatureTable
@@ -209,20 +200,14 @@ class NeighborIndex(EventIndex):
     def _compute_transition_features(
         self, request: TransitionRequest, pairs: PairBatch
     ) -> Float32[Tensor, "p f"]:
-        if request not in self._transitions:
-            edges = self.edges
-            self._transitions[request] = TransitionTable.build(
-                edges.src, edges.dst, edges.time, edges.num_nodes, request
-            )
-        queries = (pairs.src.cpu(), pairs.dst.cpu(), pairs.time.cpu())
-        return self._transitions[request].compute_features(*queries).to(pairs.node.device)
+        return compute_on_host(self._host_table(request, TransitionTable), pairs)
 
     def history(self, request: HistoryRequest) -> EventHistory:
         """Return the history of nodes, pairs and the whole stream, built once."""
         if not self._totals:
             edges = self.edges
-            key = edges.src * edges.num_nodes + edges.dst
-            self._totals.append(StreamTotals(key.numpy(), edges.time.numpy()))
+            src, dst, time = to_host(edges.src, edges.dst, edges.time)
+            self._totals.append(StreamTotals(directed_key(src, dst), time))
         return EventHistory(self.counts((request.scale,)), self._totals[0])
 
     def walks(self, request: WalkRequest) -> TemporalWalks:
@@ -239,9 +224,7 @@ class NeighborIndex(EventIndex):
 
     def _table(self, request: Any, kind: Any) -> Any:
         if request not in self._tables:
-            edges = self.edges
-            table = kind.build(edges.src, edges.dst, edges.time, edges.num_nodes, request)
-            self._tables[request] = table.to(self.entries.key.device)
+            self._tables[request] = kind.build(self._rows(), request).to(self.entries.key.device)
         return self._tables[request]
 
     def past(self, node: Int64[Tensor, "q"], time: Float64[Tensor, "q"]) -> tuple[Tensor, Tensor]:
@@ -265,9 +248,10 @@ def _query_digest(
 ) -> bytes:
     """Return a digest of the queries, the key of the feature cache."""
     sha = hashlib.sha256(repr(request).encode())
-    columns = [pairs.node, pairs.when, pairs.src_row, pairs.dst_row]
+    columns, more = [pairs.node, pairs.when, pairs.src_row, pairs.dst_row], []
     if isinstance(request, ColumnRequest) and request.query and pairs.columns is not None:
-        columns += pairs.columns.values
-    for column in columns:
-        sha.update(len(column).to_bytes(8, "little") + column.cpu().numpy().tobytes())
+        values = pairs.columns.values
+        more = [column for column in (values.edge, values.codes) if column is not None]
+    for column in (*to_host(*columns), *more):
+        sha.update(len(column).to_bytes(8, "little") + column.tobytes())
     return sha.digest()

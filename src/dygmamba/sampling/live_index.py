@@ -15,30 +15,22 @@ import torch
 from jaxtyping import Float32, Float64, Int64
 from torch import Tensor
 
-from dygmamba.core.errors import EventError
 from dygmamba.data.events.event_store import EventStore, FeatureTable
+from dygmamba.ops.growing import Growing
 from dygmamba.ops.recent_neighbors import SamplingWeights
 from dygmamba.ops.recent_neighbors.cpu import find_past, last_k_in_blocks
-from dygmamba.sampling.block_lists import EventRows, Growing, NeighborLists, WeightLists
-from dygmamba.sampling.column_sums import ColumnSumRequest
+from dygmamba.sampling.block_lists import EventRows, directed_key
+from dygmamba.sampling.column_sums import ColumnSumRequest, ColumnSumTable
 from dygmamba.sampling.columns import ColumnRequest, ColumnTable
 from dygmamba.sampling.counts import CountRequest, EventCounts
-from dygmamba.sampling.decayed_counts import DecayedCountRequest
+from dygmamba.sampling.decayed_counts import DecayedCountRequest, DecayedCountTable
 from dygmamba.sampling.event_history import EventHistory, HistoryRequest, StreamTotals
-from dygmamba.sampling.event_index import EventIndex, compute_node_features
-from dygmamba.sampling.live_tables import (
-    MAX_NODES,
-    LiveColumns,
-    LiveCounts,
-    LiveDecayedCounts,
-    LiveNodeValues,
-    LiveTransitionCounts,
-    LiveTransitions,
-)
+from dygmamba.sampling.event_index import EventIndex, compute_node_features, compute_on_host
 from dygmamba.sampling.live_walks import LiveWalks, WalkLists
+from dygmamba.sampling.neighbor_lists import NeighborLists, WeightLists
 from dygmamba.sampling.node_features import NodeFeatureRequest
-from dygmamba.sampling.node_values import NodeValueRequest
-from dygmamba.sampling.transition_counts import TransitionCountRequest
+from dygmamba.sampling.node_values import NodeValueRequest, NodeValueTable
+from dygmamba.sampling.transition_counts import TransitionCountRequest, TransitionCountTable
 from dygmamba.sampling.transitions import TransitionRequest, TransitionTable
 from dygmamba.sampling.view import NeighborRequest, NeighborSequence, PairBatch, Request
 from dygmamba.sampling.walks import WalkRequest
@@ -61,7 +53,7 @@ class LiveIndex(EventIndex, Growing):
 
     def __init__(self, store: EventStore) -> None:
         self.store = store
-        self.near = NeighborLists(EventRows(store))
+        self.near = NeighborLists(_list_rows(store))
         self.tables: dict[Any, Any] = {}  # by kind and settings
         self._totals: StreamTotals | None = None
 
@@ -92,21 +84,16 @@ class LiveIndex(EventIndex, Growing):
 
     def append(self, store: EventStore, first: int) -> None:
         """Follow the store, whose events from row `first` on are new."""
-        if store.num_nodes > MAX_NODES:
-            raise EventError(
-                f"a live run takes at most {MAX_NODES:,} nodes; got {store.num_nodes:,}",
-                code="stream-too-large",
-            )
+        rows = _list_rows(store, first)
         self.store, self._totals = store, None
-        rows = EventRows(store, first)
         self.near.append_rows(rows)
         for table in self.tables.values():
             table.append_rows(rows)
 
     def drop(self, first: int) -> None:
         """Drop the events from row `first` on; that row is the first one of its instant."""
-        rows = EventRows(self.store, first)
         if first < len(self.store):
+            rows = _list_rows(self.store, first)
             for table in (*self.tables.values(), self.near):
                 table.drop_rows(rows)
         self._totals = None
@@ -145,63 +132,50 @@ class LiveIndex(EventIndex, Growing):
 
     def counts(self, scales: tuple[float, ...]) -> EventCounts:
         """Return the decayed counts of the events on these scales."""
-        key = ("counts", scales)
-        if key not in self.tables:
-            self.tables[key] = LiveCounts(self._events, scales)
-        return self.tables[key].counts
+        return self._table(("counts", scales), EventCounts, scales)
 
-    @property
-    def _events(self) -> EventRows:
-        return EventRows(self.store)
+    def _table(self, key: Any, kind: Any, settings: Any) -> Any:
+        """Return a table of the events, built once."""
+        if key not in self.tables:
+            table = kind(settings, is_growing=True)
+            table.append_rows(_list_rows(self.store))
+            self.tables[key] = table
+        return self.tables[key]
 
     def count_features(self, request: CountRequest, pairs: PairBatch) -> Float32[Tensor, "p f"]:
         """Return the count features of each pair, from events strictly before its time."""
         return self._compute_count_features(request, pairs)
 
-    def _find_transitions(self, request: TransitionRequest | TransitionCountRequest) -> LiveTransitions:
-        # tables for features compute with scales of 64 bits, tables for look-ups with scales of 32 bits
-        is_wide = isinstance(request, TransitionRequest)
-        key = ("transitions", request.lags, request.scales, is_wide)
-        if key not in self.tables:
-            kind = torch.float64 if is_wide else torch.float32
-            scale = torch.tensor(request.scales, dtype=kind).double()
-            table = LiveTransitions(self._events, request.lags, scale)
-            self.tables[key] = table
-        return self.tables[key]
+    def _find_transitions(self, request: TransitionRequest | TransitionCountRequest) -> TransitionTable:
+        key = ("transitions", request.lags, request.scales, isinstance(request, TransitionRequest))
+        return self._table(key, TransitionTable, request)
 
     def transition_features(self, request: TransitionRequest, pairs: PairBatch) -> Float32[Tensor, "p f"]:
         """Return the transition features of each pair, from events strictly before its time."""
-        table = TransitionTable(self._find_transitions(request).transitions, min(request.scales))
-        return table.compute_features(pairs.src, pairs.dst, pairs.time)
+        return compute_on_host(self._find_transitions(request), pairs)
 
-    def _find_columns(self, request: ColumnRequest) -> LiveColumns:
-        key = ("columns", request)
-        if key not in self.tables:
-            self.tables[key] = LiveColumns(self._events, request)
-        return self.tables[key]
+    def _find_columns(self, request: ColumnRequest) -> ColumnTable:
+        return self._table(("columns", request), ColumnTable, request)
 
     def column_features(
         self, request: ColumnRequest, pairs: PairBatch, features: FeatureTable
     ) -> Float32[Tensor, "p f"]:
         """Return the column features of each pair, from events strictly before its time, whose columns are given."""
-        table = self._find_columns(request).table
-        return table.compute_features(pairs.src, pairs.dst, pairs.time, pairs.columns)
+        values = None if pairs.columns is None else pairs.columns.values
+        return compute_on_host(self._find_columns(request), pairs, values)
 
-    def column_sums(self, request: ColumnSumRequest, features: FeatureTable) -> ColumnTable:
+    def column_sums(self, request: ColumnSumRequest, features: FeatureTable) -> ColumnSumTable:
         """Return the numeric columns of the events of any pair."""
-        return self._find_columns(request.columns).table
+        return ColumnSumTable.from_columns(self._find_columns(request.columns))
 
-    def _find_node_values(self, request: NodeValueRequest) -> LiveNodeValues:
-        key = ("node values", request)
-        if key not in self.tables:
-            self.tables[key] = LiveNodeValues(self._events, request)
-        return self.tables[key]
+    def _find_node_values(self, request: NodeValueRequest) -> NodeValueTable:
+        return self._table(("node values", request), NodeValueTable, request)
 
     def node_value_features(
         self, request: NodeValueRequest, pairs: PairBatch, features: FeatureTable
     ) -> Float32[Tensor, "p f"]:
         """Return the features of event values of each pair's nodes, from events strictly before its time."""
-        return self._find_node_values(request).compute_features(pairs.src, pairs.dst, pairs.time)
+        return compute_on_host(self._find_node_values(request), pairs)
 
     def node_features(
         self, request: NodeFeatureRequest, pairs: PairBatch, features: FeatureTable
@@ -213,20 +187,29 @@ class LiveIndex(EventIndex, Growing):
         """Return the history of nodes, pairs and the whole stream; the totals are computed again after an append."""
         if self._totals is None:
             store = self.store
-            self._totals = StreamTotals((store.src * MAX_NODES + store.dst).numpy(), store.time.numpy())
+            self._totals = StreamTotals(directed_key(store.src, store.dst).numpy(), store.time.numpy())
         return EventHistory(self.counts((request.scale,)), self._totals)
 
     def walks(self, request: WalkRequest) -> LiveWalks:
         """Return the temporal walks of the events."""
         key = ("walks", request)
         if key not in self.tables:
-            self.tables[key] = WalkLists(self._events, self.near, request)
+            self.tables[key] = WalkLists(_list_rows(self.store), self.near, request)
         return LiveWalks(self.tables[key])
 
-    def decayed_counts(self, request: DecayedCountRequest) -> LiveDecayedCounts:
+    def decayed_counts(self, request: DecayedCountRequest) -> DecayedCountTable:
         """Return the decayed counts of any nodes and pairs."""
-        return LiveDecayedCounts(self.counts(request.scales))
+        return DecayedCountTable.from_counts(self.counts(request.scales))
 
-    def transition_counts(self, request: TransitionCountRequest) -> LiveTransitionCounts:
+    def transition_counts(self, request: TransitionCountRequest) -> TransitionCountTable:
         """Return the transitions between any nodes."""
-        return LiveTransitionCounts(self._find_transitions(request).transitions)
+        return TransitionCountTable.from_transitions(self._find_transitions(request))
+
+
+def _list_rows(store: EventStore, first: int = 0) -> EventRows:
+    """Return the events of a store from row `first` on."""
+    src, dst, time = (column.numpy()[first:] for column in (store.src, store.dst, store.time))
+    edge, codes = store.features.edge.numpy(), store.features.codes
+    return EventRows(
+        src, dst, time, store.num_nodes, first, None, edge, None if codes is None else codes.numpy()
+    )

@@ -11,9 +11,11 @@ import torch
 from jaxtyping import Float32, Float64, Int64
 from torch import Tensor
 
+from dygmamba.ops.growing import enlarge, with_spare
 from dygmamba.ops.walks import decay_rows
 from dygmamba.ops.walks.cpu import append_walks, find_rows
-from dygmamba.sampling.block_lists import BlockLists, EventRows, NeighborLists, enlarge, with_spare
+from dygmamba.sampling.block_lists import BlockLists, EventRows
+from dygmamba.sampling.neighbor_lists import NeighborLists
 from dygmamba.sampling.walks import TemporalWalks, WalkRequest, sample_node_rows
 
 
@@ -25,13 +27,13 @@ class WalkLists(BlockLists):
     integers = ("groups", "used", "row_count", "first_row", "nodes")
 
     def __init__(self, rows: EventRows, near: NeighborLists, request: WalkRequest) -> None:
-        num_nodes = rows.store.num_nodes
-        store = rows.store
-        table = TemporalWalks.build(store.src, store.dst, store.time, num_nodes, request).table
+        num_nodes = rows.num_nodes
+        table = TemporalWalks.build(rows, request).table
         stride = len(table.instant) + 1
         size = torch.bincount(table.key // stride, minlength=num_nodes)
         instant = table.instant[table.key % stride]
-        super().__init__(size.numpy(), (np.float64, ()), (np.int64, ()))
+        super().__init__((np.float64, ()), (np.int64, ()), is_growing=True)
+        self.reserve(size.numpy())
         entry = np.arange(len(instant))
         at = entry + np.repeat(self.start[:num_nodes] - (size.cumsum(0) - size).numpy(), size.numpy())
         self.size[:num_nodes], self.time[at], self.place[at] = size.numpy(), instant.numpy(), entry
@@ -53,7 +55,7 @@ class WalkLists(BlockLists):
 
     def append_rows(self, rows: EventRows) -> None:
         """Append events, which the neighbor lists have already."""
-        self.ensure_nodes(rows.store.num_nodes)
+        self.ensure_nodes(rows.num_nodes)
         time, ends, near = rows.time, rows.ends, self.near
         number = np.searchsorted(np.unique(time), time).repeat(2)  # of the instant
         first = np.unique(number * self.nodes + ends, return_index=True)[1]

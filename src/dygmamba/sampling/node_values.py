@@ -7,15 +7,17 @@ and at what its destination received.
 Legend: e events, p pairs, s scales, v values per event, f features per pair.
 """
 
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass
 
-import torch
+import numpy as np
 from jaxtyping import Bool, Float32, Float64, Int64
-from torch import Tensor
 
 from dygmamba.core.errors import ConfigError
 from dygmamba.core.memory_budget import require_memory
-from dygmamba.ops.decayed_sums import DecayedSums, build_decayed_sums, look_up_before
+from dygmamba.ops.growing import Growing
+from dygmamba.ops.key_slots import KeySlots
+from dygmamba.sampling.block_lists import CountLists, EventRows, SumLists, directed_key, flatten_rows
 from dygmamba.sampling.counts import scale_label
 from dygmamba.sampling.table_request import TableRequest
 
@@ -48,10 +50,6 @@ class NodeValueRequest(TableRequest):
         """Cost of one query in tokens of a sequence."""
         return 1
 
-    def make_scale(self) -> Float64[Tensor, "s"]:
-        """Return all scales of the sums: on the last one nothing decays, so its sums are numbers of events."""
-        return torch.tensor([*self.scales, torch.finfo(torch.float64).max], dtype=torch.float64)
-
     @property
     def names(self) -> list[str]:
         """Description of each feature, in the order of the columns.
@@ -70,66 +68,75 @@ class NodeValueRequest(TableRequest):
         ]
 
 
-@dataclass(frozen=True, slots=True)
-class NodeValueTable:
+class NodeValueTable(Growing):
     """Decayed sums of event values by source and by destination, over a stream (or its training events)."""
 
-    sent: DecayedSums = field(repr=False)
-    received: DecayedSums = field(repr=False)
+    def __init__(self, request: NodeValueRequest, is_growing: bool = False) -> None:
+        """Create a table without events."""
+        self.request, width = request, 2 + len(request.columns)
+        # on the last scale nothing decays, so its sums are numbers of events
+        scale = np.array([*request.scales, np.finfo(np.float64).max])
+        self.pairs = CountLists(
+            scale[:0], KeySlots(), is_growing
+        )  # only whether a pair has met is read from them
+        self.sent, self.received = (SumLists(width, scale, None, is_growing) for _ in range(2))
 
-    @staticmethod
-    def build(
-        src: Int64[Tensor, "e"],
-        dst: Int64[Tensor, "e"],
-        time: Float64[Tensor, "e"],
-        value: Float32[Tensor, "e v"],
-        num_nodes: int,
-        request: NodeValueRequest,
-    ) -> "NodeValueTable":
-        """Sum events in time order; raise MemoryBudgetError if the sums do not fit into memory."""
-        scale = request.make_scale()
-        width = 2 + value.shape[1]
-        require_memory(
-            2 * len(src) * width * 8 * (len(scale) + 1),
-            f"the sums of event values of {len(src):,} events (fewer with a smaller `values`)",
-        )
-        x = stack_values(is_first_meeting(src * num_nodes + dst), value)
-        return NodeValueTable(*(build_decayed_sums(group, time, x, num_nodes, scale) for group in (src, dst)))
+    @property
+    def parts(self) -> Mapping[str, Growing]:
+        return {"pairs": self.pairs, "sent": self.sent, "received": self.received}
 
+    def require_memory(self, events: int) -> None:
+        """Raise MemoryBudgetError if the sums of so many events do not fit into memory."""
+        numbers = (2 + len(self.request.columns)) * (len(self.request.scales) + 2)
+        what = f"the sums of event values of {events:,} events (fewer with a smaller `values`)"
+        require_memory(2 * events * numbers * 8, what)
+
+    def append_rows(self, rows: EventRows) -> None:
+        """Append events with their values."""
+        pair = directed_key(rows.src, rows.dst)
+        has_met, _ = self.pairs.find_number_and_age(pair, np.full(len(pair), np.inf))
+        is_first = is_first_meeting(pair) & (has_met == 0)
+        # what is summed up for each event: 1, whether the pair meets for the first time, and its values
+        values = [np.ones((len(pair), 1)), is_first[:, None], rows.read_numbers(self.request.columns)]
+        value = np.concatenate(values, axis=1, dtype=np.float64)
+        self.pairs.append(pair, rows.time)
+        for lists, node in ((self.sent, rows.src), (self.received, rows.dst)):
+            lists.append(node, rows.time, value)
+
+    def drop_rows(self, rows: EventRows) -> None:
+        """Drop the newest events."""
+        self.pairs.drop(directed_key(rows.src, rows.dst))
+        self.sent.drop(rows.src)
+        self.received.drop(rows.dst)
+
+    @np.errstate(all="ignore")  # numbers of any size, which may overflow
     def compute_features(
-        self, src: Int64[Tensor, "p"], dst: Int64[Tensor, "p"], time: Float64[Tensor, "p"]
-    ) -> Float32[Tensor, "p f"]:
+        self, src: Int64[np.ndarray, "p"], dst: Int64[np.ndarray, "p"], time: Float64[np.ndarray, "p"]
+    ) -> Float32[np.ndarray, "p f"]:
         """Return all features of each pair, in the order of `NodeValueRequest.names`."""
         sides = ((self.sent, src), (self.received, src), (self.received, dst))
-        return torch.cat([compute_side(lists, node, time) for lists, node in sides], dim=1)
+        return np.concatenate([_compute_side(lists, node, time) for lists, node in sides], axis=1)
 
 
-def stack_values(first: Bool[Tensor, "e"], value: Float32[Tensor, "e v"]) -> Float64[Tensor, "e _"]:
-    """Return what is summed up for each event: 1, whether the pair meets for the first time, and its values."""
-    return torch.cat([torch.ones(len(value), 1), first.float()[:, None], value], dim=1).double()
-
-
-def compute_side(
-    lists: DecayedSums, node: Int64[Tensor, "p"], time: Float64[Tensor, "p"]
-) -> Float32[Tensor, "p _"]:
-    """Return the features of one side: its node's group in `lists`, -1 without events."""
-    running, decay, last = look_up_before(lists, node, time)
+def _compute_side(
+    lists: SumLists, node: Int64[np.ndarray, "p"], time: Float64[np.ndarray, "p"]
+) -> Float32[np.ndarray, "p _"]:
+    """Return the features of one side of each pair, whose node this is."""
+    running, decay, last = lists.look_up(node, time)
     sums = running * decay[..., None]
     count, partners, values = sums[..., :1], sums[..., 1], sums[..., 2:]
-    mean = torch.where(count > LEAST_COUNT, values / count.clamp(min=LEAST_COUNT), 0.0)
+    mean = np.where(count > LEAST_COUNT, values / np.maximum(count, LEAST_COUNT), 0.0)
     parts = [
-        torch.log1p(partners[:, :-1]),
-        mean[:, :-1].flatten(1),
+        np.log1p(partners[:, :-1]),
+        flatten_rows(mean[:, :-1]),
         last[:, 2:],
-        torch.log1p(partners[:, -1:]),
+        np.log1p(partners[:, -1:]),
     ]
-    return torch.cat(parts, dim=1).float()
+    return np.concatenate(parts, axis=1, dtype=np.float32)
 
 
-def is_first_meeting(key: Int64[Tensor, "e"]) -> Tensor:
+def is_first_meeting(key: Int64[np.ndarray, "e"]) -> Bool[np.ndarray, "e"]:
     """Return which events are the first of their key, in time order."""
-    order = torch.argsort(key, stable=True)
-    ordered = key[order]
-    first = torch.ones(len(key), dtype=torch.bool)
-    first[order[1:]] = ordered[1:] != ordered[:-1]
+    first = np.zeros(len(key), dtype=bool)
+    first[np.unique(key, return_index=True)[1]] = True
     return first

@@ -7,7 +7,7 @@ time, and only events strictly earlier than the query count.
 Legend: e events, p queries, s scales, k = s + 2 kernels.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -16,7 +16,7 @@ from torch import Tensor
 
 from dygmamba.data.events.event_store import EventStore
 from dygmamba.data.events.statistics import compute_median_gap
-from dygmamba.ops.decayed_counts import DecayedCounts, build_decayed_counts, count_before, past_size_and_age
+from dygmamba.sampling.block_lists import CountLists
 
 NUM_SCALES = 12  # log-spaced from SHORTEST_SCALE median gaps of a node to the length of the training period
 SHORTEST_SCALE = 0.1
@@ -26,21 +26,17 @@ SHORTEST_SCALE = 0.1
 class SourceActivity:
     """Decayed counts of the events of a stream (or of its training events) by source; tensors are on the CPU."""
 
-    lists: DecayedCounts
+    lists: CountLists
     period: float  # unit of time of the constant kernel and of the number of events
 
     @staticmethod
     def build(
-        src: Int64[Tensor, "e"],
-        time: Float64[Tensor, "e"],
-        num_nodes: int,
-        scales: tuple[float, ...],
-        period: float,
+        src: Int64[Tensor, "e"], time: Float64[Tensor, "e"], scales: tuple[float, ...], period: float
     ) -> "SourceActivity":
         """Count events that are in time order."""
-        return SourceActivity(
-            build_decayed_counts(src, time, num_nodes, torch.tensor(scales, dtype=torch.float64)), period
-        )
+        lists = CountLists(np.array(scales))
+        lists.append(src.numpy(), time.numpy())
+        return SourceActivity(lists, period)
 
     @staticmethod
     def from_events(store: EventStore, train: Int64[Tensor, "e"]) -> "SourceActivity":
@@ -49,19 +45,22 @@ class SourceActivity:
         period = float(time[-1] - time[0]) or 1.0
         shortest = SHORTEST_SCALE * min(compute_median_gap(torch.cat([src, dst]), time.repeat(2)), period)
         scales = tuple(np.geomspace(shortest, period, NUM_SCALES).tolist())
-        return SourceActivity.build(src, time, store.num_nodes, scales, period)
+        return SourceActivity.build(src, time, scales, period)
 
     def with_events(self, src: Int64[Tensor, "e"], time: Float64[Tensor, "e"]) -> "SourceActivity":
         """Count other events, in time order, on the same scales."""
-        return replace(self, lists=build_decayed_counts(src, time, len(self.lists.start), self.lists.scale))
+        return SourceActivity.build(src, time, self.scales, self.period)
+
+    @property
+    def scales(self) -> tuple[float, ...]:
+        return tuple(self.lists.scale.tolist())
 
     def kernels(self, src: Int64[Tensor, "p"], time: Float64[Tensor, "p"]) -> Float64[Tensor, "p k"]:
         """Return the kernels of each source strictly before each time; an unknown source has the constant alone."""
-        group = torch.where(src < len(self.lists.start), src, -1)
-        counts = count_before(self.lists, group, time) / self.lists.scale
-        number, _ = past_size_and_age(self.lists, group, time)
-        constant = torch.full_like(time, 1 / self.period)
-        return torch.cat([constant[:, None], counts, number.double()[:, None] / self.period], dim=1)
+        counts = self.lists.count_before(src.numpy(), time.numpy()) / self.lists.scale
+        number, _ = self.lists.find_number_and_age(src.numpy(), time.numpy())
+        constant = np.full(len(number), 1 / self.period)
+        return torch.from_numpy(np.column_stack([constant, counts, number / self.period]))
 
     def integrate_kernels(
         self, time: Float64[Tensor, "e"], start: float, end: float, sources: int
@@ -75,6 +74,6 @@ class SourceActivity:
             sources: Number of sources.
         """
         left = end - time
-        decayed = -torch.expm1(-left[:, None] / self.lists.scale)
+        decayed = -torch.expm1(-left[:, None] / torch.from_numpy(self.lists.scale))
         constant = torch.tensor([sources * (end - start) / self.period], dtype=torch.float64)
         return torch.cat([constant, decayed.sum(0), left.sum()[None] / self.period])

@@ -15,14 +15,15 @@ from torch import Tensor
 from dygmamba.core.choices import Strategy as Strategy
 from dygmamba.core.errors import ConfigError
 from dygmamba.data.events.event_store import FeatureTable
-from dygmamba.sampling.column_sums import ColumnSumLookup, ColumnSumRequest
-from dygmamba.sampling.columns import ColumnRequest, QueryColumns
+from dygmamba.sampling.column_sums import ColumnSumRequest, ColumnSumTable
+from dygmamba.sampling.columns import ColumnRequest
 from dygmamba.sampling.counts import CountRequest
-from dygmamba.sampling.decayed_counts import DecayedCountLookup, DecayedCountRequest
+from dygmamba.sampling.decayed_counts import DecayedCountRequest, DecayedCountTable
 from dygmamba.sampling.event_history import EventHistory, HistoryRequest
 from dygmamba.sampling.node_features import NodeFeatureRequest
 from dygmamba.sampling.node_values import NodeValueRequest
-from dygmamba.sampling.transition_counts import TransitionCountRequest, TransitionLookup
+from dygmamba.sampling.query_columns import QueryColumns
+from dygmamba.sampling.transition_counts import TransitionCountRequest, TransitionCountTable
 from dygmamba.sampling.transitions import TransitionRequest
 from dygmamba.sampling.walks import TemporalWalks, WalkRequest
 
@@ -289,12 +290,12 @@ class PairView:
     features: FeatureTable
     counts: tuple[Float32[Tensor, "p f"], ...] = ()
     walks: tuple[TemporalWalks, ...] = ()
-    decayed_counts: tuple[DecayedCountLookup, ...] = ()
+    decayed_counts: tuple[DecayedCountTable, ...] = ()
     histories: tuple[EventHistory, ...] = ()
     transitions: tuple[Float32[Tensor, "p g"], ...] = ()
-    transition_counts: tuple[TransitionLookup, ...] = ()
+    transition_counts: tuple[TransitionCountTable, ...] = ()
     column_features: tuple[Float32[Tensor, "p h"], ...] = ()
-    column_sums: tuple[ColumnSumLookup, ...] = ()
+    column_sums: tuple[ColumnSumTable, ...] = ()
     node_values: tuple[Float32[Tensor, "p h"], ...] = ()
     node_features: tuple[Float32[Tensor, "p j"], ...] = ()
 

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from dygmamba.core.errors import ConfigError
 from dygmamba.ops.walks import WalkTable, build_walk_table, look_up_rows
+from dygmamba.sampling.block_lists import EventRows
 from dygmamba.sampling.draws import Draws
 from dygmamba.sampling.table_request import TableRequest
 
@@ -88,15 +89,10 @@ class TemporalWalks:
     table: WalkTable
 
     @staticmethod
-    def build(
-        src: Int64[Tensor, "e"],
-        dst: Int64[Tensor, "e"],
-        time: Float64[Tensor, "e"],
-        num_nodes: int,
-        request: WalkRequest,
-    ) -> "TemporalWalks":
+    def build(rows: EventRows, request: WalkRequest) -> "TemporalWalks":
         """Sum up the walks over events in time order, from random rows for the nodes they start at."""
-        base = sample_node_rows(torch.arange(num_nodes), request.dim, request.seed)
+        base = sample_node_rows(torch.arange(rows.num_nodes), request.dim, request.seed)
+        src, dst, time = map(torch.from_numpy, (rows.src, rows.dst, rows.time))
         return TemporalWalks(build_walk_table(src, dst, time, base, request.layers, request.decays))
 
     def to(self, device: torch.device | str) -> "TemporalWalks":

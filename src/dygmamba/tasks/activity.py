@@ -52,7 +52,7 @@ def fit_activity(
     activity: SourceActivity, src: Int64[Tensor, "e"], time: Float64[Tensor, "e"]
 ) -> ActivityRate:
     """Fit the rate to events in time order; `activity` must count exactly these events."""
-    x, scales = activity.kernels(src, time), tuple(activity.lists.scale.tolist())
+    x, scales = activity.kernels(src, time), activity.scales
     start, end = float(time[0]), float(time[-1])
     expected = activity.integrate_kernels(time, start, end, len(src.unique()))
     if end <= start:  # events of a single instant determine no rate

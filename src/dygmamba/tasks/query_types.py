@@ -16,7 +16,7 @@ from jaxtyping import Float64, Int8, Int64
 from torch import Tensor
 
 from dygmamba.data.events.event_store import EventStore
-from dygmamba.sampling.counts import pair_key
+from dygmamba.sampling.block_lists import pair_key
 from dygmamba.tasks.metric_names import QUERY_TYPE_LABELS
 
 QUERY_TYPES = tuple(QUERY_TYPE_LABELS)
@@ -26,7 +26,7 @@ EVENTS_PER_PASS = 1 << 22  # events read at once, so that a stream on disk is no
 
 def find_query_types(store: EventStore, events: Int64[Tensor, "k"]) -> Int8[Tensor, "k"]:
     """Return the type of each of these events of a stream, as an index into `QUERY_TYPES`."""
-    key, time = pair_key(store.src[events], store.dst[events], store.num_nodes), store.time[events]
+    key, time = pair_key(store.src[events], store.dst[events], torch), store.time[events]
     pairs, pair = torch.unique(key, return_inverse=True)
     node_time = torch.full((store.num_nodes,), torch.inf, dtype=torch.float64)
     pair_time = torch.full((len(pairs),), torch.inf, dtype=torch.float64)
@@ -34,7 +34,7 @@ def find_query_types(store: EventStore, events: Int64[Tensor, "k"]) -> Int8[Tens
         src, dst, when = store.src[part], store.dst[part], store.time[part]
         _keep_first(node_time, src, when)
         _keep_first(node_time, dst, when)
-        own = pair_key(src, dst, store.num_nodes)
+        own = pair_key(src, dst, torch)
         index = torch.searchsorted(pairs, own).clamp(max=len(pairs) - 1)
         wanted = pairs[index] == own
         _keep_first(pair_time, index[wanted], when[wanted])

@@ -33,8 +33,8 @@ from dygmamba.core.choices import TrainNegativesName as TrainNegativesName
 from dygmamba.core.errors import EventError
 from dygmamba.data.events.event_store import EventBatch, EventStore
 from dygmamba.data.events.splits import Split
-from dygmamba.sampling.decayed_counts import DecayedCountLists
 from dygmamba.sampling.destination_popularity import DestinationPopularity
+from dygmamba.sampling.device_lists import SortedLists, count_before
 from dygmamba.sampling.draws import Draws
 from dygmamba.sampling.source_activity import SourceActivity
 from dygmamba.sampling.view import LabelledPairs, PairBatch
@@ -62,12 +62,10 @@ class ActivityShares:
     Everything is on the device and nothing is read back to the host, so a CUDA graph can capture it.
     """
 
-    instant: Float64[Tensor, "t"]
-    total: Float64[Tensor, "t"]  # sum of all rates
-    scale: Float64[Tensor, "_"]
+    total: Float64[Tensor, "t"]  # sum of all rates at each instant
     weight: Float64[Tensor, "_"]  # of the count on each scale
     base: float
-    lists: DecayedCountLists
+    lists: SortedLists  # by source
 
     @staticmethod
     def fit(
@@ -77,24 +75,19 @@ class ActivityShares:
         constant, *weights, number = fit_activity(activity, src, time).weights
         instant, sources = torch.unique(time), len(src.unique())
         base = (constant + MIN_RELATIVE_RATE * len(src) / sources) / activity.period
-        per = torch.cat([activity.lists.scale, activity.lists.scale.new_tensor([activity.period])])
+        per = torch.tensor([*activity.scales, activity.period], dtype=torch.float64)
         weight = torch.tensor([*weights, number], dtype=torch.float64) / per
         scale = torch.cat([per[:-1], NO_DECAY_SCALE * per[-1:]])
-        own, joint = (
-            DecayedCountLists.build(group, time, groups, scale, instant)
-            for group, groups in ((src, len(activity.lists.start)), (torch.zeros_like(src), 1))
-        )
+        own, joint = (SortedLists.count_events(group, time, scale) for group in (src, torch.zeros_like(src)))
         # rates are linear in the counts, so the sum of all rates is the rate of one source that has every event
-        everyone = ActivityShares(instant, torch.ones_like(instant), scale, weight, sources * base, joint)
+        everyone = ActivityShares(torch.ones_like(instant), weight, sources * base, joint)
         total = everyone.at(torch.zeros_like(instant).long(), instant)
-        instant, total, scale, weight = (part.to(device) for part in (instant, total, scale, weight))
-        return ActivityShares(instant, total, scale, weight, base, own.to(device))
+        return ActivityShares(total.to(device), weight.to(device), base, own.to(device))
 
     def at(self, src: Int64[Tensor, "p"], time: Float64[Tensor, "p"]) -> Float64[Tensor, "p"]:
         """Return the shares strictly before each time, which must be one of the instants."""
-        rank = torch.searchsorted(self.instant, time.contiguous())
-        first = src * (len(self.instant) + 1)
-        counts = self.lists.before(first, rank, time, self.scale).double()
+        rank = torch.searchsorted(self.lists.instant, time.contiguous())
+        counts = count_before(self.lists, src, time)[0].double()
         return (self.base + (counts * self.weight).sum(dim=-1)) / self.total[rank]
 
 

@@ -3,7 +3,6 @@
 Shapes: e events, k chosen (training) events, c numeric columns.
 """
 
-from dataclasses import dataclass
 from math import log2
 from typing import TYPE_CHECKING
 
@@ -12,6 +11,7 @@ from jaxtyping import Float64, Int32, Int64
 from torch import Tensor
 
 from dygmamba.data.events.categories import Category
+from dygmamba.data.events.column_facts import ColumnFacts, NumericColumn, TypeColumn
 
 if TYPE_CHECKING:
     from dygmamba.data.events.event_store import EventStore
@@ -25,46 +25,6 @@ MAX_SCALED_EVENTS = 100_000  # the last training events, whose values set the sc
 MAX_UNSCALED_RMS = 4.0  # columns with a root mean square from 1/4 to 4 keep their unit
 MAX_EXPONENT = 126  # of a factor: its inverse is a normal number of 32 bits too
 ROWS_AT_ONCE = 8192
-
-
-@dataclass(frozen=True, slots=True)
-class NumericColumn:
-    """A numeric column that a model reads, with mean and standard deviation over the training events."""
-
-    index: int  # in the edge features
-    name: str
-    mean: float
-    deviation: float
-
-
-@dataclass(frozen=True, slots=True)
-class TypeColumn:
-    """A categorical column that a model reads, with the most frequent values in training, the most frequent first."""
-
-    index: int  # in the codes
-    name: str
-    codes: tuple[int, ...]
-    values: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class ColumnFacts:
-    """The columns of a stream that a model may read, best first, chosen on training events."""
-
-    numeric: tuple[NumericColumn, ...] = ()
-    types: tuple[TypeColumn, ...] = ()
-
-    def __bool__(self) -> bool:
-        return bool(self.numeric or self.types)
-
-    def first(self, numeric: int, types: int, values: int) -> "ColumnFacts":
-        """Return the first columns, and of each categorical column the `values` most frequent values."""
-        kept = tuple(
-            TypeColumn(column.index, column.name, column.codes[:values], column.values[:values])
-            for column in self.types[:types]
-            if values
-        )
-        return ColumnFacts(self.numeric[:numeric], kept)
 
 
 def rank_columns(store: "EventStore", events: Int64[Tensor, "k"] | None = None) -> ColumnFacts:

@@ -342,9 +342,9 @@ class _IdPool:
         """Return the codes of each part's ids."""
         self._parts += 1
         if self._parts == 2 and (known := _to_natural_numbers(self._values)) is not None:
-            from dygmamba.ops.hash_map import HashMap
+            from dygmamba.ops.key_slots import KeySlots
 
-            self._map = HashMap(max(1024, len(known)))
+            self._map = KeySlots()
             self._map.insert(known)
         if self._map is not None:
             numbers = [keys for part in parts if (keys := _to_natural_numbers(part)) is not None]

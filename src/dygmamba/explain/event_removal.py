@@ -27,9 +27,15 @@ from dygmamba.engine.scoring import count_saved_events, score_views, start_memor
 from dygmamba.engine.stream import Stream
 from dygmamba.engine.visibility import MEMORY_BATCH, MemorySchedule
 from dygmamba.models.base import Scorer
+from dygmamba.sampling.columns import ColumnRequest
+from dygmamba.sampling.counts import CountRequest
 from dygmamba.sampling.draws import Draws
 from dygmamba.sampling.event_index import EventIndex, gather_view
 from dygmamba.sampling.index import NeighborIndex
+from dygmamba.sampling.live_index import LiveIndex
+from dygmamba.sampling.node_features import NodeFeatureRequest
+from dygmamba.sampling.node_values import NodeValueRequest
+from dygmamba.sampling.transitions import TransitionRequest
 from dygmamba.sampling.view import NeighborRequest, NeighborSequence, PairBatch, PairView
 from dygmamba.sampling.walks import WalkRequest
 
@@ -41,6 +47,8 @@ MAX_MEETINGS = 8  # last events of the pair itself that are never grouped, howev
 MAX_EVENTS_READ = 4_000_000  # events indexed again, over all subsets
 MAX_EVENTS_OBSERVED = 60_000  # events observed again by a memory, over all subsets
 MIN_EVENTS_PER_NODE, MAX_EVENTS_PER_NODE = 2, 8
+# requests whose answers do not depend on the numbers of events
+FEATURE_TABLES = (CountRequest, TransitionRequest, ColumnRequest, NodeFeatureRequest, NodeValueRequest)
 WALK_COST = 20  # temporal walks take this many times as long as a neighbor look-up
 
 
@@ -216,6 +224,10 @@ class StreamRemoval:
         self.draws = Draws.from_seed(seed, device=stream.device)
         self._num_earlier = int(torch.searchsorted(stream.store.time, pair.time.cpu()))  # strictly
         self._schedule, self._num_observed, self.saved_events = None, 0, 0
+        is_on_cpu = stream.device.type == "cpu"
+        self._has_tables_only = is_on_cpu and all(isinstance(one, FEATURE_TABLES) for one in scorer.requests)
+        self._index: LiveIndex | None = None
+        self._indexed = torch.zeros(0, dtype=torch.int64)  # its events
         has_walks = any(isinstance(request, WalkRequest) for request in scorer.requests)
         self.orders, self._cost = (1, WALK_COST) if has_walks else (2, 1)
         if scorer.stateful:
@@ -268,14 +280,31 @@ class StreamRemoval:
             for event in player.events
             if not is_kept
         ]
-        index = self.stream.index
         happened = torch.arange(len(self.stream.store)) < self._num_earlier
         happened[removed] = False
-        if removed:
-            index = NeighborIndex.build(self.stream.store, happened.nonzero()[:, 0]).to(self.stream.device)
+        index = self._index_events(happened.nonzero()[:, 0]) if removed else self.stream.index
         view = gather_view(index, self.stream.events.features, self.pair, self.scorer.requests, self.draws)
         with self._memory_after(happened):
             return score_views(self.scorer, [view]).double()
+
+    def _index_events(self, events: Int64[Tensor, "e"]) -> EventIndex:
+        """Return an index of these events; feature tables on a CPU keep the events before the first other one."""
+        store = self.stream.store
+        if not self._has_tables_only:
+            return NeighborIndex.build(store, events).to(self.stream.device)
+        if self._index is None:
+            self._index = LiveIndex(store[events]).prepare(self.scorer.requests)
+        else:
+            count = min(len(events), len(self._indexed))
+            differs = (events[:count] != self._indexed[:count]).nonzero()
+            first = int(differs[0]) if len(differs) else count
+            held = self._index.store.time
+            if first < len(held):  # the first event of its instant
+                first = int(torch.searchsorted(held[: first + 1], held[first]))
+            self._index.drop(first)
+            self._index.append(store[events], first)
+        self._indexed = events
+        return self._index
 
     @contextmanager
     def _memory_after(self, happened: Bool[Tensor, "e"]) -> Iterator[None]:

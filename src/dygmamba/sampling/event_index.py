@@ -205,56 +205,17 @@ def _sequences_at(
     )
 
 
-# Type of a request: the field of a view with its results, and the look-up.
-TABLES: dict[type, tuple[str, Callable[[EventIndex, Any, PairBatch, FeatureTable], Any]]] = {
-    CountRequest: (
-        "counts",
-        lambda index, request, pairs, _: index.count_features(request, pairs.at_table_time()),
-    ),
-    WalkRequest: ("walks", lambda index, request, *_: index.walks(request)),
-    DecayedCountRequest: ("decayed_counts", lambda index, request, *_: index.decayed_counts(request)),
-    HistoryRequest: ("histories", lambda index, request, *_: index.history(request)),
-    TransitionRequest: (
-        "transitions",
-        lambda index, request, pairs, _: index.transition_features(request, pairs.at_table_time()),
-    ),
-    TransitionCountRequest: (
-        "transition_counts",
-        lambda index, request, *_: index.transition_counts(request),
-    ),
-    ColumnRequest: (
-        "column_features",
-        lambda index, request, pairs, features: index.column_features(
-            request, pairs.at_table_time(), features
-        ),
-    ),
-    ColumnSumRequest: (
-        "column_sums",
-        lambda index, request, _, features: index.column_sums(request, features),
-    ),
-    NodeValueRequest: (
-        "node_values",
-        lambda index, request, pairs, features: index.node_value_features(
-            request, pairs.at_table_time(), features
-        ),
-    ),
-    NodeFeatureRequest: (
-        "node_features",
-        lambda index, request, pairs, features: index.node_features(request, pairs.at_table_time(), features),
-    ),
-}
-
-
 def gather_view(
     index: EventIndex,
     features: FeatureTable,
     pairs: PairBatch,
     requests: tuple[Request, ...],
     draws: Draws | None = None,
+    length: int | None = None,
 ) -> PairView:
     """Look up what a model requests for a batch of pairs; each row is looked up once per request.
 
-    Features of pairs are those at the table time (`PairBatch.known`), sequences those at the pair's own time.
+    Features of pairs are those at their table time (`PairBatch.table_time`), sequences those at the pair's own time.
 
     Args:
         index: Events that are visible, each to later queries only.
@@ -262,14 +223,11 @@ def gather_view(
         pairs: The queries.
         requests: The model's requests.
         draws: Random numbers of the `uniform` and `time_aware` strategies; `recent` needs none.
+        length: Cut sequences to so many entries per hop.
     """
-    neighbors, tables = [], {}
-    for request in requests:
-        if isinstance(request, NeighborRequest):
-            neighbors.append(index.gather(request, pairs.node, pairs.when, draws))
-        else:
-            name, look_up = TABLES[type(request)]
-            tables.setdefault(name, []).append(look_up(index, request, pairs, features))
+    found = {
+        request: request.cut(length).look_up(index, pairs, features, draws)
+        for request in dict.fromkeys(requests)
+    }
     # labels end here: whatever scores a view cannot read them
-    found = {name: tuple(results) for name, results in tables.items()}
-    return PairView(pairs.without_labels(), tuple(neighbors), features, **found)
+    return PairView(pairs.without_labels(), features, found)

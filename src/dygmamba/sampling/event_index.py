@@ -2,7 +2,7 @@
 
 `NeighborIndex` lists a fixed set of events; `LiveIndex` is one that events are appended to.
 
-Legend: q queries, k entries per query, p pairs, f features per pair.
+Legend: m entries, q queries, k entries per query, p pairs, f features per pair.
 """
 
 from abc import ABC, abstractmethod
@@ -16,7 +16,7 @@ from torch import Tensor
 
 from dygmamba.core.errors import ConfigError, EventError
 from dygmamba.data.events.event_store import FeatureTable
-from dygmamba.ops.recent_neighbors import SamplingWeights, find_weight_quantile
+from dygmamba.ops.recent_neighbors import NeighborEntries, find_past, find_weight_quantile, last_k_before
 from dygmamba.sampling.column_sums import ColumnSumRequest, ColumnSumTable
 from dygmamba.sampling.columns import ColumnRequest
 from dygmamba.sampling.counts import CountRequest, EventCounts, PairNeighbors
@@ -35,21 +35,25 @@ class EventIndex(ABC):
     """Base class of indices: events by node, each listed under its source and its destination."""
 
     __slots__ = ()
-    entries: (
-        Any  # columns `neighbor`, `event` and `time` of all entries; a node's are consecutive, oldest first
-    )
+
+    @property
+    @abstractmethod
+    def entries(self) -> NeighborEntries:
+        """The entries of all nodes."""
 
     @abstractmethod
-    def past(self, node: Int64[Tensor, "q"], time: Float64[Tensor, "q"]) -> tuple[Tensor, Tensor]:
+    def weights(self, scale: float) -> Float64[Tensor, "m"]:
+        """Return the cumulative sampling weights of the time-aware strategy, of all entries."""
+
+    def past(
+        self, node: Int64[Tensor, "q"], time: Float64[Tensor, "q"]
+    ) -> tuple[Int64[Tensor, "q"], Int64[Tensor, "q"]]:
         """Return the first entry and the number of entries of each query's history; node -1 has no history."""
+        return find_past(self.entries, node, time)
 
-    @abstractmethod
     def recent(self, node: Int64[Tensor, "q"], time: Float64[Tensor, "q"], k: int) -> NeighborSequence:
         """Return the `k` most recent entries strictly before each query."""
-
-    @abstractmethod
-    def weights(self, scale: float) -> SamplingWeights:
-        """Return the cumulative sampling weights of the time-aware strategy."""
+        return NeighborSequence(node, time, *last_k_before(self.entries, node, time, k))
 
     @abstractmethod
     def counts(self, scales: tuple[float, ...]) -> EventCounts:
@@ -186,7 +190,7 @@ STRATEGIES: dict[str, Callable[[EventIndex, Tensor, Tensor, Tensor, float], Tens
 
 
 def _sequences_at(
-    entries: Any, node: Tensor, time: Tensor, position: Tensor, count: Tensor
+    entries: NeighborEntries, node: Tensor, time: Tensor, position: Tensor, count: Tensor
 ) -> NeighborSequence:
     """Return the entries at these positions in time order; drawn with replacement, so any history fills all slots."""
     k = position.shape[1]

@@ -8,7 +8,7 @@ Legend: n nodes, e events, c decays, k layers, s = k + 1 rows of a node for each
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from jaxtyping import Float32, Float64, Int64
@@ -47,6 +47,9 @@ class WalkRequest(TableRequest):
                 f"0; got layers={self.layers}, dim={self.dim}, decays={self.decays}",
                 code="invalid-request",
             )
+
+    def look_up(self, index: Any, pairs: Any, features: Any, draws: Any) -> Any:
+        return index.walks(self)
 
     @property
     def products(self) -> int:

@@ -27,7 +27,6 @@ from dygmamba.ops.scan import span_scan
 from dygmamba.ops.tokens import Sequences, build_tokens, count_pair_tokens
 from dygmamba.ops.tokens.encoding import TimeSpans, encode_tokens
 from dygmamba.ops.trees import GrowthConfig, bin_columns, bin_edges, grow_tree, sum_leaves
-from dygmamba.ops.walks import build_walk_table
 from gradient_cases import results
 
 FOLDERS = [found.name for found in pkgutil.iter_modules(ops.__path__) if found.ispkg]
@@ -86,12 +85,6 @@ def looked_up() -> list[Tensor]:
     return [count, *last_k_before(*queries, 3), find_weight_quantile(time + 1, begin, count, share)]
 
 
-def walked() -> list[Tensor]:
-    ids, time = torch.arange(9), torch.arange(9, dtype=torch.float64) // 2
-    table = build_walk_table(ids % 3, ids % 4, time, normal(4, 3), 3, (0.3,))
-    return [table.key, table.rows]
-
-
 def boosted() -> list[Tensor]:
     x = normal(60, 3).float()
     edges, slopes = (
@@ -137,7 +130,6 @@ CALLS: dict[str, Callable[[], list[Tensor]]] = {
     "count_pair_tokens": counted,
     "recent_neighbors": looked_up,
     "add_leaves": boosted,
-    "walks": walked,
     "read_rows": gathered,
     "build_tokens": listed,
 }

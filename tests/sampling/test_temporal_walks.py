@@ -59,7 +59,7 @@ def test_an_index_builds_the_walks_of_a_request_once():
     index = NeighborIndex.build(sample_store())
     assert index.walks(REQUEST) is index.walks(REQUEST)
     assert index.walks(REQUEST) is not index.walks(replace(REQUEST, seed=1))
-    assert index.to("cpu").walks(REQUEST).table.key.device == index.entries.time.device
+    assert index.to("cpu").walks(REQUEST).rows.device == index.entries.time.device
 
 
 def test_random_rows_are_a_function_of_seed_and_node():

@@ -24,14 +24,13 @@ from dygmamba.sampling.counts import CountRequest, EventCounts
 from dygmamba.sampling.decayed_counts import DecayedCountRequest, DecayedCountTable
 from dygmamba.sampling.event_history import EventHistory, HistoryRequest, StreamTotals
 from dygmamba.sampling.event_index import EventIndex, compute_node_features, compute_on_host
-from dygmamba.sampling.live_walks import LiveWalks, WalkLists
 from dygmamba.sampling.neighbor_lists import NeighborLists, WeightLists
 from dygmamba.sampling.node_features import NodeFeatureRequest
 from dygmamba.sampling.node_values import NodeValueRequest, NodeValueTable
 from dygmamba.sampling.transition_counts import TransitionCountRequest, TransitionCountTable
 from dygmamba.sampling.transitions import TransitionRequest, TransitionTable
 from dygmamba.sampling.view import NeighborRequest, PairBatch, Request
-from dygmamba.sampling.walks import WalkRequest
+from dygmamba.sampling.walks import TemporalWalks, WalkLists, WalkRequest
 
 
 class LiveIndex(EventIndex, Growing):
@@ -105,10 +104,10 @@ class LiveIndex(EventIndex, Growing):
         """Return the decayed counts of the events on these scales."""
         return self._table(("counts", scales), EventCounts, scales)
 
-    def _table(self, key: Any, kind: Any, settings: Any) -> Any:
+    def _table(self, key: Any, kind: Any, *settings: Any) -> Any:
         """Return a table of the events, built once."""
         if key not in self.tables:
-            table = kind(settings, is_growing=True)
+            table = kind(*settings, is_growing=True)
             table.append_rows(_list_rows(self.store))
             self.tables[key] = table
         return self.tables[key]
@@ -161,12 +160,9 @@ class LiveIndex(EventIndex, Growing):
             self._totals = StreamTotals(directed_key(store.src, store.dst).numpy(), store.time.numpy())
         return EventHistory(self.counts((request.scale,)), self._totals)
 
-    def walks(self, request: WalkRequest) -> LiveWalks:
+    def walks(self, request: WalkRequest) -> TemporalWalks:
         """Return the temporal walks of the events."""
-        key = ("walks", request)
-        if key not in self.tables:
-            self.tables[key] = WalkLists(_list_rows(self.store), self.near, request)
-        return LiveWalks(self.tables[key])
+        return TemporalWalks.from_lists(self._table(("walks", request), WalkLists, request, self.near))
 
     def decayed_counts(self, request: DecayedCountRequest) -> DecayedCountTable:
         """Return the decayed counts of any nodes and pairs."""

@@ -123,7 +123,7 @@ def count_flops(trainer: Trainer) -> float:
     """Count the operations of a step: matrix products by torch, with padding, and scans of the real tokens."""
     view, _ = get_training_context(trainer).look_up(*select_last_batch(trainer))
     rows = torch.cat([view.pairs.src_row, view.pairs.dst_row])
-    tokens = view.neighbors[0][0].length[rows] + 1  # the query node is a token too
+    tokens = view[trainer.scorer.requests[0]][0].length[rows] + 1  # the query node is a token too
     states = sum(part.log_A.numel() for part in trainer.scorer.modules() if isinstance(part, Direction))
     scans = int(tokens.sum()) * states * (SCAN_FORWARD + SCAN_BACKWARD)
     with OperationCounter() as counter:

@@ -25,12 +25,13 @@ class MeanNeighbor(dm.Encoder):
         super().__init__()
         # An encoder declares what it needs of the history. It receives only events that are strictly earlier
         # than the query, so it cannot see the future by mistake.
-        self.requests = (dm.NeighborRequest((config.length,)),)
+        self.recent = dm.NeighborRequest((config.length,))
+        self.requests = (self.recent,)
         self.out_dim = config.width
         self.layer = torch.nn.Linear(2, config.width)
 
     def forward(self, view):
-        ((recent,),) = view.neighbors  # one request for one hop
+        (recent,) = view[self.recent]  # one hop
         pairs = view.pairs  # neighbors are stored once per node; `src_row` and `dst_row` point to them
         src = self.encode(recent[pairs.src_row], pairs.dst)
         return src, self.encode(recent[pairs.dst_row], pairs.src)

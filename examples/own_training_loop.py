@@ -11,7 +11,7 @@ import dygmamba as dm
 
 def compute_features(view):
     """Return two features per pair: is the destination among the source's 16 latest neighbors, and how recent?"""
-    ((recent,),) = view.neighbors  # one request for one hop
+    (recent,) = view[dm.NeighborRequest((16,))]  # one hop
     recent = recent[view.pairs.src_row]  # neighbors are stored once per node; `src_row` points to them
     same = ((recent.node == view.pairs.dst[:, None]) & recent.mask).float()
     return torch.stack([same.amax(dim=1), (same / (1 + recent.age / 3600)).sum(dim=1)], dim=1)

@@ -25,7 +25,7 @@ class Leaky(dm.Encoder):
         self.gate = nn.Parameter(torch.zeros(()))
 
     def forward(self, view):
-        ((past,),) = view.neighbors
+        (past,) = view[self.requests[0]]
         rows = self.layer(torch.stack([past.length.float(), past.age.sum(1).log1p()], 1))
         leak = self.gate * self.leak(view).float().expand(len(view.pairs))
         return rows[view.pairs.src_row] + leak[:, None], rows[view.pairs.dst_row]
@@ -56,7 +56,7 @@ class CountsDegrees(Leaky):
 
 class AveragesTheBatch(Leaky):
     def leak(self, view):
-        ((past,),) = view.neighbors
+        (past,) = view[self.requests[0]]
         return past.length.float().mean()
 
 
@@ -64,13 +64,13 @@ class ReadsTheLongestRow(Leaky):
     """The longest history beside it, if that is longer than in a toy."""
 
     def leak(self, view):
-        ((past,),) = view.neighbors
+        (past,) = view[self.requests[0]]
         return past.length.max().clamp(min=24)
 
 
 class ReadsThePadding(Leaky):
     def leak(self, view):
-        ((past,),) = view.neighbors
+        (past,) = view[self.requests[0]]
         return torch.tensor(float(past.node.shape[1]))
 
 
@@ -78,7 +78,7 @@ class ReadsPaddingEntries(Leaky):
     """Reads entries of a history that do not exist."""
 
     def leak(self, view):
-        ((past,),) = view.neighbors
+        (past,) = view[self.requests[0]]
         return past.node.float().mean(1)[view.pairs.src_row]
 
 
@@ -99,7 +99,7 @@ class ReadsItsOwnTime(Leaky):
         self.requests = (*self.requests, DecayedCountRequest((facts.period,)))
 
     def leak(self, view):
-        (table,), pairs = view.decayed_counts, view.pairs
+        table, pairs = view[self.requests[1]], view.pairs
         now = torch.nextafter(pairs.time, torch.full_like(pairs.time, torch.inf))
         return table.of_pair(pairs.src, pairs.dst, now)[:, 0]
 
@@ -162,7 +162,7 @@ class DividesByZero(Gated):
     """Divides by the length of a history, which may be empty."""
 
     def leak(self, view):
-        ((past,),) = view.neighbors
+        (past,) = view[self.requests[0]]
         return 1 / past.length[view.pairs.src_row]
 
 

@@ -93,8 +93,7 @@ class AllModels(Blend):
         self.elastic = False
 
     def forward(self, view: PairView) -> Tensor:
-        scored = zip(self._scorers, self._views(view), strict=True)
-        return torch.stack([part(own).double() for part, own in scored], dim=1)
+        return torch.stack([part(view).double() for part in self._scorers], dim=1)
 
 
 def build_all(cases: Sequence[Case], store: EventStore) -> AllModels:

@@ -21,7 +21,7 @@ class Sound(dm.Encoder):
         self.requests, self.out_dim, self.layer = (dm.NeighborRequest((4,)),), 8, nn.Linear(2, 8)
 
     def rows(self, view):
-        ((past,),) = view.neighbors
+        (past,) = view[self.requests[0]]
         return self.layer(torch.stack([past.length.float(), past.age.sum(1).log1p()], 1))
 
     def forward(self, view):

@@ -137,7 +137,8 @@ CLASSES = {
     "NeighborRequest": {
         "tokens": "",
         "longest": "(requests: tuple[Request, ...]) -> int",
-        "cut": "(self, length: int) -> NeighborRequest",
+        "cut": "(self, length: int | None) -> NeighborRequest",
+        "look_up": "(self, index: Any, pairs: Any, features: Any, draws: Any) -> tuple[NeighborSequence, ...]",
         "fanout": "",
         "on_host": "",
         "scale": "",

@@ -385,7 +385,11 @@ def _check_repeat(case: CheckCase) -> Finding:
 def _check_padding(case: CheckCase) -> Finding:
     scorer = case.build()
     view = case.view(scorer, case.select(case.few))
-    wide = replace(view, neighbors=tuple(_widen_hops(hops) for hops in view.neighbors))
+    found = {
+        request: _widen_hops(part) if isinstance(part, tuple) else part
+        for request, part in view.found.items()
+    }
+    wide = replace(view, found=found)
     with torch.no_grad():
         return _compare_scores(scorer(wide), scorer(view), "more padding")
 

@@ -16,7 +16,7 @@ def test_everything_seen_is_strictly_earlier(split):
     """For all pairs of all batches: each looked-up event is of an earlier instant; in training, of that period."""
     last = -torch.inf
     for step in dm.batches(DATA, 37, split, neighbors=8, device="cpu"):
-        ((past,),) = step.view.neighbors
+        (past,) = step.view[dm.NeighborRequest((8,))]
         assert bool((past.time < past.query_time[:, None])[past.mask].all())
         assert float(step.label.sum()) == len(step.events) == len(step.label) / 2
         assert float(step.events.time[0]) >= last

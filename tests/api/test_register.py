@@ -22,7 +22,7 @@ class Ages(dm.Encoder):
         self.requests, self.out_dim = (dm.NeighborRequest((4,)),), config.out
         self.layer = torch.nn.Linear(2, config.out)
     def forward(self, view):
-        ((past,),) = view.neighbors
+        (past,) = view[self.requests[0]]
         rows = self.layer(torch.stack([past.length.float(), past.age.sum(1).log1p()], 1))
         return rows[view.pairs.src_row], rows[view.pairs.dst_row]
 """

@@ -287,3 +287,18 @@ def test_a_slow_training_says_what_would_be_faster(data, tmp_path):
     assert "on this CPU (100 more epochs" in said
     assert "`model='trees'` in about 1 s, `preset='small'` in about 3 s" in said
     assert pace.step() is None
+
+
+@pytest.mark.parametrize("model", ["trees", "graphmixer"])
+def test_a_refused_training_leaves_nothing_behind(model, tmp_path):
+    """No run directory and no copy of the dataset; a copy that was there before stays, and so do other runs."""
+    data = dm.read([(k % 5, 9, k) for k in range(200)], name="one")
+    out = tmp_path / "runs"
+    with raises("one-destination"):
+        dm.train(data, model, loss="ranking", out=out, epochs=1)
+    assert not out.exists()
+    dm.train(data, "trees", out=out, epochs=1, trees=1, rounds=1)
+    before = sorted(out.rglob("*"))
+    with raises("one-destination"):
+        dm.train(data, model, loss="ranking", out=out, epochs=1)
+    assert sorted(out.rglob("*")) == before

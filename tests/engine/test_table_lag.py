@@ -37,10 +37,9 @@ TABLES = (
 
 def told(view):
     """Sum of all table features of each pair of a view."""
-    (counts,), (fades,), (walks,), pairs = view.counts, view.decayed_counts, view.walks, view.pairs
-    ends = (pairs.src, pairs.dst, pairs.known)
-    single = (fades.of_node(pairs.src, pairs.known), fades.of_node(pairs.dst, pairs.known))
-    (steps,) = view.transitions
+    (counts, fades, walks, steps), pairs = (view[request] for request in TABLES), view.pairs
+    ends = (pairs.src, pairs.dst, pairs.table_time)
+    single = (fades.of_node(pairs.src, pairs.table_time), fades.of_node(pairs.dst, pairs.table_time))
     parts = [counts, *single, fades.of_pair(*ends), pair_overlaps(walks, *ends), steps]
     found = torch.cat(parts, dim=1).double()
     return found @ torch.linspace(1, 2, found.shape[1], dtype=torch.float64)
@@ -55,7 +54,10 @@ class Reader(Heuristic):
         self.requests = requests
 
     def __call__(self, view):
-        return view.neighbors[0][0].length[view.pairs.src_row].float() if view.neighbors else told(view)
+        if self.requests == TABLES:
+            return told(view)
+        (recent,) = view[self.requests[0]]
+        return recent.length[view.pairs.src_row].float()
 
     def observe(self, events):
         """Nothing."""
@@ -156,7 +158,7 @@ class Noting(torch.nn.Module, Scorer):
         self.asked = []
 
     def forward(self, view):
-        self.asked.append((view.pairs.known.clone(), view.pairs.time.clone()))
+        self.asked.append((view.pairs.table_time.clone(), view.pairs.time.clone()))
         return self.weight.expand(len(view.pairs))
 
 
@@ -186,7 +188,7 @@ def test_trees_learn_from_lagging_tables(batch, tmp_path):
     )
     view = next(fit.executor._look_up()).view
     began = stream.store.time[train][torch.arange(len(train)) // batch * batch]
-    assert torch.equal(view.pairs.known, began.repeat(2))
+    assert torch.equal(view.pairs.table_time, began.repeat(2))
     assert torch.equal(view.pairs.time, stream.store.time[train].repeat(2))
     pairs = PairBatch.from_pairs(view.pairs.src, view.pairs.dst, began.repeat(2))
     expected = scorer.features(stream.training_view(pairs, scorer.requests))

@@ -78,6 +78,19 @@ def test_removing_an_event_is_a_stream_in_which_it_never_happened(case):
         assert float(logit) == pytest.approx(float(want[0]), abs=1e-5)
 
 
+@pytest.mark.parametrize("make_store", [sample_store, snapshots])
+def test_subsets_that_follow_each_other_have_the_logits_of_an_index_of_their_own(make_store):
+    """Bit for bit, with ties: feature tables are changed from one subset to the next, and not built again."""
+    store = make_store()
+    scorer, pair = build(("trees", {}), store), one(questions(store), 0)
+    game = StreamRemoval(scorer, unsplit(store), pair, 0, batch_size=CELL)
+    whole = StreamRemoval(scorer, unsplit(store), pair, 0, batch_size=CELL)
+    assert game._has_tables_only
+    whole._has_tables_only = False
+    keep = torch.rand(30, len(game.players), generator=torch.Generator().manual_seed(0)) < 0.6
+    assert torch.equal(game.logits(keep), whole.logits(keep))
+
+
 @pytest.mark.parametrize(
     "name", [name for name in TRAINABLE if name in ("dyg-mamba", "dygformer", "freedyg")]
 )

@@ -63,7 +63,7 @@ class LawScorer(Heuristic):
         pass
 
     def __call__(self, view):
-        ((recent,),) = view.neighbors
+        (recent,) = view[self.requests[0]]
         past = recent[view.pairs.src_row]
         left = torch.from_numpy(self.law(past.age.double().numpy())) * past.mask
         own = (left * (past.node == view.pairs.dst[:, None])).sum(dim=1)

@@ -6,6 +6,7 @@ from html.parser import HTMLParser
 from statistics import mean
 from xml.etree import ElementTree
 
+import pyarrow as pa
 import pytest
 import torch
 
@@ -16,7 +17,7 @@ from dygmamba.explain import event_removal
 from dygmamba.explain.event_removal import build_game
 from dygmamba.explain.pairs import ScoreScale, explain_pair, find_strongest_events
 from dygmamba.explain.shapley import CachedGame, estimate_shapley
-from dygmamba.report.explanation_page import render_explanation
+from dygmamba.report.explanation_page import describe_event, render_explanation
 from dygmamba.runs.predictor import Predictor
 from dygmamba.sampling.view import PairBatch
 from raising import raises
@@ -25,7 +26,7 @@ HALF_LIFE = 7_200.0  # of the generated stream's law
 SMALL = {"length": 10, "width": 4, "states": 2, "blocks": 1, "time_dim": 4, "lr": 0.01, "device": "cpu"}
 REASON = [
     *("event", "side", "src", "dst", "time", "age", "count", "contribution", "error"),
-    *("score_without", "left", "read"),
+    *("score_without", "left", "read", "columns"),
 ]
 SHAPE = [
     *(
@@ -296,3 +297,21 @@ def test_the_command_shows_a_table_and_writes_pages(letter_runs, monkeypatch, ca
     ElementTree.fromstring(svg.read_text("utf-8"))
     found = letter_runs["link"].explain(("ann", "bob"), orders=1)
     assert "<i>" not in render_explanation(replace(found, src="<i>", notes=("<i>",)))
+
+
+def test_events_are_named_with_their_types_and_numbers(tmp_path):
+    """In the JSON, in the table, on the page and in the text."""
+    rows = [
+        {"src": k % 5, "dst": 5 + k * k % 7, "time": 10.0 * k, "kind": "ab"[k % 2], "amount": 0.1 + k}
+        for k in range(120)
+    ]
+    data = dm.read(pa.Table.from_pylist(rows), features="amount", types="kind", name="named")
+    (run,) = dm.train(data, "trees", epochs=1, rounds=2, out=tmp_path, device="cpu")
+    found = run.explain((2, 6))
+    for reason in found.reasons:
+        assert reason.columns == {key: rows[reason.event][key] for key in ("kind", "amount")}
+    strongest = found.reasons[0]
+    named = f"kind {strongest.columns['kind']}, amount {strongest.columns['amount']:.6g}"
+    assert named in describe_event(found, strongest)
+    assert named in render_explanation(found)
+    assert found.table["columns"].to_pylist() == [reason.columns for reason in found.reasons]

@@ -54,8 +54,12 @@ def embed(model, view):
 
 def rewalk(view, change):
     """The view with other neighbour sequences."""
-    ((drawn,),) = view.neighbors
-    return replace(view, neighbors=((change(drawn),),))
+    return replace(view, found={request: (change(drawn),) for request, (drawn,) in view.found.items()})
+
+
+def drawn_walks(view):
+    ((drawn,),) = view.found.values()
+    return drawn
 
 
 PATHS = stream([0, 0, 0, 1, 3], [1, 1, 2, 2, 1])
@@ -70,7 +74,7 @@ def test_walks_are_drawn_as_published():
 def test_positions_on_a_stream_of_four_events():
     """Here u = 0 met 1, 1, 2 and v = 1 met 0, 0, 2: shares (root, neighbour) in u's and in v's walks by hand."""
     view = draw(build(DatasetFacts.of(PATHS), sampling="recent"), PATHS, [(0, 1, 5.0)])
-    shares = walk_positions(make_tokens(view.neighbors[0][0], "first"))
+    shares = walk_positions(make_tokens(drawn_walks(view), "first"))
     assert shares.shape == (2, 5, 2, 2)
     root_u, root_v, shared, none = (
         [[1, 0], [0, 2 / 3]],
@@ -86,7 +90,7 @@ def test_positions_of_a_node_asked_about_itself():
     """With u = v = 0 and one self-loop, listed at both its ends: the node is root and neighbour of all walks."""
     loop = stream([0], [0])
     view = draw(build(DatasetFacts.of(loop)), loop, [(0, 0, 5.0)])
-    shares = walk_positions(make_tokens(view.neighbors[0][0], "first"))
+    shares = walk_positions(make_tokens(drawn_walks(view), "first"))
     torch.testing.assert_close(shares, torch.ones(2, 5, 2, 2))
 
 
@@ -135,7 +139,7 @@ def test_the_order_of_walks_does_not_matter():
     def permuted(seq):
         return replace(seq, node=seq.node[:, order], event=seq.event[:, order], time=seq.time[:, order])
 
-    assert not torch.equal(permuted(view.neighbors[0][0]).event, view.neighbors[0][0].event)
+    assert not torch.equal(permuted(drawn_walks(view)).event, drawn_walks(view).event)
     torch.testing.assert_close(embed(model, rewalk(view, permuted)), embed(model, view))
 
 
@@ -181,12 +185,12 @@ def test_given_its_walks_a_score_does_not_depend_on_the_batch(kept):
     """One draw, then any pairs of it, alone or reordered: the same scores."""
     model = build(DatasetFacts.of(PATHS))
     view = draw(model, PATHS, [(0, 1, 9.0), (2, 3, 1.5), (1, 3, 4.0), (3, 0, 9.0)])
-    pairs, ((drawn,),) = view.pairs, view.neighbors
+    pairs, drawn = view.pairs, drawn_walks(view)
     rows = torch.cat([pairs.src_row[kept], pairs.dst_row[kept]])
     fewer = PairView(
         PairBatch.from_pairs(pairs.src[kept], pairs.dst[kept], pairs.time[kept]),
-        ((drawn[rows],),),
         view.features,
+        {model.requests[0]: (drawn[rows],)},
     )
     with torch.no_grad():
         torch.testing.assert_close(model(fewer), model(view)[kept], rtol=0, atol=1e-6)

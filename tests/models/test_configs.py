@@ -13,7 +13,6 @@ from dygmamba.data.generate.process import LAWS
 from dygmamba.data.readers.options import FORMATS
 from dygmamba.engine.fit_config import LinkFitConfig, NodeFitConfig
 from dygmamba.models import COMPOSED, MODELS, configs
-from dygmamba.nn.column_features import COLUMN_FEATURES
 from dygmamba.nn.encodings import CHANNELS, PAIR_CHANNELS
 from dygmamba.nn.history_features import HISTORY_CHANNELS
 from dygmamba.nn.mixers import PAIR_MIXERS, POOLS
@@ -89,7 +88,7 @@ def test_names_are_those_of_the_implementations():
     of = {field.name: get_args(field.type) for field in fields(configs.DyGMambaConfig)}
     pairs = [
         (configs.CHANNELS, [*CHANNELS, *PAIR_CHANNELS, *HISTORY_CHANNELS]),
-        (configs.PAIR_FEATURES, [*PAIR_FEATURES, *COLUMN_FEATURES]),
+        (configs.PAIR_FEATURES, [*PAIR_FEATURES, "node-features", "columns"]),
         (of["step"], STEPS),
         (of["selection"], SELECTIONS),
         (of["rule"], RULES),

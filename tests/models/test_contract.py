@@ -121,10 +121,9 @@ def test_an_elastic_model_may_be_asked_for_less(variant):
         pytest.skip("reads sequences of one length")
     index = NeighborIndex.build(store)
     longest = int(index.past(pairs.node, pairs.when)[1].max())
-    short = tuple(request.cut(longest) for request in model.requests)
-    assert short != model.requests
+    assert any(request.cut(longest) != request for request in model.requests)
     with torch.no_grad():
-        cut = model(gather_view(index, store.features, pairs, short))
+        cut = model(gather_view(index, store.features, pairs, model.requests, length=longest))
     torch.testing.assert_close(cut, score(model, store, pairs), rtol=1e-5, atol=1e-5)
 
 

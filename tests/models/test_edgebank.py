@@ -46,7 +46,7 @@ def test_incremental_memory_equals_the_rebuilt_one(store, memory, size):
     n = store.num_nodes
     grid = torch.cartesian_prod(torch.arange(n), torch.arange(n)).reshape(-1, 2)
     asked = PairBatch.from_pairs(grid[:, 0], grid[:, 1], torch.zeros(len(grid), dtype=torch.float64))
-    score = bank(PairView(asked, (), store.features))
+    score = bank(PairView(asked, store.features, {}))
     pairs = list(zip(store.src.tolist(), store.dst.tolist(), strict=True))
     expected = definition(pairs, store.time.numpy(), memory)
     held = {tuple(pair) for pair, s in zip(grid.tolist(), score.tolist(), strict=True) if s == 1}
@@ -95,7 +95,7 @@ def test_reset_forgets():
     from dygmamba.data.events.event_store import EventStore
 
     store = EventStore.from_columns(torch.tensor([0]), torch.tensor([1]), torch.tensor([0.0]))
-    view = PairView(asked, (), store.features)
+    view = PairView(asked, store.features, {})
     bank.observe(store.select(torch.tensor([0])))
     assert bank(view).tolist() == [1.0]
     bank.reset()

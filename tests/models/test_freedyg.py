@@ -118,7 +118,7 @@ def test_counts_on_a_stream_of_six_events():
     """S_0 = (1, 1, 2, 3), S_1 = (0, 0, 2, 2): u and v are counted across, 2 and 3 as they occur, padding nowhere."""
     store = stream([0, 0, 0, 1, 1, 0], [1, 1, 2, 2, 2, 3])
     model = build(DatasetFacts.of(store), length=5)
-    ((recent,),) = look(model, store, 0, 1).neighbors
+    (recent,) = look(model, store, 0, 1)[model.requests[0]]
     assert recent.node[:, :4].tolist() == [[1, 1, 2, 3], [0, 0, 2, 2]]
     expected = [
         [[2, 2], [2, 2], [1, 2], [1, 0], [0, 0]],  # 1 is v: its 2 in S_u stands for S_v too
@@ -130,7 +130,8 @@ def test_counts_on_a_stream_of_six_events():
 def test_a_node_that_met_itself_is_counted_as_it_occurs():
     """S_0 = (0, 0, 1), S_1 = (0): u stands twice in its own past and once in v's; only v counts across here."""
     store = stream([0, 0], [0, 1])
-    ((recent,),) = look(build(DatasetFacts.of(store)), store, 0, 1).neighbors
+    model = build(DatasetFacts.of(store))
+    (recent,) = look(model, store, 0, 1)[model.requests[0]]
     assert recent.node[0].tolist() == [0, 0, 1]
     assert count_interactions(recent).tolist() == [[[2, 1], [2, 1], [1, 1]], [[1, 1], [0, 0], [0, 0]]]
 
@@ -140,7 +141,7 @@ def test_one_map_per_channel_is_a_map_of_all_channels():
     store = stream([0, 0, 0, 1], [1, 2, 1, 2], node_dim=3)
     model = build(DatasetFacts.of(store))
     view, channels = look(model, store, 0, 1), model.encoder.channels
-    ((recent,),) = view.neighbors
+    (recent,) = view[model.requests[0]]
     tokens, counts = make_tokens(recent, "absent"), count_interactions(recent)
     parts = [channel(tokens, view.features) for channel in channels.channels] + [channels.count(counts)]
     together = linear(torch.cat(parts, dim=-1), channels.mix.weight, channels.mix.bias)

@@ -47,7 +47,7 @@ def observe_all(rule, src, dst, time):
     pairs = PairBatch.from_pairs(
         torch.tensor(src), torch.tensor(dst), torch.tensor(time, dtype=torch.float64)
     )
-    return rule(PairView(pairs, (), STORE.features))
+    return rule(PairView(pairs, STORE.features, {}))
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from dygmamba.models.base import DatasetFacts, EncoderScorer
 from dygmamba.models.classifiers import NodeClassifier, SourceEmbedding
 from dygmamba.models.column_requests import request_columns, request_node_features
 from dygmamba.models.stored_settings import update_stored_settings
-from dygmamba.nn.column_features import PairColumns, PairNodeFeatures
+from dygmamba.nn.column_features import TableEncoding
 from dygmamba.sampling.columns import find_query_columns
 from dygmamba.sampling.index import NeighborIndex, gather_view
 from dygmamba.sampling.node_features import NodeFeatureRequest
@@ -181,7 +181,7 @@ def test_query_columns_adds_the_pair_feature_columns():
     assert spec(query_columns=True).pair_features == (*OTHERS, "node-features", "columns")
     assert spec(query_columns=True, pair_features=("columns", "walks")).pair_features == ("columns", "walks")
     facts = DatasetFacts.of(sample_store())
-    assert not any(isinstance(part, PairColumns) for part in build(sample_store()).modules())
+    assert sum(isinstance(part, TableEncoding) for part in build(sample_store()).modules()) == 1
     read = find_query_columns(build(sample_store(), query_columns=True).requests)
     assert read == facts.columns.first(8, MAX_CODE_COLUMNS, 8)
 
@@ -211,7 +211,7 @@ def test_a_pair_feature_reads_the_names_of_its_request():
     """One unit per feature: values of a column in its mean and deviation, differences in its deviation."""
     store = sample_store()
     (request,) = request_node_features(DatasetFacts.of(store))
-    part = PairNodeFeatures(request, 4, 0.0)
+    part = TableEncoding(request, 4, 0.0)
     (level,) = request.columns.numeric
     units = {unit.name: (unit.mean, unit.deviation) for unit in request.units}
     assert list(units) == request.names
@@ -222,7 +222,7 @@ def test_a_pair_feature_reads_the_names_of_its_request():
     (columns,) = request_columns(DatasetFacts.of(store), True)
     pairs = every_pair(store, float(store.time[-1]))
     view = gather_view(NeighborIndex.build(store), store.features, pairs, (columns,))
-    assert view.column_features[0].shape == (len(pairs), len(columns.units))
+    assert view[columns].shape == (len(pairs), len(columns.units))
 
 
 def test_a_missing_column_of_a_query_is_an_error():

@@ -69,9 +69,8 @@ def test_a_token_has_the_embedding_of_its_values(store, values):
     config = ChannelConfig(0, 1, 4, 3, types=facts.types, type_values=values)
     channel = EventTypeChannel(config)
     pairs = every_pair(store, float(store.time[-1]) + 1)
-    ((recent,),) = gather_view(
-        NeighborIndex.build(store), store.features, pairs, (NeighborRequest((5,)),)
-    ).neighbors
+    request = NeighborRequest((5,))
+    (recent,) = gather_view(NeighborIndex.build(store), store.features, pairs, (request,))[request]
     tokens = make_tokens(recent)
     found = channel(tokens, store.features).detach()
     if not facts.types:

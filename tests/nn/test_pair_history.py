@@ -40,10 +40,10 @@ def test_counts_by_role_are_those_of_trees(store, data):
     nodes = torch.arange(store.num_nodes)
     src, dst = torch.cartesian_prod(nodes, nodes).T
     pairs = PairBatch.from_pairs(src, dst, torch.full(src.shape, now, dtype=torch.float64))
-    scales = history.requests[0].scales
+    scales = history.config.counts.scales
     asked = CountRequest(scales, 4)
     view = look_up(store, scorer, pairs, asked)
-    trees = dict(zip(asked.names, view.counts[0].T, strict=True))
+    trees = dict(zip(asked.names, view[asked].T, strict=True))
     numbers, place = history.read(view), 0
     names = (
         "events of the source", "events of the destination", "events between them", "events the source sent",
@@ -98,7 +98,7 @@ def fit_to_columns(store, edge):
     scorer, history = build(store)
     pairs = PairBatch.from_pairs(store.src[20:], store.dst[20:], store.time[20:])
     view = look_up(store, scorer, pairs)
-    assert len(view.column_sums) == 1
+    assert history.config.columns in scorer.requests
     scorer.fit_inputs([view])
     return scorer, history, view
 

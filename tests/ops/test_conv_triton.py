@@ -24,9 +24,8 @@ def test_the_kernels_compile_for_hopper(taps: int) -> None:
     from dygmamba.ops.conv import triton_kernels as kernels
 
     x, weight, bias, mask, reverse = case((2, 9, 400, taps)).to(torch.float32).arguments
-    shared = fused._arguments(x, weight, mask, reverse)
-    reading = shared | fused._input(x, bias)
-    adjoint = reading | fused._adjoint(x) | {"dx": x, "parts": x, "STEPS": fused.FLIGHT}
+    reading = fused._arguments(x, weight, bias, mask, reverse)
+    adjoint = reading | fused._rows("dy", x) | {"dx": x, "parts": x, "STEPS": fused.FLIGHT}
     compile_for_hopper(kernels.forward_kernel, reading | {"y": x, "STEPS": fused.STEPS}, fused.WARPS)
     compile_for_hopper(kernels.backward_kernel, adjoint, fused.BACKWARD_WARPS)
 

@@ -20,7 +20,7 @@ from dygmamba.ops.attention import gated_sum, masked_softmax, pair_attention
 from dygmamba.ops.conv import conv_silu
 from dygmamba.ops.dispatch import Dispatch, use_reference
 from dygmamba.ops.projections import bound_matrices, spectral_bound, split_projection
-from dygmamba.ops.recent_neighbors import build_adjacency, last_k_before, time_aware_weights
+from dygmamba.ops.recent_neighbors import NeighborEntries, find_past, find_weight_quantile, last_k_before
 from dygmamba.ops.residual_norm import add_layer_norm, add_rms_norm
 from dygmamba.ops.rows import read_rows
 from dygmamba.ops.scan import span_scan
@@ -78,9 +78,11 @@ def counted() -> list[Tensor]:
 
 def looked_up() -> list[Tensor]:
     ids, time = torch.arange(9), torch.arange(9, dtype=torch.float64) // 2
-    entries = build_adjacency(ids % 3, ids % 4, ids, time, 4)
-    found = last_k_before(entries, ids % 5 - 1, time, 3)
-    return [entries.start, entries.key, entries.neighbor, *found, time_aware_weights(entries, 0.3).running]
+    columns = (torch.tensor([0, 4, 7]), torch.tensor([4, 3, 2]), ids.int(), ids.int(), time)
+    queries = (NeighborEntries(*columns), ids % 4 - 1, time + 0.5)
+    begin, count = find_past(*queries)
+    share = torch.full((9, 2), 0.5, dtype=torch.float64)
+    return [count, *last_k_before(*queries, 3), find_weight_quantile(time + 1, begin, count, share)]
 
 
 def boosted() -> list[Tensor]:

@@ -1,23 +1,24 @@
-from itertools import pairwise
-
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dygmamba.data.events.event_store import EventStore
 from dygmamba.ops.recent_neighbors import (
-    build_adjacency,
-    cpu,
-    find_past_end,
+    find_past,
     find_weight_quantile,
     last_k_before,
     reference,
-    time_aware_weights,
 )
+from dygmamba.ops.recent_neighbors.cpu import cumulate_weights
+from dygmamba.sampling.index import NeighborIndex
+from dygmamba.sampling.live_index import LiveIndex
 from strategies import event_streams
+
+BUILDERS = st.sampled_from([NeighborIndex.build, LiveIndex])  # without spare room, and with it
 
 
 def build(store):
-    return build_adjacency(store.src, store.dst, torch.arange(len(store)), store.time, store.num_nodes)
+    return NeighborIndex.build(store).entries
 
 
 def queries(store):
@@ -28,24 +29,13 @@ def queries(store):
     return node, times.repeat(store.num_nodes)
 
 
-@given(store=event_streams())
-def test_compiled_adjacency_equals_the_reference(store):
-    """For all streams the counting sort and the stable sort list the same entries in the same order."""
-    fast = build(store)
-    slow = reference.build_adjacency(
-        store.src, store.dst, torch.arange(len(store)), store.time, store.num_nodes
-    )
-    for a, b in zip((fast.start, fast.key, fast.neighbor, fast.event, fast.time), slow, strict=True):
-        assert torch.equal(a, b)
-
-
 @settings(max_examples=40)
-@given(store=event_streams(), k=st.integers(1, 9))
-def test_last_k_equals_brute_force(store, k):
+@given(store=event_streams(), k=st.integers(1, 9), make=BUILDERS)
+def test_last_k_equals_brute_force(store, k, make):
     """For all streams, queries (v, t) and k: the look-up is the last k events of v with time < t, in order."""
     node, time = queries(store)
     for find in (last_k_before, reference.last_k_before):
-        ids, events, times, length = find(build(store), node, time, k)
+        ids, events, times, length = find(make(store).entries, node, time, k)
         for row, (v, t) in enumerate(zip(node.tolist(), time.tolist(), strict=True)):
             past = [
                 (w, e)
@@ -64,45 +54,49 @@ def test_last_k_equals_brute_force(store, k):
             assert not times[row, len(past) :].any()
 
 
-@given(store=event_streams())
-def test_before_counts_strictly_earlier_entries(store):
-    """The end of a past minus its start is the number of strictly earlier entries: ties never count."""
+@given(store=event_streams(), make=BUILDERS)
+def test_a_past_has_the_strictly_earlier_entries(store, make):
+    """It begins where its node does, and has as many entries as are strictly earlier: ties never count."""
     node, time = queries(store)
-    entries = build(store)
-    count = find_past_end(entries, node, time) - entries.start[node]
+    entries = make(store).entries
     expected = [
         int((((store.src == v).int() + (store.dst == v).int()) * (store.time < t)).sum())
         for v, t in zip(node.tolist(), time.tolist(), strict=True)
     ]
-    assert count.tolist() == expected
+    for find in (find_past, reference.find_past):
+        begin, count = find(entries, node, time)
+        assert torch.equal(begin, entries.start[node])
+        assert count.tolist() == expected
 
 
 def test_a_query_of_no_node_has_no_past():
     """Node -1, used to pad further hops, finds nothing."""
-    entries = build_adjacency(
-        torch.tensor([0]), torch.tensor([1]), torch.tensor([0]), torch.tensor([1.0], dtype=torch.float64), 2
-    )
-    for find in (last_k_before, reference.last_k_before):
-        ids, _, _, length = find(entries, torch.tensor([-1]), torch.tensor([9.0], dtype=torch.float64), 3)
-        assert length.tolist() == [0]
+    entries = build(EventStore.from_columns(torch.tensor([0]), torch.tensor([1]), torch.tensor([1.0])))
+    query = (entries, torch.tensor([-1]), torch.tensor([9.0], dtype=torch.float64))
+    for find, past in ((last_k_before, find_past), (reference.last_k_before, reference.find_past)):
+        ids, _, _, length = find(*query, 3)
+        assert length.tolist() == past(*query)[1].tolist() == [0]
         assert not ids.any()
 
 
-@given(store=event_streams(), scale=st.sampled_from([0.0, 1e-6, 0.3]))
-def test_decayed_count_equals_its_sum(store, scale):
-    """The recursion c_i = 1 + exp(-scale gap) c_{i-1} equals the explicit sum over earlier entries."""
-    entries = build(store)
-    expected = reference.decayed_counts(entries.start, entries.time, scale)
-    torch.testing.assert_close(cpu.decayed_counts(entries.start, entries.time, scale), expected)
+def decayed_counts(time, scale):
+    """Decayed count of a node's entries up to and including each of them, as a sum."""
+    return torch.exp(-scale * (time[:, None] - time)).tril().sum(dim=1)
+
+
+def lists_of(entries):
+    """First place and end of each node."""
+    return zip(entries.start.tolist(), (entries.start + entries.size).tolist(), strict=True)
 
 
 @given(store=event_streams(), scale=st.sampled_from([0.0, 1e-6, 0.3]))
 def test_running_weight_equals_its_sum(store, scale):
-    """Summed entry by entry or node by node in torch; it begins anew at each node and always grows."""
+    """The recursion over entries equals the sums by definition; it begins anew at each node and always grows."""
     entries = build(store)
-    running = time_aware_weights(entries, scale).running
-    torch.testing.assert_close(running, reference.cumulate_weights(entries.start, entries.time, scale))
-    for low, high in pairwise(entries.start.tolist()):
+    running = cumulate_weights(entries, scale)
+    for low, high in lists_of(entries):
+        weight = torch.exp(1 / decayed_counts(entries.time[low:high], scale))
+        torch.testing.assert_close(running[low:high], weight.cumsum(0))
         assert bool((running[low:high].diff() >= 1).all())
         assert low == high or 1 <= float(running[low]) < 3
 
@@ -111,9 +105,10 @@ def test_running_weight_equals_its_sum(store, scale):
 def test_running_weight_has_no_future(store, cut, scale):
     """For all cuts, what a node's entries before the cut weigh is the same without what follows, bit for bit."""
     whole, part = build(store), build(store[:cut])
-    for v in range(store.num_nodes):
-        ours = time_aware_weights(part, scale).running[part.start[v] : part.start[v + 1]]
-        assert torch.equal(time_aware_weights(whole, scale).running[whole.start[v] :][: len(ours)], ours)
+    running = cumulate_weights(whole, scale)
+    for v, (low, high) in enumerate(lists_of(part)):
+        ours = cumulate_weights(part, scale)[low:high]
+        assert torch.equal(running[whole.start[v] :][: len(ours)], ours)
 
 
 SHARES = st.lists(
@@ -121,20 +116,17 @@ SHARES = st.lists(
 )
 
 
-@given(store=event_streams(), shares=SHARES, scale=st.sampled_from([0.0, 0.3]))
-def test_the_place_of_a_share_is_the_first_that_exceeds_it(store, shares, scale):
+@given(store=event_streams(), shares=SHARES, scale=st.sampled_from([0.0, 0.3]), make=BUILDERS)
+def test_the_place_of_a_share_is_the_first_that_exceeds_it(store, shares, scale, make):
     """For all pasts and shares below 1, in Numba and in torch: the first entry beyond the share, always inside."""
-    entries, (node, time) = build(store), queries(store)
-    weights, begin = time_aware_weights(entries, scale), entries.start[node]
-    count = find_past_end(entries, node, time) - begin
+    index, (node, time) = make(store), queries(store)
+    running, (begin, count) = index.weights(scale), index.past(node, time)
     share = torch.tensor(shares, dtype=torch.float64).expand(len(node), -1)
-    fast = find_weight_quantile(weights, begin, count, share)
-    if len(weights.running):
-        assert torch.equal(
-            fast, reference.find_weight_quantile(weights.running, weights.halvings, begin, count, share)
-        )
+    fast = find_weight_quantile(running, begin, count, share)
+    if len(running):
+        assert torch.equal(fast, reference.find_weight_quantile(running, begin, count, share))
     for row, (first, length) in enumerate(zip(begin.tolist(), count.tolist(), strict=True)):
-        past = weights.running[first : first + length]
+        past = running[first : first + length]
         expected = [first + int((past <= s * past[-1]).sum()) if length else 0 for s in shares]
         assert fast[row].tolist() == expected
         assert all(first <= place < first + length for place in expected if length)

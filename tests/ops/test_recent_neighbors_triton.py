@@ -5,29 +5,35 @@ from typing import Any
 import pytest
 import torch
 
-from dygmamba.ops.recent_neighbors import Adjacency, last_k_before, reference
+from dygmamba.data.events.event_store import EventStore
+from dygmamba.ops.recent_neighbors import NeighborEntries, find_past, last_k_before, reference
+from dygmamba.sampling.index import NeighborIndex
 from interpreted import DEVICE, INTERPRETED, compile_for_hopper, kernels_run, on_gpu
 
 pytest.importorskip("triton")
 
 
-def draw(nodes: int, events: int, queries: int, spread: int) -> tuple[Adjacency, Any, Any]:
+def draw(nodes: int, events: int, queries: int, spread: int) -> tuple[NeighborEntries, Any, Any]:
     """A stream in which `spread` different times tie, and queries of every kind: no node, at, between and outside."""
     g = torch.Generator().manual_seed(nodes + events)
     src, dst = (torch.randint(nodes, (events,), generator=g) for _ in range(2))
     time = torch.randint(spread, (events,), generator=g).double().sort().values
-    columns = reference.build_adjacency(src, dst, torch.arange(events), time, nodes)
+    entries = NeighborIndex.build(EventStore.from_columns(src, dst, time, num_nodes=nodes)).entries
     node = torch.randint(-1, nodes, (queries,), generator=g)
     when = torch.randint(-2, 2 * spread + 3, (queries,), generator=g).double() / 2
-    return Adjacency(*columns, time).to(DEVICE), node.to(DEVICE), when.to(DEVICE)
+    return entries.to(DEVICE), node.to(DEVICE), when.to(DEVICE)
 
 
-def assert_equal(entries: Adjacency, node: Any, when: Any, k: int) -> None:
+def assert_equal(entries: NeighborEntries, node: Any, when: Any, k: int) -> None:
     """Every column is the definition's."""
     from dygmamba.ops.recent_neighbors import triton as fused
 
-    found = fused.last_k_before(entries, node, when, k)
-    for ours, true in zip(found, reference.last_k_before(entries, node, when, k), strict=True):
+    found = (*fused.last_k_before(entries, node, when, k), *fused.find_past(entries, node, when)[1:])
+    expected = (
+        *reference.last_k_before(entries, node, when, k),
+        *reference.find_past(entries, node, when)[1:],
+    )
+    for ours, true in zip(found, expected, strict=True):
         assert ours.dtype == true.dtype
         assert torch.equal(ours, true)
 
@@ -36,17 +42,24 @@ def assert_equal(entries: Adjacency, node: Any, when: Any, k: int) -> None:
 @pytest.mark.skipif(INTERPRETED, reason="nothing is compiled in this process")
 @pytest.mark.parametrize("k", [1, 200])
 def test_the_kernel_compiles_for_hopper(k: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The kernel becomes machine code, GPU or no GPU."""
+    """The kernels become machine code, GPU or no GPU."""
     from dygmamba.ops.recent_neighbors import triton as fused
-    from dygmamba.ops.recent_neighbors.triton_kernels import last_kernel
+    from dygmamba.ops.recent_neighbors import triton_kernels
 
     class Compiled:
-        def __getitem__(self, grid: Any) -> Any:
-            return lambda **arguments: compile_for_hopper(last_kernel, arguments, 4)
+        def __init__(self, name: str) -> None:
+            self.kernel = getattr(triton_kernels, name)
+            monkeypatch.setattr(fused, name, self)
 
-    monkeypatch.setattr(fused, "last_kernel", Compiled())
+        def __getitem__(self, grid: Any) -> Any:
+            return lambda **arguments: compile_for_hopper(self.kernel, arguments, 4)
+
+    for name in ("last_kernel", "past_kernel"):
+        Compiled(name)
     entries, node, when = draw(3, 5, 4, 3)
-    fused.last_k_before(entries.to("cpu"), node.cpu(), when.cpu(), k)
+    query = (entries.to("cpu"), node.cpu(), when.cpu())
+    fused.last_k_before(*query, k)
+    fused.find_past(*query)
 
 
 @kernels_run
@@ -75,8 +88,9 @@ class TestLarge:
         assert_equal(entries, node, when, k)
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
-            found = last_k_before(entries, node, when, k)
+            found = (*last_k_before(entries, node, when, k), *find_past(entries, node, when))
         node.copy_(node.flip(0))
         graph.replay()
-        for ours, true in zip(found, reference.last_k_before(entries, node, when, k), strict=True):
+        expected = reference.last_k_before(entries, node, when, k)
+        for ours, true in zip(found, (*expected, *reference.find_past(entries, node, when)), strict=True):
             assert torch.equal(ours, true)

@@ -38,8 +38,8 @@ def grow_tree(
 
 
 def _make_leaf(rows: Tensor, slopes: Tensor, growth: GrowthConfig) -> dict:
-    slope, bend = slopes[rows].sum(dim=0).tolist()
-    value = -slope / (bend + growth.l2) if len(rows) else 0.0
+    gradient, hessian = slopes[rows].sum(dim=0).tolist()
+    value = -gradient / (hessian + growth.l2) if len(rows) else 0.0
     return {
         "rows": rows, "feature": -1, "threshold": 0.0, "left": 0, "right": 0, "value": value, "cover": float(len(rows)),
     }  # fmt: skip
@@ -50,16 +50,16 @@ def _find_best_split(
 ) -> tuple[float, int, int]:
     """Return the largest gain, its column and its last bin on the left; the first of equals."""
     best = (0.0, -1, 0)
-    slope, bend = slopes[rows].sum(dim=0).tolist()
+    gradient, hessian = slopes[rows].sum(dim=0).tolist()
     for column in columns.tolist():
         for cut in torch.unique(bins[column, rows]).tolist():
             lower = bins[column, rows] <= cut
             count = int(lower.sum())
-            if min(count, len(rows) - count) < growth.least:
+            if min(count, len(rows) - count) < growth.min_rows:
                 continue
             g, h = slopes[rows[lower]].sum(dim=0).tolist()
-            gain = g * g / (h + growth.l2) + (slope - g) ** 2 / (bend - h + growth.l2)
-            gain -= slope * slope / (bend + growth.l2)
+            gain = g * g / (h + growth.l2) + (gradient - g) ** 2 / (hessian - h + growth.l2)
+            gain -= gradient * gradient / (hessian + growth.l2)
             if gain > best[0]:
                 best = (gain, column, cut)
     return best

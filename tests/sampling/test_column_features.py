@@ -41,7 +41,7 @@ def with_columns(store):
 
 def features(store, pairs, request=REQUEST, events=None):
     index = NeighborIndex.build(store, events)
-    return gather_view(index, store.features, pairs, (request,)).column_features[0]
+    return gather_view(index, store.features, pairs, (request,))[request]
 
 
 @given(event_streams(), st.data())
@@ -53,9 +53,9 @@ def test_table_on_the_device_equals_the_features(store, data):
     )
     request = ColumnRequest(ColumnFacts(COLUMNS.numeric, ()), SCALES)
     pairs, index = every_pair(store, at), NeighborIndex.build(store)
-    view = gather_view(index, store.features, pairs, (request, ColumnSumRequest(request)))
-    (expected,), (table,) = view.column_features, view.column_sums
-    assert torch.equal(table.compute_features(pairs.src, pairs.dst, pairs.time), expected)
+    sums = ColumnSumRequest(request)
+    view = gather_view(index, store.features, pairs, (request, sums))
+    assert torch.equal(view[sums].compute_features(pairs.src, pairs.dst, pairs.time), view[request])
 
 
 def test_a_constant_column_deviates_from_no_mean():

@@ -18,7 +18,7 @@ REQUEST = CountRequest(SCALES, neighbors=3)
 
 def numbers(store, pairs, request=REQUEST, events=None):
     index = NeighborIndex.build(store, events)
-    return gather_view(index, store.features, pairs, (request,)).counts[0]
+    return gather_view(index, store.features, pairs, (request,))[request]
 
 
 def every_pair(store, time):

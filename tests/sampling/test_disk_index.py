@@ -38,7 +38,7 @@ def path(tmp_path_factory):
 @pytest.fixture
 def on_disk(monkeypatch):
     """Limits such that a few hundred entries count as many."""
-    monkeypatch.setattr(disk_index, "MAX_ENTRY_BYTES", 24 * 400)
+    monkeypatch.setattr(disk_index, "MAX_ENTRY_BYTES", 16 * 400)
     monkeypatch.setattr(
         disk_index,
         "iterate_slices",
@@ -61,7 +61,7 @@ def test_disk_index_equals_memory_index(path, which, on_disk, monkeypatch):
         memory = NeighborIndex.build(store, events)
     assert disk.source is not None
     assert memory.source is None
-    for name in ("start", "key", "neighbor", "event", "time"):
+    for name in ("start", "size", "neighbor", "event", "time"):
         assert torch.equal(getattr(disk.entries, name), getattr(memory.entries, name))
     rng = torch.Generator().manual_seed(1)
     node = torch.randint(-1, 60, (200,), generator=rng)
@@ -152,7 +152,7 @@ def test_a_read_only_folder_gets_a_temporary_index(path, on_disk, monkeypatch, t
     for file in (path.parent / INDEX_FOLDER).glob("*"):
         file.unlink()
     index = NeighborIndex.build(store)
-    assert len(index.entries.key) == 2 * EVENTS
+    assert len(index.entries.time) == 2 * EVENTS
     assert not list(tmp_path.iterdir())
 
 

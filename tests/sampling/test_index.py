@@ -225,14 +225,14 @@ def test_a_part_of_a_view_equals_the_view_of_the_part(store, seed):
     """For all pairs and sufficient lengths: a part of a view equals its own look-up."""
     index, most = NeighborIndex.build(store), 2 * len(store)
     pairs = PairBatch.from_pairs(store.src, store.dst, store.time)
-    view = gather_view(index, store.features, pairs, (NeighborRequest((most,)),))
+    request = NeighborRequest((most,))
+    view = gather_view(index, store.features, pairs, (request,))
     chosen = torch.randperm(len(store), generator=torch.Generator().manual_seed(seed))[: 1 + len(store) // 2]
     rows = torch.cat([pairs.src_row[chosen], pairs.dst_row[chosen]])
-    longest = int(view.neighbors[0][0].length[rows].max())
+    longest = int(view[request][0].length[rows].max())
     part = view.select_part(chosen, longest)
-    alone = gather_view(
-        index, store.features, pairs.select_shared(chosen, store.num_nodes), (NeighborRequest((longest,)),)
-    )
+    few = pairs.select_shared(chosen, store.num_nodes)
+    alone = gather_view(index, store.features, few, (request,), length=longest)
     for seen, found in ((part.pairs.src_row, alone.pairs.src_row), (part.pairs.dst_row, alone.pairs.dst_row)):
-        ours, true = part.neighbors[0][0][seen], alone.neighbors[0][0][found]
+        ours, true = part[request][0][seen], alone[request][0][found]
         assert all(torch.equal(x, y) for x, y in zip(ours.columns, true.columns, strict=True))

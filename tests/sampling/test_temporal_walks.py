@@ -32,16 +32,16 @@ def test_training_never_sees_held_out_events(store):
     """Whatever the validation, test and held-out events are: the same bits."""
     stream = split_stream(store)
     train, pairs = stream.split.train, PairBatch.from_pairs(store.src, store.dst, store.time)
-    (walks,) = stream.training_view(pairs, (REQUEST,)).walks
+    walks = stream.training_view(pairs, (REQUEST,))[REQUEST]
     rest = torch.ones(len(store), dtype=torch.bool).index_fill(0, train, False)
     other = change_events(store, 0)
     changed = replace(
         store, src=torch.where(rest, other.src, store.src), dst=torch.where(rest, other.dst, store.dst)
     )
     moved = replace(stream, store=changed)
-    (again,) = moved.training_view(pairs, (REQUEST,)).walks
+    again = moved.training_view(pairs, (REQUEST,))[REQUEST]
     assert torch.equal(asked(store, walks), asked(store, again))
-    (seen,) = stream.view(pairs, (REQUEST,)).walks
+    seen = stream.view(pairs, (REQUEST,))[REQUEST]
     assert not torch.equal(asked(store, walks), asked(store, seen))
 
 
@@ -59,7 +59,7 @@ def test_an_index_builds_the_walks_of_a_request_once():
     index = NeighborIndex.build(sample_store())
     assert index.walks(REQUEST) is index.walks(REQUEST)
     assert index.walks(REQUEST) is not index.walks(replace(REQUEST, seed=1))
-    assert index.to("cpu").walks(REQUEST).rows.device == index.entries.key.device
+    assert index.to("cpu").walks(REQUEST).rows.device == index.entries.time.device
 
 
 def test_random_rows_are_a_function_of_seed_and_node():

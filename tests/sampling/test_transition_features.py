@@ -20,7 +20,7 @@ REQUEST = TransitionRequest(SCALES, lags=2)
 
 def numbers(store, pairs, request=REQUEST, events=None):
     index = NeighborIndex.build(store, events)
-    return gather_view(index, store.features, pairs, (request,)).transitions[0]
+    return gather_view(index, store.features, pairs, (request,))[request]
 
 
 def every_pair(store, time):
@@ -113,7 +113,7 @@ def test_features_are_cached_and_a_part_of_a_view_has_its_rows():
     assert other.shape[1] == TransitionRequest((1.0,), 1).width != first.shape[1]
     view = gather_view(index, store.features, pairs, (REQUEST,))
     chosen = torch.tensor([5, 2])
-    assert torch.equal(view.select_part(chosen).transitions[0], first[chosen])
+    assert torch.equal(view.select_part(chosen)[REQUEST], first[chosen])
 
 
 def test_requests_are_checked():

@@ -54,9 +54,9 @@ def test_released_noise_overwrites_a_share_before_the_history_is_cut():
     test = clean.split.test
     pairs = PairBatch.from_pairs(STORE.src[test], STORE.dst[test], STORE.time[test])
     full = NeighborRequest((len(STORE),))
-    (truth,) = clean.view(pairs, (full,)).neighbors[0]
+    (truth,) = clean.view(pairs, (full,))[full]
     stream = OverwrittenHistoryStream(STORE, clean.split, clean.device, rate=0.3, seed=0)
-    (noisy,) = stream.view(pairs, (full,)).neighbors[0]
+    (noisy,) = stream.view(pairs, (full,))[full]
     assert torch.equal(noisy.length, truth.length)
     for row in range(0, len(truth.length), 7):
         n = int(truth.length[row])
@@ -67,7 +67,7 @@ def test_released_noise_overwrites_a_share_before_the_history_is_cut():
         lost = sum(entry not in after for entry in before)
         assert lost <= int(0.3 * n)
     short = NeighborRequest((4,))
-    (cut,) = stream.view(pairs, (short,)).neighbors[0]
+    (cut,) = stream.view(pairs, (short,))[short]
     last = noisy.length.clamp(max=4)
     assert torch.equal(cut.length, last)
     assert bool((cut.time.diff(dim=1) >= 0)[cut.mask[:, 1:]].all())

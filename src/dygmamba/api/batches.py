@@ -67,7 +67,8 @@ def batches(
     >>> import dygmamba as dm
     >>> data = dm.generate(nodes=40, events=600, communities=4)
     >>> step = next(dm.batches(data, size=50, neighbors=8, device="cpu"))
-    >>> step.view.neighbors[0][0].node.shape, step.label.sum().item()
+    >>> (recent,) = step.view[dm.NeighborRequest((8,))]
+    >>> recent.node.shape, step.label.sum().item()
     (torch.Size([150, 8]), 50.0)
     """
     if split not in SPLIT_NAMES:

@@ -53,10 +53,11 @@ def register(
     >>> class Ages(Encoder):
     ...     def __init__(self, config, facts):
     ...         super().__init__()
-    ...         self.requests, self.out_dim = (dm.NeighborRequest((4,)),), config.out
+    ...         self.recent, self.out_dim = dm.NeighborRequest((4,)), config.out
+    ...         self.requests = (self.recent,)
     ...         self.layer = torch.nn.Linear(2, config.out)
     ...     def forward(self, view):
-    ...         ((past,),) = view.neighbors
+    ...         (past,) = view[self.recent]
     ...         seen = torch.stack([past.length.float(), past.age.sum(1).log1p()], 1)
     ...         rows = self.layer(seen)
     ...         return rows[view.pairs.src_row], rows[view.pairs.dst_row]

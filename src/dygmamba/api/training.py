@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import mean, stdev
@@ -52,7 +53,7 @@ from dygmamba.data.storage.dataset import Dataset
 from dygmamba.data.storage.library import open_dataset
 from dygmamba.engine.run_directory import RunDirectory
 from dygmamba.runs.blending import blend_runs
-from dygmamba.runs.opening import SplitSpec, choose_device, store_run_dataset
+from dygmamba.runs.opening import SplitSpec, choose_device, store_for_training
 from dygmamba.runs.provenance import is_deterministic
 from dygmamba.runs.run_names import find_run
 from dygmamba.runs.trusted_code import require_known_models
@@ -246,37 +247,35 @@ def train(
         start=start,
     )
     check_training_plan(plan)
+    storing = nullcontext() if is_stored else store_for_training(dataset, root, folder)
     if processes != 1:
-        job: dict[str, Any] = {"data": data if is_stored else dataset.name}
-        stored = None if is_stored else store_run_dataset(dataset, root, folder)
-        job |= {} if stored is None else {"stored": str(stored)}
-        job |= {"model": model, "seeds": numbers, "task": task, "device": device, "out": str(root)}
-        job |= {"negatives": strategies, "finetune": finetune, "balance": balance, "preset": preset}
-        job |= {"backbone": None if backbone is None else str(backbone), "split": split, "log": log}
-        job |= {"protocol": protocol, "start_from": None if origin is None else str(origin)}
-        job |= {"data_dir": None if folder is None else str(folder), "deterministic": deterministic}
-        other = origin or _path(backbone)
-        job |= {"overrides": settings} | ({} if other is None else _share_trust(other))
-        return Runs(
-            [Run(path, device, folder) for path in run_in_processes("train", processes, observer, job)]
-        )
+        with storing as stored:
+            job: dict[str, Any] = {"data": data if is_stored else dataset.name}
+            job |= {} if stored is None else {"stored": str(stored)}
+            job |= {"model": model, "seeds": numbers, "task": task, "device": device, "out": str(root)}
+            job |= {"negatives": strategies, "finetune": finetune, "balance": balance, "preset": preset}
+            job |= {"backbone": None if backbone is None else str(backbone), "split": split, "log": log}
+            job |= {"protocol": protocol, "start_from": None if origin is None else str(origin)}
+            job |= {"data_dir": None if folder is None else str(folder), "deterministic": deterministic}
+            other = origin or _path(backbone)
+            job |= {"overrides": settings} | ({} if other is None else _share_trust(other))
+            paths = run_in_processes("train", processes, observer, job)
+        return Runs([Run(path, device, folder) for path in paths])
     if deterministic:
         enable_determinism()
     train_run = train_node_run if task == "node" else train_link_run
     with process_group(where) as group:
         check_budget(task, group.size, is_given=budget is not None)  # torchrun may have started several
-        if not is_stored:
-            group.run_on_first(lambda: store_run_dataset(dataset, root, folder))
-        if not group.is_first:
-            plan = replace(plan, log=())
+        plan = plan if group.is_first else replace(plan, log=())
         paths = []
-        for place, seed in enumerate(numbers):
-            if deadline is None:
-                fit = train_run(dataset, plan, seed, observer)
-            else:
-                share = Deadline.after(max(deadline.left, 0.0) / (len(numbers) - place), deadline.clock)
-                fit = train_within_budget(dataset, plan, seed, share, observer)
-            paths.append(fit.run.path)
+        with storing:
+            for place, seed in enumerate(numbers):
+                if deadline is None:
+                    fit = train_run(dataset, plan, seed, observer)
+                else:
+                    share = Deadline.after(max(deadline.left, 0.0) / (len(numbers) - place), deadline.clock)
+                    fit = train_within_budget(dataset, plan, seed, share, observer)
+                paths.append(fit.run.path)
     return Runs([Run(path, device, folder) for path in paths])
 
 

@@ -34,7 +34,7 @@ from dygmamba.engine.visibility import MEMORY_BATCH, MemorySchedule
 from dygmamba.models.base import Scorer
 from dygmamba.sampling.draws import Draws
 from dygmamba.sampling.query_columns import QueryColumns
-from dygmamba.sampling.view import NeighborRequest, PairBatch, PairView, Request
+from dygmamba.sampling.view import NeighborRequest, PairBatch, PairView
 
 use_one_thread_after_fork()  # servers fork processes after a first score, or after loading a run
 
@@ -111,10 +111,11 @@ class StreamScorer:
     ) -> None:
         passes = count()
         for rows in groups:
-            for chosen, requests in self._split_passes(queries, rows.to(self.stream.device)):
+            for chosen, length in self._split_passes(queries, rows.to(self.stream.device)):
                 if self.stream.processes.owns(next(passes)):
                     part = queries.select_shared(chosen, self.stream.store.num_nodes)
-                    scores.put(chosen, score_view(self.scorer, self.stream.view(part, requests, self.draws)))
+                    view = self.stream.view(part, self.scorer.requests, self.draws, length)
+                    scores.put(chosen, score_view(self.scorer, view))
                 advance(len(chosen))
 
     def _group_by_visible(
@@ -167,13 +168,13 @@ class StreamScorer:
 
     def _split_passes(
         self, pairs: PairBatch, rows: Int64[Tensor, "_"]
-    ) -> Iterator[tuple[Int64[Tensor, "_"], tuple[Request, ...]]]:
-        """Iterate over (rows, requests) of passes; elastic scorers get buckets by history length."""
+    ) -> Iterator[tuple[Int64[Tensor, "_"], int | None]]:
+        """Iterate over (rows, length of their sequences) of passes; elastic scorers get buckets by history length."""
         requests, device = self.scorer.requests, self.stream.device
         if not self.scorer.elastic:
             order = rows[torch.argsort(pairs.time[rows], stable=True)]
             for chosen in order.split(max_pairs_per_pass(requests, device, self.tokens)):
-                yield chosen, requests
+                yield chosen, None
             return
         most = NeighborRequest.longest(requests)
         past = [
@@ -181,7 +182,7 @@ class StreamScorer:
             for node in (pairs.src, pairs.dst)
         ]
         for chosen, length in split_by_length(torch.maximum(*past), most, device, self.tokens):
-            yield rows[chosen], tuple(request.cut(length) for request in requests)
+            yield rows[chosen], length
 
 
 def count_saved_events(scorer: Scorer, store: EventStore, schedule: MemorySchedule) -> int:

@@ -75,10 +75,16 @@ class Stream:
         types[evaluated] = find_query_types(self.store.check_unchanged(), evaluated)
         return types
 
-    def view(self, pairs: PairBatch, requests: tuple[Request, ...], draws: Draws | None = None) -> PairView:
-        """Gather the requests of a model about these pairs from strictly earlier events."""
+    def view(
+        self,
+        pairs: PairBatch,
+        requests: tuple[Request, ...],
+        draws: Draws | None = None,
+        length: int | None = None,
+    ) -> PairView:
+        """Look up the requests of a model about these pairs in strictly earlier events (`gather_view`)."""
         self.store.check_unchanged()
-        return gather_view(self.index, self.events.features, pairs, requests, draws)
+        return gather_view(self.index, self.events.features, pairs, requests, draws, length)
 
     def training_view(
         self, pairs: PairBatch, requests: tuple[Request, ...], draws: Draws | None = None

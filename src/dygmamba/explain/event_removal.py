@@ -152,7 +152,9 @@ class WindowRemoval:
         self.scorer, self.stream, self.pair = scorer, stream, pair
         self.view = stream.view(pair, scorer.requests)
         rows = torch.cat([pair.src_row, pair.dst_row])
-        self.sequences = [hops[0][rows] for hops in self.view.neighbors]  # of two rows: source, destination
+        self.sequences = [
+            self.view[request][0][rows] for request in scorer.requests
+        ]  # of two rows: source, destination
         src, dst = (
             torch.cat([seq.event[side, : int(seq.length[side])].long().cpu() for seq in self.sequences])
             for side in range(2)
@@ -194,7 +196,10 @@ class WindowRemoval:
                     sequences = [seq.cut(length) for seq in sequences]
                 columns = (self.pair.src, self.pair.dst, self.pair.time)
                 pairs = PairBatch.from_pairs(*(column.expand(len(rows)).contiguous() for column in columns))
-                yield PairView(pairs, tuple((seq,) for seq in sequences), self.view.features)
+                found = {
+                    request: (seq,) for request, seq in zip(self.scorer.requests, sequences, strict=True)
+                }
+                yield PairView(pairs, self.view.features, found)
 
         scored = score_views(self.scorer, views()).double()
         logits[torch.cat(order).cpu()] = scored

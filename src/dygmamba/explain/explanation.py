@@ -1,6 +1,7 @@
 """The explanation of a score, in the user's ids and times. Its fields are the keys of its JSON."""
 
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 import pyarrow as pa
@@ -8,6 +9,15 @@ import pyarrow as pa
 from dygmamba.runs.queries import TimeLike
 
 Id = str | int
+SHOWN_COLUMNS = 5  # of an event, in sentences and tables
+
+
+def describe_columns(columns: Mapping[str, str | float]) -> str:
+    """Return the columns of an event as text; with many numbers the first ones."""
+    shown = [
+        f"{name} {value if isinstance(value, str) else f'{value:.6g}'}" for name, value in columns.items()
+    ]
+    return ", ".join(shown[:SHOWN_COLUMNS]) + ", ..." * (len(shown) > SHOWN_COLUMNS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +36,7 @@ class Reason:
     score_without: float | None  # score if only this event had not happened; of the strongest events only
     left: float | None  # share of it that is left in the hidden state, if the model has one
     read: float | None  # its share of what the last scan reads at the query (Theorem 2)
+    columns: dict[str, str | float] = field(default_factory=dict)  # type and numbers of the event, by name
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +97,10 @@ class Explanation:
     @property
     def table(self) -> pa.Table:
         """The reasons as an Arrow table."""
-        return pa.Table.from_pylist([asdict(reason) for reason in self.reasons])
+        rows = [asdict(reason) for reason in self.reasons]
+        if not any(row["columns"] for row in rows):  # files take no structs without fields
+            rows = [{name: value for name, value in row.items() if name != "columns"} for row in rows]
+        return pa.Table.from_pylist(rows)
 
     def rest(self, top: int) -> dict[str, Any]:
         """Return the number of events beyond the `top` strongest reasons, and the sum of their contributions."""

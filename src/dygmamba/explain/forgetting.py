@@ -179,7 +179,7 @@ def score_sequences(
             first, second = src[rows], dst[rows]
             both = map(torch.cat, zip(first.columns, second.columns, strict=True))
             pairs = PairBatch.from_pairs(first.query_node, second.query_node, first.query_time)
-            yield PairView(pairs, ((NeighborSequence(*both),),), features)
+            yield PairView(pairs, features, {scorer.requests[0]: (NeighborSequence(*both),)})
 
     return score_views(scorer, views()).double()
 

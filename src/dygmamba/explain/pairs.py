@@ -20,7 +20,7 @@ from dygmamba.data.events.times import format_duration
 from dygmamba.data.readers.times import format_iso_time
 from dygmamba.data.storage.dataset import Dataset
 from dygmamba.explain.event_removal import Player, RemovalGame, WindowRemoval, build_game
-from dygmamba.explain.explanation import Explanation, Number, Numbers, Reason, Without
+from dygmamba.explain.explanation import Explanation, Number, Numbers, Reason, Without, describe_columns
 from dygmamba.explain.hidden_states import read_last_scan, values_by_event
 from dygmamba.explain.shapley import CachedGame, ShapleyValues, attribute_trees, estimate_shapley
 from dygmamba.models.trees import BoostedTrees
@@ -34,6 +34,7 @@ DEFAULT_ORDERS = 4  # antithetic pairs; more of them reduce the standard errors,
 STRONGEST_EVENTS = 10  # events whose removal is scored one by one
 SUPPORTER_SETS = (1, 3, 10)  # sizes of the sets of strongest supporters whose removal is scored
 MAX_FLIP_EVENTS = 10
+MAX_NUMBERS = 20  # numeric columns of a stream that are named; more are the parts of a vector
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,6 +166,8 @@ def _describe_player(dataset: Dataset, player: Player, pair: PairBatch) -> str:
     store = dataset.store
     age = float(pair.time) - float(store.time[event])
     before = f"{format_duration(age) if dataset.is_dated else f'{age:.4g}'} before"
+    if named := describe_columns(_read_columns(dataset, event)):
+        before += f" ({named})"
     if player.of_src and player.of_dst:
         return f"they met {before}"
     a, b = dataset.ids.to_user([int(store.src[event]), int(store.dst[event])]).to_pylist()
@@ -316,7 +319,22 @@ class _ReasonBuilder:
             score_without=None if without is None else self.scale(without),
             left=_mean(_values_at(self.left, player)),
             read=None if self.read is None else sum(_values_at(self.read, player)),
+            columns=_read_columns(self.dataset, event) if len(player.events) == 1 else {},
         )
+
+
+def _read_columns(dataset: Dataset, event: int) -> dict[str, str | float]:
+    """Return the types of an event and, unless they are a long vector, its numbers, by name."""
+    features = dataset.store.features
+    types = () if features.codes is None else features.codes[event].tolist()
+    named: dict[str, str | float] = {
+        part.name: part.values[code] for part, code in zip(features.categories, types, strict=True)
+    }
+    if len(features.edge_names) <= MAX_NUMBERS:
+        # the shortest decimals of 32-bit numbers: 2.3 and not 2.299999952316284
+        numbers = (float(str(value)) for value in features.edge[event].cpu().numpy())
+        named |= dict(zip(features.edge_names, numbers, strict=True))
+    return named
 
 
 def _values_at(sides: list[dict[int, float]] | None, player: Player) -> list[float]:

@@ -7,7 +7,6 @@ Legend: p pairs.
 """
 
 import json
-from dataclasses import replace
 from typing import Any
 
 import torch
@@ -22,11 +21,7 @@ from dygmamba.models import COMPOSED, find_model
 from dygmamba.models.base import DatasetFacts, ModelSpec, Scorer
 from dygmamba.models.configs import BlendConfig
 from dygmamba.models.stored_settings import update_stored_settings
-from dygmamba.sampling.event_index import TABLES
 from dygmamba.sampling.view import PairView, Request
-
-VIEW_FIELDS: dict[type, str] = {request: name for request, (name, _) in TABLES.items()}
-NEIGHBORS = "neighbors"  # field of a view with the results of all other requests
 
 
 class Blend(nn.Module, Scorer):
@@ -40,20 +35,8 @@ class Blend(nn.Module, Scorer):
         self.elastic = all(part.elastic for part in parts)
 
     def forward(self, view: PairView) -> Float64[Tensor, "p"]:
-        scored = zip(self._scorers, self.weights, self._views(view), strict=True)
-        return torch.stack([weight * part(own).double() for part, weight, own in scored]).sum(dim=0)
-
-    def _views(self, view: PairView) -> list[PairView]:
-        """Split a view into one view per model; results of one kind are in the order of the requests."""
-        results = {name: iter(getattr(view, name)) for name in (NEIGHBORS, *VIEW_FIELDS.values())}
-        views = []
-        for part in self._scorers:
-            own: dict[str, list[Any]] = {name: [] for name in results}
-            for request in part.requests:
-                name = VIEW_FIELDS.get(type(request), NEIGHBORS)
-                own[name].append(next(results[name]))
-            views.append(replace(view, **{name: tuple(items) for name, items in own.items()}))
-        return views
+        scored = zip(self._scorers, self.weights, strict=True)
+        return torch.stack([weight * part(view).double() for part, weight in scored]).sum(dim=0)
 
     @property
     def _scorers(self) -> list[Any]:

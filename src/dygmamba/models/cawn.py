@@ -94,7 +94,8 @@ class CAWN(Encoder):
 
     def __init__(self, config: CAWNConfig, facts: DatasetFacts) -> None:
         super().__init__()
-        self.requests = (NeighborRequest((config.walks,), config.sampling, 1e-6),)
+        self.sampled = NeighborRequest((config.walks,), config.sampling, 1e-6)
+        self.requests = (self.sampled,)
         self.out_dim = config.out
         self.time = TimeEncoding(config.time_dim, trainable=True)
         self.position = PositionEncoding(config.out)
@@ -112,7 +113,7 @@ class CAWN(Encoder):
         return torch.cat([node, self.time(tokens.age), edge], dim=-1)
 
     def forward(self, view: PairView) -> tuple[Float[Tensor, "p d"], Float[Tensor, "p d"]]:
-        ((drawn,),) = view.neighbors
+        (drawn,) = view[self.sampled]
         pairs, p = view.pairs, view.pairs.src_row.shape[0]
         tokens = make_tokens(drawn, "first")
         both = torch.cat([pairs.src_row, pairs.dst_row])

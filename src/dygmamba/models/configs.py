@@ -25,7 +25,7 @@ CHANNELS = (
 # the paper's, which make up the stack of dyg-mamba-counts with tables="add"
 STACK_CHANNELS = ("node", "edge", "time", "cooccurrence")
 PAIR_FEATURES = ("decayed-pair", "walks", "transitions", "history", "node-features", "columns")
-MAX_STATES = 256  # the spectral bound is exact up to this many states (ops/spectral_bound)
+MAX_STATES = 256  # the spectral bound is exact up to this many states (`MOST_ROWS` in ops/projections)
 
 Decay = Annotated[float, Bounds(0, 1e12)]
 Bank = Annotated[int, Bounds(1, 16)]

@@ -101,7 +101,8 @@ class DyGMamba(Encoder):
 
     def __init__(self, config: DyGMambaConfig, facts: DatasetFacts) -> None:
         super().__init__()
-        self.requests = (NeighborRequest((config.length - QUERIES[config.query],)),)
+        self.recent = NeighborRequest((config.length - QUERIES[config.query],))
+        self.requests = (self.recent,)
         self.query, self.span, self.out_dim = config.query, config.span, config.out
         width = self.build_encodings(config, facts)
         stack = list_stack_sizes(config, facts, width)
@@ -127,7 +128,7 @@ class DyGMamba(Encoder):
 
     def states(self, view: PairView) -> tuple[Float[Tensor, "r l d"], Tokens]:
         """Return the state of every token, sources first, then destinations, and the tokens."""
-        ((recent,),) = view.neighbors
+        (recent,) = view[self.recent]
         both = torch.cat([view.pairs.src_row, view.pairs.dst_row])
         tokens = make_tokens(recent, self.query, self.span, both)  # S_u and S_v, [r l]
         z = self.encode(tokens, view)  # Eq. 5, 6

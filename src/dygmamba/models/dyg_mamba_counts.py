@@ -18,7 +18,7 @@ from dygmamba.models.base import DatasetFacts
 from dygmamba.models.column_requests import request_column_sums, request_columns, request_node_features
 from dygmamba.models.configs import STACK_CHANNELS, DyGMambaConfig, DyGMambaCountsConfig
 from dygmamba.models.dyg_mamba import DyGMamba, list_channel_sizes
-from dygmamba.nn.column_features import COLUMN_FEATURES, TableEncoding
+from dygmamba.nn.column_features import TableEncoding
 from dygmamba.nn.encodings import CHANNELS, PAIR_CHANNELS, Channels, count_columns
 from dygmamba.nn.history_features import (
     HISTORY_CHANNELS,
@@ -34,7 +34,7 @@ from dygmamba.nn.pair_history import PAIR_FEATURES, PairHistory
 from dygmamba.nn.tokens import Tokens
 from dygmamba.sampling.decayed_counts import DecayedCountRequest
 from dygmamba.sampling.transition_counts import TransitionCountRequest
-from dygmamba.sampling.view import PairView
+from dygmamba.sampling.view import NeighborRequest, PairView
 from dygmamba.sampling.walks import WalkRequest
 
 # Values of a categorical column that are looked at: as many as a run that is trained further stores.
@@ -70,9 +70,12 @@ class AddTables(nn.Module):
 TABLES: dict[str, type[ConcatTables] | type[AddTables]] = {"concat": ConcatTables, "add": AddTables}
 
 
-def list_history_sizes(config: DyGMambaCountsConfig, facts: DatasetFacts) -> HistoryConfig:
-    """Return what is looked up of the whole history, and the sizes of its encodings."""
+def list_history_sizes(
+    config: DyGMambaCountsConfig, facts: DatasetFacts, recent: NeighborRequest
+) -> HistoryConfig:
+    """Return what is looked up beside the sequences `recent`, and the sizes of its encodings."""
     return HistoryConfig(
+        recent,
         DecayedCountRequest(facts.scales(config.scales), directed="history" in config.pair_features),
         WalkRequest(
             config.walk_layers,
@@ -103,8 +106,9 @@ def build_pair_features(
     features: list[PairFeature] = []
     for name in config.pair_features:
         if name in columns:
-            part = COLUMN_FEATURES[name]
-            features += [part(request, config.width, config.table_dropout) for request in columns[name]]
+            features += [
+                TableEncoding(request, config.width, config.table_dropout) for request in columns[name]
+            ]
         elif name == "walks" and walks and config.relation == "shared":
             features.append(SharedPairWalks(walks[0]))
         else:
@@ -118,7 +122,7 @@ class DyGMambaCounts(DyGMamba):
     def build_encodings(self, config: DyGMambaConfig, facts: DatasetFacts) -> int:
         """Build the encodings of a token and those of the pair; return the columns of a token."""
         assert isinstance(config, DyGMambaCountsConfig)
-        history = list_history_sizes(config, facts)
+        history = list_history_sizes(config, facts, self.recent)
         token_tables = [
             HISTORY_CHANNELS[name](history) for name in config.channels if name in HISTORY_CHANNELS
         ]

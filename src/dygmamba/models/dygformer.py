@@ -79,7 +79,8 @@ class DyGFormer(Encoder):
 
     def __init__(self, config: DyGFormerConfig, facts: DatasetFacts) -> None:
         super().__init__()
-        self.requests = (NeighborRequest((config.length - 1,)),)
+        self.recent = NeighborRequest((config.length - 1,))
+        self.requests = (self.recent,)
         self.patch, self.out_dim = config.patch, config.out
         self.channels = PatchChannels(config, facts)
         width = 4 * config.width
@@ -97,7 +98,7 @@ class DyGFormer(Encoder):
 
     def states(self, view: PairView) -> tuple[Float[Tensor, "q m d"], Tokens]:
         """Return the state of every patch, sources first, then destinations, and the tokens."""
-        ((recent,),) = view.neighbors
+        (recent,) = view[self.recent]
         both = torch.cat([view.pairs.src_row, view.pairs.dst_row])
         tokens = make_tokens(recent, "first", rows=both)  # [2p l]
         x = self.channels(tokens, view.features)

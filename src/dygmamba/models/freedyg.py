@@ -100,14 +100,15 @@ class FreeDyG(Encoder):
 
     def __init__(self, config: FreeDyGConfig, facts: DatasetFacts) -> None:
         super().__init__()
-        self.requests = (NeighborRequest((config.length,)),)
+        self.recent = NeighborRequest((config.length,))
+        self.requests = (self.recent,)
         self.slots, self.out_dim = config.length, config.out
         self.channels = MixedChannels(config, facts)
         self.blocks = nn.ModuleList(FrequencyBlock(config) for _ in range(config.blocks))
         self.weigh = nn.Linear(config.out, 1)
 
     def forward(self, view: PairView) -> tuple[Float[Tensor, "p d"], Float[Tensor, "p d"]]:
-        ((recent,),) = view.neighbors
+        (recent,) = view[self.recent]
         pairs, p = view.pairs, view.pairs.src_row.shape[0]
         both = torch.cat([pairs.src_row, pairs.dst_row])
         paired = recent[both]

@@ -27,9 +27,9 @@ class GraphMixer(NodeEncoder):
 
     def __init__(self, config: GraphMixerConfig, facts: DatasetFacts) -> None:
         super().__init__()
-        recent = NeighborRequest((config.neighbors,), config.sampling)
-        window = NeighborRequest((config.window,))
-        self.requests = (recent, window) if facts.node_dim else (recent,)
+        self.recent = NeighborRequest((config.neighbors,), config.sampling)
+        self.window = NeighborRequest((config.window,)) if facts.node_dim else None
+        self.requests = (self.recent,) if self.window is None else (self.recent, self.window)
         self.slots, self.out_dim = config.neighbors, config.out
         self.time = TimeEncoding(config.time_dim)
         edges, nodes = (padded_width(dim, config.out) for dim in (facts.edge_dim, facts.node_dim))
@@ -43,13 +43,14 @@ class GraphMixer(NodeEncoder):
         self.out = scaled_linear(config.out + facts.node_dim, config.out, fan_in=config.out + nodes)
 
     def encode(self, view: PairView) -> Float[Tensor, "q d"]:
-        (recent,), *window = view.neighbors
+        (recent,) = view[self.recent]
         edges = lookup_edges(view.features, recent.event, recent.mask)
         tokens = self.token(torch.cat([edges, self.time(recent.age)], dim=-1))
         x, taken = newest_last(tokens, recent, self.slots)
         for block in self.blocks:
             x = block(x, taken)
         node = view.features.node[view.pairs.node]  # [q n]
-        for (past,) in window:
+        if self.window is not None:
+            (past,) = view[self.window]
             node = node + self.pool(lookup(view.features.node, past.node, past.mask), past.mask)
         return self.out(torch.cat([self.pool(x, taken), node], dim=-1))

@@ -28,16 +28,17 @@ class HistoryRule(Heuristic):
     stateful = False
 
     def __init__(self, config: NoConfig, facts: DatasetFacts) -> None:
-        self.requests = (HistoryRequest(POPULARITY_SCALE * facts.period),)
+        self.request = HistoryRequest(POPULARITY_SCALE * facts.period)
+        self.requests = (self.request,)
 
 
 class PairQueries:
     """The pairs of a view, with the number and the age of the last event of their nodes and of the pair."""
 
-    def __init__(self, view: PairView) -> None:
-        self.history: EventHistory = view.histories[0]
+    def __init__(self, view: PairView, request: HistoryRequest) -> None:
+        self.history: EventHistory = view[request]
         self.src, self.dst = view.pairs.src.cpu(), view.pairs.dst.cpu()
-        self.time = view.pairs.known.cpu()  # events before it are visible
+        self.time = view.pairs.table_time.cpu()  # events before it are visible
         self.now = view.pairs.time.cpu()
 
     def number(self, kind: str, key: Int64[Tensor, "p"]) -> Int64[Tensor, "p"]:
@@ -76,7 +77,7 @@ class EdgeBank(HistoryRule):
         self._config = config
 
     def __call__(self, view: PairView) -> Float[Tensor, "p"]:
-        queries = PairQueries(view)
+        queries = PairQueries(view, self.request)
         number, age = queries.history.number_and_age("way", queries.way, queries.time)
         totals, time = queries.history.totals, queries.time.numpy()
         bound = {"unlimited": _no_bound, "window": self._window, "repeat": _repeat_window}
@@ -106,7 +107,7 @@ class Popularity(HistoryRule):
     """Number of events a destination has received so far."""
 
     def __call__(self, view: PairView) -> Float[Tensor, "p"]:
-        queries = PairQueries(view)
+        queries = PairQueries(view, self.request)
         return queries.number("received", queries.dst).double()
 
 
@@ -117,7 +118,7 @@ class DecayedPopularity(HistoryRule):
     """
 
     def __call__(self, view: PairView) -> Float[Tensor, "p"]:
-        queries = PairQueries(view)
+        queries = PairQueries(view, self.request)
         number = queries.history.decayed_number("received", queries.dst, queries.time)
         # the logarithm keeps numbers apart that decay to almost nothing between the snapshots of a stream
         return number.log().clamp(min=LOG_OF_NONE)
@@ -127,7 +128,7 @@ class Recency(HistoryRule):
     """Recency of the directed pair's last event; without one, recency of the last event the destination received."""
 
     def __call__(self, view: PairView) -> Float[Tensor, "p"]:
-        queries = PairQueries(view)
+        queries = PairQueries(view, self.request)
         return _first_known(queries.age("way", queries.way), queries.age("received", queries.dst))
 
 
@@ -135,7 +136,7 @@ class PairRecency(HistoryRule):
     """Recency of the last event between the two nodes; without one, of the destination's last event in any role."""
 
     def __call__(self, view: PairView) -> Float[Tensor, "p"]:
-        queries = PairQueries(view)
+        queries = PairQueries(view, self.request)
         return _first_known(queries.age("pair", queries.pair), queries.age("node", queries.dst))
 
 
@@ -143,7 +144,7 @@ class DestinationRecency(HistoryRule):
     """Recency of the destination's last event, sent or received."""
 
     def __call__(self, view: PairView) -> Float[Tensor, "p"]:
-        queries = PairQueries(view)
+        queries = PairQueries(view, self.request)
         return _recency(queries.age("node", queries.dst))
 
 
@@ -151,7 +152,7 @@ class SourceRecency(HistoryRule):
     """Recency of the source's last event, sent or received: which sources are active, regardless of the destination."""
 
     def __call__(self, view: PairView) -> Float[Tensor, "p"]:
-        queries = PairQueries(view)
+        queries = PairQueries(view, self.request)
         return _recency(queries.age("node", queries.src))
 
 
@@ -181,7 +182,7 @@ class RecencyRegression(HistoryRule):
         self._is_fitted = True
 
     def _features(self, view: PairView) -> Float64[Tensor, "p 3"]:
-        queries = PairQueries(view)
+        queries = PairQueries(view, self.request)
         never = (queries.now - self._begin).clamp(min=0) + self._period
         ages = queries.age("pair", queries.pair), queries.age("node", queries.dst)
         columns = [torch.log1p(torch.where(torch.isfinite(age), age, never) / self._gap) for age in ages]

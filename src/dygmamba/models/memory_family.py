@@ -77,11 +77,12 @@ class AttentionEmbedding(nn.Module):
 
     def __init__(self, config: TGNConfig, facts: DatasetFacts) -> None:
         super().__init__()
-        self.requests = (NeighborRequest((config.neighbors,), config.sampling),)
+        self.sampled = NeighborRequest((config.neighbors,), config.sampling)
+        self.requests = (self.sampled,)
         self.attention = _build_attention(config, facts)
 
     def forward(self, view: PairView, memory: NodeMemory) -> Embeddings:
-        ((near,),) = view.neighbors
+        (near,) = view[self.sampled]
         neighborhood = Neighborhood(view.pairs.node, near.node.long(), near.event.long(), near.age, near.mask)
         rows = self.attention(neighborhood, memory, view.features)  # each row once, whatever its pairs
         return gather_rows(rows, view.pairs.src_row), gather_rows(rows, view.pairs.dst_row)

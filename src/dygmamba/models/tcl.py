@@ -47,7 +47,8 @@ class TCL(Encoder):
 
     def __init__(self, config: TCLConfig, facts: DatasetFacts) -> None:
         super().__init__()
-        self.requests = (NeighborRequest((config.neighbors,), config.sampling),)
+        self.recent = NeighborRequest((config.neighbors,), config.sampling)
+        self.requests = (self.recent,)
         self.out_dim = config.out
         self.tokens = DepthTokens(config, facts)
         self.layers = nn.ModuleList(
@@ -57,7 +58,7 @@ class TCL(Encoder):
 
     def forward(self, view: PairView) -> tuple[Float[Tensor, "p d"], Float[Tensor, "p d"]]:
         # the embeddings are the states of the query tokens
-        ((recent,),) = view.neighbors
+        (recent,) = view[self.recent]
         pairs, p = view.pairs, view.pairs.src_row.shape[0]
         tokens = make_tokens(recent, "first")
         both = torch.cat([pairs.src_row, pairs.dst_row])

@@ -45,7 +45,8 @@ class TGAT(NodeEncoder):
 
     def __init__(self, config: TGATConfig, facts: DatasetFacts) -> None:
         super().__init__()
-        self.requests = (NeighborRequest((config.neighbors,) * config.layers, config.sampling),)
+        self.sampled = NeighborRequest((config.neighbors,) * config.layers, config.sampling)
+        self.requests = (self.sampled,)
         self.out_dim = config.out
         self.time = TimeEncoding(config.time_dim, trainable=True)
         dims = [facts.node_dim, *[config.out] * (config.layers - 1)]
@@ -53,7 +54,7 @@ class TGAT(NodeEncoder):
 
     def encode(self, view: PairView) -> Float[Tensor, "q d"]:
         # layer by layer, every level attends to the level of its neighbors
-        (hops,) = view.neighbors
+        hops = view[self.sampled]
         nodes = view.features.node
         raw = [nodes[view.pairs.node], *(lookup(nodes, hop.node, hop.mask).flatten(0, 1) for hop in hops)]
         now = self.time(hops[0].age.new_zeros(1, 1))[0]  # φ(0), [1 t]

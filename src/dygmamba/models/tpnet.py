@@ -30,10 +30,11 @@ class TPNet(Encoder):
     def __init__(self, config: TPNetConfig, facts: DatasetFacts) -> None:
         super().__init__()
         decays = facts.walk_decays(config.decays, config.decay)
-        walks = WalkRequest(config.layers, config.dim, decays, config.walk_seed)
-        self.requests = (NeighborRequest((config.neighbors,), config.sampling), walks)
+        self.recent = NeighborRequest((config.neighbors,), config.sampling)
+        self.walks = WalkRequest(config.layers, config.dim, decays, config.walk_seed)
+        self.requests = (self.recent, self.walks)
         self.slots, self.out_dim = config.neighbors, config.out
-        self.time, self.relation = TimeEncoding(config.time_dim, trainable=True), WalkRelation(walks)
+        self.time, self.relation = TimeEncoding(config.time_dim, trainable=True), WalkRelation(self.walks)
         self.pair_feature_dim = self.relation.out_dim
         other = config.time_dim + 2 * self.relation.out_dim
         features = padded_width(facts.node_dim, config.out) + padded_width(facts.edge_dim, config.out)
@@ -48,14 +49,14 @@ class TPNet(Encoder):
         self.pool = MeanPool(config.out)
 
     def forward(self, view: PairView) -> tuple[Float[Tensor, "p d"], Float[Tensor, "p d"]]:
-        ((recent,),), (walks,), pairs = view.neighbors, view.walks, view.pairs
+        (recent,), walks, pairs = view[self.recent], view[self.walks], view.pairs
         seq = recent[torch.cat([pairs.src_row, pairs.dst_row])]  # [2 p k]
         ends = torch.stack([pairs.src, pairs.dst], dim=1).repeat(2, 1)
         parts = (
             lookup(view.features.node, seq.node, seq.mask),
             lookup_edges(view.features, seq.event, seq.mask),
             self.time(torch.log1p(seq.age)),
-            self.relation.of_tokens(walks, seq.node, seq.mask, ends, pairs.known.repeat(2)),
+            self.relation.of_tokens(walks, seq.node, seq.mask, ends, pairs.table_time.repeat(2)),
         )
         x, taken = newest_last(self.token(torch.cat(parts, dim=-1)), seq, self.slots)
         for block in self.blocks:
@@ -64,5 +65,5 @@ class TPNet(Encoder):
         return src, dst
 
     def pair_features(self, view: PairView) -> tuple[Float[Tensor, "p w"]]:
-        (walks,), pairs = view.walks, view.pairs
-        return (self.relation.of_pairs(walks, pairs.src, pairs.dst, pairs.known),)
+        pairs = view.pairs
+        return (self.relation.of_pairs(view[self.walks], pairs.src, pairs.dst, pairs.table_time),)

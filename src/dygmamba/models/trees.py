@@ -268,12 +268,11 @@ class TreeScorer(nn.Module, Scorer):
 
         Tables that are used again, as in validation, give the same table again.
         """
-        pairs, chosen = view.pairs, self.overlaps.to(view.pairs.node.device)
-        walked = [pair_overlaps(walks, pairs.src, pairs.dst, pairs.known)[:, chosen] for walks in view.walks]
-        tables = [
-            *(*view.counts, *view.node_values, *walked, *view.transitions),
-            *(*view.column_features, *view.node_features),
-        ]
+        pairs, tables = view.pairs, [view[request] for request in self.requests]
+        for number, request in enumerate(self.requests):
+            if isinstance(request, WalkRequest):
+                overlaps = pair_overlaps(tables[number], pairs.src, pairs.dst, pairs.table_time)
+                tables[number] = overlaps[:, self.overlaps.to(pairs.node.device)]
         if len(tables) == 1 and not self.node_columns:
             return tables[0]
         key, joined = tuple(map(id, tables)), self._joined

@@ -3,11 +3,11 @@
 The tables are those that boosted trees read (`sampling/node_features.py`, `sampling/columns.py`). They are computed
 outside of the network, on the CPU, from what is known strictly before the query.
 
-Legend: p pairs, f features per pair, b encoded columns.
+Legend: p pairs, b encoded columns.
 """
 
 import torch
-from jaxtyping import Float, Float32
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from dygmamba.sampling.columns import ColumnRequest
@@ -18,7 +18,7 @@ LARGEST = torch.finfo(torch.float32).max
 
 
 class TableEncoding(nn.Module):
-    """A perceptron on a table of features, each in standard deviations of the training period.
+    """A perceptron on features of each pair, in standard deviations of the training period.
 
     The statistics are fixed before training, so that a score does not depend on the other pairs of its batch. Amounts
     have long tails, and those of later events may be beyond all of training: z becomes sign(z) log(1 + |z|).
@@ -29,7 +29,7 @@ class TableEncoding(nn.Module):
 
     def __init__(self, request: ColumnRequest | NodeFeatureRequest, width: int, dropout: float) -> None:
         super().__init__()
-        self.requests, self.out_dim = (request,), width
+        self.request, self.requests, self.out_dim = request, (request,), width
         units = request.units
         # 64 bits, because a deviation may be too small for 32; not stored, because they follow from the facts
         for name in ("mean", "deviation"):
@@ -41,31 +41,5 @@ class TableEncoding(nn.Module):
 
     def forward(self, view: PairView) -> Float[Tensor, "p b"]:
         # a feature in deviations may be infinite in 32 bits
-        z = ((self.read(view).double() - self.mean) / self.deviation).clamp(-LARGEST, LARGEST)
+        z = ((view[self.request].double() - self.mean) / self.deviation).clamp(-LARGEST, LARGEST)
         return self.encode((z.sign() * torch.log1p(z.abs())).float())
-
-    def read(self, view: PairView) -> Float32[Tensor, "p f"]:
-        """Return the features of each pair."""
-        raise NotImplementedError
-
-
-class PairNodeFeatures(TableEncoding):
-    """Encoding of the node features of both ends of a pair, as they were known strictly before the query."""
-
-    def read(self, view: PairView) -> Float32[Tensor, "p f"]:
-        (table,) = view.node_features
-        return table
-
-
-class PairColumns(TableEncoding):
-    """Encoding of the columns of earlier events of both ends, and of the query's own columns if it carries some."""
-
-    def read(self, view: PairView) -> Float32[Tensor, "p f"]:
-        (table,) = view.column_features
-        return table
-
-
-COLUMN_FEATURES: dict[str, type[PairNodeFeatures] | type[PairColumns]] = {
-    "node-features": PairNodeFeatures,
-    "columns": PairColumns,
-}

@@ -18,7 +18,7 @@ from dygmamba.sampling.column_sums import ColumnSumRequest
 from dygmamba.sampling.decayed_counts import DecayedCountRequest
 from dygmamba.sampling.transition_counts import TransitionCountRequest, TransitionCountTable
 from dygmamba.sampling.transitions import LEAST_COUNT, LEAST_TOTAL
-from dygmamba.sampling.view import PairView
+from dygmamba.sampling.view import NeighborRequest, PairView
 from dygmamba.sampling.walks import TemporalWalks, WalkRequest
 
 WalkRows = Float32[Tensor, "*q g s d"]
@@ -100,6 +100,7 @@ class WalkRelation(nn.Module):
 class HistoryConfig:
     """The history requests of a model, the width of their encodings and their dropout."""
 
+    recent: NeighborRequest
     counts: DecayedCountRequest
     walks: WalkRequest
     transitions: TransitionCountRequest
@@ -125,7 +126,7 @@ class SequencePairs:
     def from_view(view: PairView) -> "SequencePairs":
         pairs = view.pairs
         own, other = torch.cat([pairs.src, pairs.dst]), torch.cat([pairs.dst, pairs.src])
-        return SequencePairs(view, own, other, pairs.known.repeat(2))
+        return SequencePairs(view, own, other, pairs.table_time.repeat(2))
 
 
 class TokenDecayedCounts(nn.Module):
@@ -133,7 +134,7 @@ class TokenDecayedCounts(nn.Module):
 
     def __init__(self, config: HistoryConfig) -> None:
         super().__init__()
-        self.requests = (config.counts,)
+        self.counts, self.requests = config.counts, (config.counts,)
         numbers = 3 * len(config.counts.scales)
         self.encode = nn.Sequential(
             nn.Linear(numbers, config.width),
@@ -143,7 +144,7 @@ class TokenDecayedCounts(nn.Module):
         )
 
     def forward(self, tokens: Tokens, sequences: SequencePairs) -> Float[Tensor, "r l c"]:
-        (table,), node = sequences.view.decayed_counts, torch.where(tokens.mask, tokens.node.long(), -1)
+        table, node = sequences.view[self.counts], torch.where(tokens.mask, tokens.node.long(), -1)
         time, own, other = (
             column[:, None].expand(node.shape) for column in (sequences.time, sequences.own, sequences.other)
         )
@@ -161,12 +162,12 @@ class TokenWalks(nn.Module):
 
     def __init__(self, config: HistoryConfig) -> None:
         super().__init__()
-        self.requests = (config.walks,)
+        self.walks, self.requests = config.walks, (config.walks,)
         self.relation, self.drop = config.build_relation(), nn.Dropout(config.dropout)
         self.align = nn.Linear(2 * self.relation.out_dim, config.width)
 
     def forward(self, tokens: Tokens, sequences: SequencePairs) -> Float[Tensor, "r l c"]:
-        (walks,), ends = sequences.view.walks, torch.stack([sequences.own, sequences.other], dim=1)
+        walks, ends = sequences.view[self.walks], torch.stack([sequences.own, sequences.other], dim=1)
         return self.align(
             self.drop(self.relation.of_tokens(walks, tokens.node, tokens.mask, ends, sequences.time))
         )
@@ -177,7 +178,7 @@ class PairDecayedCounts(nn.Module):
 
     def __init__(self, config: HistoryConfig) -> None:
         super().__init__()
-        self.requests, self.out_dim = (config.counts,), config.width
+        self.counts, self.requests, self.out_dim = config.counts, (config.counts,), config.width
         self.encode = nn.Sequential(
             nn.Linear(3 * len(config.counts.scales), 4 * config.width),
             nn.ReLU(),
@@ -186,12 +187,12 @@ class PairDecayedCounts(nn.Module):
         )
 
     def forward(self, view: PairView) -> Float[Tensor, "p b"]:
-        (table,), pairs = view.decayed_counts, view.pairs
+        table, pairs = view[self.counts], view.pairs
         with torch.no_grad():
             counts = [
-                table.of_node(pairs.src, pairs.known),
-                table.of_node(pairs.dst, pairs.known),
-                table.of_pair(pairs.src, pairs.dst, pairs.known),
+                table.of_node(pairs.src, pairs.table_time),
+                table.of_node(pairs.dst, pairs.table_time),
+                table.of_pair(pairs.src, pairs.dst, pairs.table_time),
             ]
         return self.encode(torch.log1p(torch.cat(counts, dim=-1)))
 
@@ -201,13 +202,13 @@ class PairWalks(nn.Module):
 
     def __init__(self, config: HistoryConfig) -> None:
         super().__init__()
-        self.requests = (config.walks,)
+        self.walks, self.requests = config.walks, (config.walks,)
         self.relation, self.drop = config.build_relation(), nn.Dropout(config.dropout)
         self.out_dim = self.relation.out_dim
 
     def forward(self, view: PairView) -> Float[Tensor, "p b"]:
-        (walks,), pairs = view.walks, view.pairs
-        return self.drop(self.relation.of_pairs(walks, pairs.src, pairs.dst, pairs.known))
+        walks, pairs = view[self.walks], view.pairs
+        return self.drop(self.relation.of_pairs(walks, pairs.src, pairs.dst, pairs.table_time))
 
 
 class SharedPairWalks(nn.Module):
@@ -220,8 +221,9 @@ class SharedPairWalks(nn.Module):
         self.drop = nn.Dropout(tokens.drop.p)
 
     def forward(self, view: PairView) -> Float[Tensor, "p b"]:
-        (walks,), pairs, (tokens,) = view.walks, view.pairs, self._tokens
-        return self.drop(tokens.relation.of_pairs(walks, pairs.src, pairs.dst, pairs.known))
+        pairs, (tokens,) = view.pairs, self._tokens
+        walks = view[tokens.walks]
+        return self.drop(tokens.relation.of_pairs(walks, pairs.src, pairs.dst, pairs.table_time))
 
 
 def transition_numbers(
@@ -253,7 +255,7 @@ class TokenTransitions(nn.Module):
 
     def __init__(self, config: HistoryConfig) -> None:
         super().__init__()
-        self.requests = (config.transitions,)
+        self.transitions, self.requests = config.transitions, (config.transitions,)
         self.encode = nn.Sequential(
             nn.Linear(config.transitions.width, config.width),
             nn.ReLU(),
@@ -262,7 +264,7 @@ class TokenTransitions(nn.Module):
         )
 
     def forward(self, tokens: Tokens, sequences: SequencePairs) -> Float[Tensor, "r l c"]:
-        (table,), node = sequences.view.transition_counts, torch.where(tokens.mask, tokens.node.long(), -1)
+        table, node = sequences.view[self.transitions], torch.where(tokens.mask, tokens.node.long(), -1)
         lag = torch.arange(table.lags, device=node.device).expand(*node.shape, table.lags)
         with torch.no_grad():
             other, time = (
@@ -277,7 +279,8 @@ class PairTransitions(nn.Module):
 
     def __init__(self, config: HistoryConfig) -> None:
         super().__init__()
-        self.requests, self.out_dim = (config.transitions,), config.width
+        self.transitions, self.requests = config.transitions, (config.transitions,)
+        self.out_dim = config.width
         self.encode = nn.Sequential(
             nn.Linear(config.transitions.width, 4 * config.width),
             nn.ReLU(),
@@ -286,9 +289,9 @@ class PairTransitions(nn.Module):
         )
 
     def forward(self, view: PairView) -> Float[Tensor, "p b"]:
-        (table,), pairs = view.transition_counts, view.pairs
+        table, pairs = view[self.transitions], view.pairs
         with torch.no_grad():
-            numbers = count_transitions(table, pairs.src, pairs.dst, pairs.known)
+            numbers = count_transitions(table, pairs.src, pairs.dst, pairs.table_time)
         return self.encode(numbers)
 
 

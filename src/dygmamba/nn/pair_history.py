@@ -78,7 +78,7 @@ class PairHistory(nn.Module):
 
     def __init__(self, config: HistoryConfig) -> None:
         super().__init__()
-        self.requests = (config.counts, config.transitions)
+        self.config, self.requests = config, (config.recent, config.counts, config.transitions)
         self.shortest, self.out_dim = min(config.counts.scales), OUT
         scales, ages = len(config.counts.scales), sum(with_age for _, _, with_age in ROLES)
         width = len(ROLES) * scales + 2 * ages + 2 * MEETINGS * scales + config.transitions.width
@@ -107,14 +107,15 @@ class PairHistory(nn.Module):
 
     def read(self, view: PairView) -> Float32[Tensor, "p n"]:
         """Return all numbers of each pair, not standardised."""
-        (counts,), (transitions,) = view.decayed_counts, view.transition_counts
-        pairs, ((recent,),) = view.pairs, view.neighbors
-        src, dst, time = pairs.src, pairs.dst, pairs.known
+        config, pairs = self.config, view.pairs
+        counts, (recent,) = view[config.counts], view[config.recent]
+        src, dst, time = pairs.src, pairs.dst, pairs.table_time
         parts = self._count_roles(counts, src, dst, time)
         for row, other in ((pairs.src_row, dst), (pairs.dst_row, src)):
             parts += count_meetings(counts, recent[row], other, time)
-        parts.append(count_transitions(transitions, src, dst, time))
-        parts += [table.compute_features(src, dst, time) for table in view.column_sums]
+        parts.append(count_transitions(view[config.transitions], src, dst, time))
+        if config.columns is not None:
+            parts.append(view[config.columns].compute_features(src, dst, time))
         return torch.cat(parts, dim=1)
 
     def _count_roles(

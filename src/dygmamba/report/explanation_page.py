@@ -8,12 +8,12 @@ from pathlib import Path
 from dygmamba.core.errors import FileError
 from dygmamba.core.files.writing import make_folder, write_text
 from dygmamba.data.events.times import format_duration
-from dygmamba.explain.explanation import Explanation, Numbers, Reason, Without
+from dygmamba.explain.explanation import Explanation, Numbers, Reason, Without, describe_columns
 from dygmamba.report.charts import render_contribution_svg
 from dygmamba.report.document import Cell, ContributionChart, Document, ReportTable, Section
 from dygmamba.report.html import render_document
 
-# of boosted trees, without knowing any feature; the base is the logit without past events
+# of boosted trees, without knowing any feature; "base" on the page is only ever the logit without the listed events
 AVERAGE_LOGIT = "average logit"
 
 
@@ -32,10 +32,11 @@ def describe_time(explanation: Explanation, reason: Reason) -> str:
 
 
 def describe_event(explanation: Explanation, reason: Reason) -> str:
-    """Return the nodes of an event, or the size of a group of old events."""
+    """Return the nodes, types and numbers of an event, or the size of a group of old events."""
     if reason.count == 1:
         is_same_pair = reason.side == "both" and explanation.dst
-        return f"{reason.src} -> {reason.dst}" + (" (same pair)" if is_same_pair else "")
+        more = ("same pair" if is_same_pair else "", describe_columns(reason.columns))
+        return f"{reason.src} -> {reason.dst}" + (f" ({'; '.join(filter(None, more))})" if any(more) else "")
     names = {"src": explanation.src, "dst": explanation.dst}
     return f"{reason.count:,} older events of {names.get(reason.side, 'either node')}"
 
@@ -48,8 +49,7 @@ def describe_rest(explanation: Explanation, top: int) -> tuple[str, float]:
 
 def describe_base(explanation: Explanation) -> tuple[str, float]:
     """Return a label for the prediction without the events, and its logit."""
-    without = "without these events" if explanation.removal == "stream" else "without any history"
-    return f"base: {without}, score {explanation.base_score:.3f}", explanation.base
+    return f"base: without these events, score {explanation.base_score:.3f}", explanation.base
 
 
 def describe_counterfactuals(explanation: Explanation) -> list[str]:

@@ -126,7 +126,7 @@ class Program:
 def export_inputs(scorer: Any, view: PairView, new_ends: Tensor) -> Inputs:
     """Return the inputs of the exported program: the tensors of the view, or the features of trees, and new ends."""
     is_trees = isinstance(scorer, BoostedTrees)
-    inputs = {"numbers": scorer.features(view)} if is_trees else view_to_inputs(view)
+    inputs = {"numbers": scorer.features(view)} if is_trees else view_to_inputs(view, scorer.requests)
     return inputs | {NEW_ENDS_INPUT: new_ends}
 
 

@@ -18,7 +18,7 @@ from dygmamba.data.events.event_store import FeatureTable
 from dygmamba.models.trees import BoostedTrees
 from dygmamba.ops.dispatch import use_reference
 from dygmamba.runs.export_metadata import METADATA_KEY, NEW_ENDS_INPUT, Inputs, parse_metadata
-from dygmamba.sampling.view import NeighborSequence, PairBatch, PairView
+from dygmamba.sampling.view import NeighborSequence, PairBatch, PairView, Request
 from dygmamba.tasks.calibration import Calibration
 
 # fields of NeighborSequence
@@ -26,7 +26,7 @@ SEQUENCE_COLUMNS = ("query_node", "query_time", "node", "event", "time", "length
 Compute = Callable[[Inputs, str], Tensor]  # a program: a function of its inputs and of the name of an output
 
 
-def view_to_inputs(view: PairView) -> Inputs:
+def view_to_inputs(view: PairView, requests: tuple[Request, ...]) -> Inputs:
     """Return the tensors of a view by name: `node`, `when`, `src_row`, `dst_row`, features, `past.R.H.COLUMN`.
 
     A stream with categorical columns also has `event_codes`.
@@ -39,9 +39,9 @@ def view_to_inputs(view: PairView) -> Inputs:
     if view.features.codes is not None:
         queries["event_codes"] = view.features.codes
     history = {
-        f"past.{request}.{hop}.{name}": column
-        for request, hops in enumerate(view.neighbors)
-        for hop, sequence in enumerate(hops)
+        f"past.{number}.{hop}.{name}": column
+        for number, request in enumerate(requests)
+        for hop, sequence in enumerate(view[request])
         for name, column in zip(SEQUENCE_COLUMNS, sequence.columns, strict=True)
     }
     # torch.export takes no tensors that share memory
@@ -75,15 +75,15 @@ class TensorScorer(nn.Module):
         if isinstance(scorer, BoostedTrees):
             return scorer.base + torch.ops.dygmamba.sum_trees(inputs["numbers"])
         pairs = PairBatch(inputs["node"], inputs["when"], inputs["src_row"], inputs["dst_row"])
-        neighbors = tuple(
-            tuple(
+        found = {
+            request: tuple(
                 NeighborSequence(*(inputs[f"past.{number}.{hop}.{name}"] for name in SEQUENCE_COLUMNS))
                 for hop in range(len(request.fanout))
             )
             for number, request in enumerate(scorer.requests)
-        )
+        }
         features = FeatureTable(inputs["node_features"], inputs["edge_features"], inputs.get("event_codes"))
-        return scorer(PairView(pairs, neighbors, features))
+        return scorer(PairView(pairs, features, found))
 
 
 def trace_scorer(

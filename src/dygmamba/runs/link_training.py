@@ -20,7 +20,7 @@ from dygmamba.models.configs import TreesConfig, resolve_walk_seed
 from dygmamba.runs.calibration import carry_calibration
 from dygmamba.runs.opening import create_run_from, load_start_weights
 from dygmamba.runs.provenance import StartOptions, collect_settings, explain_choices, merge_settings
-from dygmamba.runs.recipes import TRAINING_COPIES, build_run
+from dygmamba.runs.recipes import TRAINING_COPIES, build_run, create_task
 from dygmamba.runs.run_config import RunConfig, describe_run
 from dygmamba.runs.stored_facts import describe_facts
 from dygmamba.runs.warm_start import check_warm_start
@@ -85,12 +85,13 @@ def start_link_run(
     reasons |= _explain_ranking(train, loop, len(stream.split.train))
     reasons |= {} if start is None else {"start_from": start.describe(stream.store)}
     config = replace(config, run=replace(about, split=stream.split.digest), train=train, chosen=reasons)
+    task = create_task(train, dataset, stream)  # may refuse the stream, so it comes before the run directory
     suffix = "" if options.refit_of is None else "-all"
     config = create_run_from(config, dataset, root, model, device, suffix)
     if start is not None:
         load_start_weights(config, scorer)
         carry_calibration(config.folder, start.folder)
-    trainer = replace(run, config=config).build_trainer()
+    trainer = replace(run, config=config).build_trainer(task=task)
     if start is not None:
         trainer.checkpoints.save(trainer.state)  # to be resumed from, even if the earlier run is deleted
     return trainer

@@ -3,6 +3,8 @@
 Also here: how a new run records its dataset so that it can be found again, and how a user writes a split.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -225,6 +227,29 @@ def store_run_dataset(dataset: Dataset, root: Path, data_dir: Path | None = None
             save_leaderboard(board, copy, path.parent)
         save_dataset(copy, path.parent)
     return path
+
+
+@contextmanager
+def store_for_training(dataset: Dataset, root: Path, data_dir: Path | None = None) -> Iterator[Path | None]:
+    """Store a dataset as `store_run_dataset` does; a training inside that is refused leaves nothing behind."""
+    folder = root / dataset.name
+
+    def list_entries() -> set[Path]:
+        return {*folder.glob("*"), *folder.glob("*/*")}
+
+    new_folders = [path for path in (folder, *folder.parents) if not path.exists()]
+    before = list_entries()
+    try:
+        yield current_group().run_on_first(lambda: store_run_dataset(dataset, root, data_dir))
+    except DygError:
+        new = list_entries() - before
+        if all(path.is_file() and path.parent == folder for path in new):  # no run was started
+            for path in new:
+                path.unlink(missing_ok=True)  # another process of this training may be faster
+            with suppress(OSError):
+                for path in new_folders:
+                    path.rmdir()
+        raise
 
 
 def _stored_paths(folder: Path, digest: str, version: str) -> tuple[Path, Path]:

@@ -82,13 +82,15 @@ class OpenRun:
         """Whether its scores include the activity of the source."""
         return isinstance(self.config.train, LinkFitConfig) and self.config.train.activity
 
-    def build_trainer(self, advance: Advance = no_advance) -> Trainer:
-        """Return a trainer with the weights of the scorer, at the first step.
+    def build_trainer(
+        self, advance: Advance = no_advance, task: LinkTask | NodeTask | None = None
+    ) -> Trainer:
+        """Return a trainer with the weights of the scorer, at the first step; `task` is its task if that exists.
 
         The embeddings of a frozen backbone are computed here, once; `advance` counts their events.
         """
         config, scorer = self.config, self.scorer.to(self.stream.device)
-        task = create_task(config.train, self.dataset, self.stream)
+        task = create_task(config.train, self.dataset, self.stream) if task is None else task
         if config.recipe == "node_head":
             # a classifier learns from the whole training period, so its memory must observe it from the first event on
             scorer.encoder.delete_saved_memory()

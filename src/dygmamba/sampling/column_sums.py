@@ -4,7 +4,7 @@ Legend: c numeric columns, p pairs, f features.
 """
 
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -29,6 +29,9 @@ class ColumnSumRequest(TableRequest):
 
     on_host: ClassVar[bool] = False  # the table is on the device of the stream
     columns: ColumnRequest
+
+    def look_up(self, index: Any, pairs: Any, features: Any, draws: Any) -> Any:
+        return index.column_sums(self, features)
 
 
 @dataclass(frozen=True, slots=True)

@@ -61,6 +61,9 @@ class ColumnRequest(TableRequest):
         """Cost of one query in tokens of a sequence."""
         return 1
 
+    def look_up(self, index: Any, pairs: Any, features: Any, draws: Any) -> Any:
+        return index.column_features(self, pairs.at_table_time(), features)
+
     @property
     def names(self) -> list[str]:
         """Description of each feature, in the order of the columns.

@@ -6,8 +6,8 @@ Legend: e events, p pairs, q endpoints of pairs, s scales, f features per pair, 
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import ClassVar
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float32, Float64, Int64
@@ -23,12 +23,13 @@ from dygmamba.sampling.block_lists import (
     interleave,
     pair_key,
 )
+from dygmamba.sampling.table_request import TableRequest
 
 NEIGHBORS_PER_TOKEN = 16  # neighbors that cost as much time as one token of a sequence
 
 
 @dataclass(frozen=True, slots=True)
-class CountRequest:
+class CountRequest(TableRequest):
     """Request for count features of each pair.
 
     Attributes:
@@ -36,7 +37,6 @@ class CountRequest:
         neighbors: Recent neighbors of either endpoint that are looked at.
     """
 
-    on_host: ClassVar[bool] = True  # counts are looked up on the CPU
     scales: tuple[float, ...]
     neighbors: int = 32
 
@@ -57,9 +57,8 @@ class CountRequest:
     def fanout(self) -> tuple[int, ...]:
         return (self.neighbors,)
 
-    def cut(self, length: int) -> "CountRequest":
-        """Return the request with at most `length` neighbors of either endpoint."""
-        return replace(self, neighbors=min(self.neighbors, length))
+    def look_up(self, index: Any, pairs: Any, features: Any, draws: Any) -> Any:
+        return index.count_features(self, pairs.at_table_time())
 
     @property
     def width(self) -> int:

@@ -5,7 +5,7 @@ Legend: s scales, q queries.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -38,6 +38,9 @@ class DecayedCountRequest(TableRequest):
                 f"a decayed-count request needs time scales above 0; got scales={self.scales}",
                 code="invalid-request",
             )
+
+    def look_up(self, index: Any, pairs: Any, features: Any, draws: Any) -> Any:
+        return index.decayed_counts(self)
 
 
 # Roles in which events of a pair (a, b) are counted: those of a, those between the two, those that a sent, those that a

@@ -32,12 +32,12 @@ from dygmamba.data.storage.locations import INDEX_FOLDER
 from dygmamba.data.storage.mapped_columns import ScratchColumn, iterate_chunks, iterate_slices, release_pages
 from dygmamba.data.storage.mapped_file import MappedFile
 from dygmamba.data.storage.tensor_file import TensorFileWriter, compute_seal, map_tensors, read_seal
-from dygmamba.ops.recent_neighbors import Adjacency
+from dygmamba.ops.recent_neighbors import NeighborEntries
 from dygmamba.ops.recent_neighbors.counting_sort import ENTRY_BYTES, count_entries, sort_entries, split_nodes
 from dygmamba.sampling.block_lists import CountLists, SortedKeys, directed_key
 
 MAX_ENTRY_BYTES = DEFAULT_BUDGET // 4  # an index with more bytes of entries goes to disk
-ENTRY_COLUMNS = {"key": torch.int64, "neighbor": torch.int32, "event": torch.int32, "time": torch.float64}
+ENTRY_COLUMNS = {"neighbor": torch.int32, "event": torch.int32, "time": torch.float64}
 DIGEST_ROWS = 1 << 8  # sampled rows in the key of an index; each may cost reading a page
 
 
@@ -86,29 +86,29 @@ def needs_disk_index(events: int) -> bool:
     return 2 * ENTRY_BYTES * events > MAX_ENTRY_BYTES
 
 
-def load_disk_entries(store: EventStore, edges: IndexedEvents) -> tuple[Adjacency, MappedFile]:
+def load_disk_entries(store: EventStore, edges: IndexedEvents) -> tuple[NeighborEntries, MappedFile]:
     """Map the index entries of these events from their file, which is written first if it is missing or damaged."""
     key = _index_key(store, edges)
     if store.source is None or not store.source.digest:
         return _build_temporary_entries(store, edges, key)
     path = store.source.path.parent / INDEX_FOLDER / f"{store.source.digest[:16]}-{key[:16]}"
     with suppress(FileError, FileNotFoundError):
-        return _open_entries(path, store, key)
+        return _open_entries(path, key)
     try:
         _write_entries(path, edges, key)
     except WriteError:  # the dataset's folder is read-only
         return _build_temporary_entries(store, edges, key)
-    return _open_entries(path, store, key)
+    return _open_entries(path, key)
 
 
 def _build_temporary_entries(
     store: EventStore, edges: IndexedEvents, key: str
-) -> tuple[Adjacency, MappedFile]:
+) -> tuple[NeighborEntries, MappedFile]:
     """Map the entries from a temporary file, which is unlinked at once and vanishes when it is closed."""
     path = Path(gettempdir()) / f"dygmamba-{id(store):x}-{key[:16]}"
     _write_entries(path, edges, key)
     try:
-        return _open_entries(path, store, key)
+        return _open_entries(path, key)
     finally:
         with suppress(WriteError):  # Windows cannot remove an open file
             remove_file(path)
@@ -130,15 +130,14 @@ def _write_entries(path: Path, edges: IndexedEvents, key: str) -> None:
             del columns  # before the next range is sorted: both together would double the peak
 
 
-def _open_entries(path: Path, store: EventStore, key: str) -> tuple[Adjacency, MappedFile]:
+def _open_entries(path: Path, key: str) -> tuple[NeighborEntries, MappedFile]:
     """Map the entries of a file; raise FileError if it is damaged or belongs to other events."""
     source = MappedFile.open(path)
     try:
         tensors, metadata = map_tensors(path, source.handle.number)
         whole = compute_seal(source.handle.number) == read_seal(path).encode()
-        entries = Adjacency(
-            *(tensors[name] for name in ("start", "key", "neighbor", "event", "time")), event_time=store.time
-        )
+        start, *columns = (tensors[name] for name in ("start", *ENTRY_COLUMNS))
+        entries = NeighborEntries(start[:-1], start.diff(), *columns)
     except (SafetensorError, OSError, ValueError, KeyError) as error:
         raise FileError(f"{path} is not an index file; remove it", code="damaged-index") from error
     if not whole or metadata.get("key") != key:
@@ -203,7 +202,7 @@ class _CountListWriter:
 
 
 def build_disk_counts(
-    entries: Adjacency, src: Int64[Tensor, "e"], scale: Float64[np.ndarray, "s"], folder: Path
+    entries: NeighborEntries, src: Int64[Tensor, "e"], scale: Float64[np.ndarray, "s"], folder: Path
 ) -> dict[str, CountLists]:
     """Build the decayed counts of every kind of `EventCounts` from the entries of an index.
 
@@ -215,7 +214,8 @@ def build_disk_counts(
     """
     writers: dict[str, _CountListWriter] = {}
     most = max(1, DEFAULT_BUDGET // (8 * NUMBERS_PER_ENTRY * (4 + len(scale))))
-    for low, high in split_nodes(entries.start.numpy(), most):
+    bounds = np.append(entries.start.numpy(), len(entries.time))
+    for low, high in split_nodes(bounds, most):
         for kind, key, time in _iterate_kinds(entries, src, low, high):
             if kind not in writers:
                 writers[kind] = _CountListWriter(folder, scale)
@@ -224,12 +224,12 @@ def build_disk_counts(
 
 
 def _iterate_kinds(
-    entries: Adjacency, src: Tensor, low: int, high: int
+    entries: NeighborEntries, src: Tensor, low: int, high: int
 ) -> Iterator[tuple[str, np.ndarray, np.ndarray]]:
     """Iterate over (kind, keys, times) of the groups that a range of nodes has."""
-    start = entries.start.numpy()
-    rows = slice(int(start[low]), int(start[high]))
-    node = np.repeat(np.arange(low, high), np.diff(start[low : high + 1]))
+    start, size = int(entries.start[low]), entries.size.numpy()[low:high]
+    rows = slice(start, start + int(size.sum()))
+    node = np.repeat(np.arange(low, high), size)
     other, event, time = (column[rows].numpy() for column in (entries.neighbor, entries.event, entries.time))
     other, loop = other.astype(np.int64), other == node
     once = np.ones(

@@ -7,6 +7,7 @@ Legend: e events, p queries, s scales.
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import torch
@@ -38,6 +39,9 @@ class HistoryRequest(TableRequest):
     def tokens(self) -> int:
         """Cost of one query in tokens of a sequence."""
         return 1
+
+    def look_up(self, index: Any, pairs: Any, features: Any, draws: Any) -> Any:
+        return index.history(self)
 
 
 @dataclass(frozen=True)

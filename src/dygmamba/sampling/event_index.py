@@ -2,7 +2,7 @@
 
 `NeighborIndex` lists a fixed set of events; `LiveIndex` is one that events are appended to.
 
-Legend: q queries, k entries per query, p pairs, f features per pair.
+Legend: m entries, q queries, k entries per query, p pairs, f features per pair.
 """
 
 from abc import ABC, abstractmethod
@@ -16,7 +16,7 @@ from torch import Tensor
 
 from dygmamba.core.errors import ConfigError, EventError
 from dygmamba.data.events.event_store import FeatureTable
-from dygmamba.ops.recent_neighbors import SamplingWeights, find_weight_quantile
+from dygmamba.ops.recent_neighbors import NeighborEntries, find_past, find_weight_quantile, last_k_before
 from dygmamba.sampling.column_sums import ColumnSumRequest, ColumnSumTable
 from dygmamba.sampling.columns import ColumnRequest
 from dygmamba.sampling.counts import CountRequest, EventCounts, PairNeighbors
@@ -35,21 +35,25 @@ class EventIndex(ABC):
     """Base class of indices: events by node, each listed under its source and its destination."""
 
     __slots__ = ()
-    entries: (
-        Any  # columns `neighbor`, `event` and `time` of all entries; a node's are consecutive, oldest first
-    )
+
+    @property
+    @abstractmethod
+    def entries(self) -> NeighborEntries:
+        """The entries of all nodes."""
 
     @abstractmethod
-    def past(self, node: Int64[Tensor, "q"], time: Float64[Tensor, "q"]) -> tuple[Tensor, Tensor]:
+    def weights(self, scale: float) -> Float64[Tensor, "m"]:
+        """Return the cumulative sampling weights of the time-aware strategy, of all entries."""
+
+    def past(
+        self, node: Int64[Tensor, "q"], time: Float64[Tensor, "q"]
+    ) -> tuple[Int64[Tensor, "q"], Int64[Tensor, "q"]]:
         """Return the first entry and the number of entries of each query's history; node -1 has no history."""
+        return find_past(self.entries, node, time)
 
-    @abstractmethod
     def recent(self, node: Int64[Tensor, "q"], time: Float64[Tensor, "q"], k: int) -> NeighborSequence:
         """Return the `k` most recent entries strictly before each query."""
-
-    @abstractmethod
-    def weights(self, scale: float) -> SamplingWeights:
-        """Return the cumulative sampling weights of the time-aware strategy."""
+        return NeighborSequence(node, time, *last_k_before(self.entries, node, time, k))
 
     @abstractmethod
     def counts(self, scales: tuple[float, ...]) -> EventCounts:
@@ -186,7 +190,7 @@ STRATEGIES: dict[str, Callable[[EventIndex, Tensor, Tensor, Tensor, float], Tens
 
 
 def _sequences_at(
-    entries: Any, node: Tensor, time: Tensor, position: Tensor, count: Tensor
+    entries: NeighborEntries, node: Tensor, time: Tensor, position: Tensor, count: Tensor
 ) -> NeighborSequence:
     """Return the entries at these positions in time order; drawn with replacement, so any history fills all slots."""
     k = position.shape[1]
@@ -205,56 +209,17 @@ def _sequences_at(
     )
 
 
-# Type of a request: the field of a view with its results, and the look-up.
-TABLES: dict[type, tuple[str, Callable[[EventIndex, Any, PairBatch, FeatureTable], Any]]] = {
-    CountRequest: (
-        "counts",
-        lambda index, request, pairs, _: index.count_features(request, pairs.at_table_time()),
-    ),
-    WalkRequest: ("walks", lambda index, request, *_: index.walks(request)),
-    DecayedCountRequest: ("decayed_counts", lambda index, request, *_: index.decayed_counts(request)),
-    HistoryRequest: ("histories", lambda index, request, *_: index.history(request)),
-    TransitionRequest: (
-        "transitions",
-        lambda index, request, pairs, _: index.transition_features(request, pairs.at_table_time()),
-    ),
-    TransitionCountRequest: (
-        "transition_counts",
-        lambda index, request, *_: index.transition_counts(request),
-    ),
-    ColumnRequest: (
-        "column_features",
-        lambda index, request, pairs, features: index.column_features(
-            request, pairs.at_table_time(), features
-        ),
-    ),
-    ColumnSumRequest: (
-        "column_sums",
-        lambda index, request, _, features: index.column_sums(request, features),
-    ),
-    NodeValueRequest: (
-        "node_values",
-        lambda index, request, pairs, features: index.node_value_features(
-            request, pairs.at_table_time(), features
-        ),
-    ),
-    NodeFeatureRequest: (
-        "node_features",
-        lambda index, request, pairs, features: index.node_features(request, pairs.at_table_time(), features),
-    ),
-}
-
-
 def gather_view(
     index: EventIndex,
     features: FeatureTable,
     pairs: PairBatch,
     requests: tuple[Request, ...],
     draws: Draws | None = None,
+    length: int | None = None,
 ) -> PairView:
     """Look up what a model requests for a batch of pairs; each row is looked up once per request.
 
-    Features of pairs are those at the table time (`PairBatch.known`), sequences those at the pair's own time.
+    Features of pairs are those at their table time (`PairBatch.table_time`), sequences those at the pair's own time.
 
     Args:
         index: Events that are visible, each to later queries only.
@@ -262,14 +227,11 @@ def gather_view(
         pairs: The queries.
         requests: The model's requests.
         draws: Random numbers of the `uniform` and `time_aware` strategies; `recent` needs none.
+        length: Cut sequences to so many entries per hop.
     """
-    neighbors, tables = [], {}
-    for request in requests:
-        if isinstance(request, NeighborRequest):
-            neighbors.append(index.gather(request, pairs.node, pairs.when, draws))
-        else:
-            name, look_up = TABLES[type(request)]
-            tables.setdefault(name, []).append(look_up(index, request, pairs, features))
+    found = {
+        request: request.cut(length).look_up(index, pairs, features, draws)
+        for request in dict.fromkeys(requests)
+    }
     # labels end here: whatever scores a view cannot read them
-    found = {name: tuple(results) for name, results in tables.items()}
-    return PairView(pairs.without_labels(), tuple(neighbors), features, **found)
+    return PairView(pairs.without_labels(), features, found)

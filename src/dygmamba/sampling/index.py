@@ -3,7 +3,7 @@
 It also builds, on demand, the tables that models ask for beside sequences: counts, decayed counts, temporal walks,
 transitions, columns.
 
-Legend: q queries, k entries per query, p pairs, f features per pair.
+Legend: m entries, p pairs, f features per pair.
 """
 
 import hashlib
@@ -18,16 +18,12 @@ import torch
 from jaxtyping import Float32, Float64, Int64
 from torch import Tensor
 
+from dygmamba.core.errors import EventError
 from dygmamba.data.events.event_store import EventStore, FeatureTable
 from dygmamba.data.storage.mapped_file import MappedFile
-from dygmamba.ops.recent_neighbors import (
-    Adjacency,
-    SamplingWeights,
-    build_adjacency,
-    find_past_end,
-    last_k_before,
-    time_aware_weights,
-)
+from dygmamba.ops.recent_neighbors import NeighborEntries
+from dygmamba.ops.recent_neighbors.counting_sort import count_entries, sort_entries
+from dygmamba.ops.recent_neighbors.cpu import cumulate_weights
 from dygmamba.sampling.block_lists import EventRows, directed_key
 from dygmamba.sampling.column_sums import ColumnSumRequest, ColumnSumTable
 from dygmamba.sampling.columns import ColumnRequest, ColumnTable
@@ -48,7 +44,7 @@ from dygmamba.sampling.node_features import NodeFeatureRequest
 from dygmamba.sampling.node_values import NodeValueRequest, NodeValueTable
 from dygmamba.sampling.transition_counts import TransitionCountRequest, TransitionCountTable
 from dygmamba.sampling.transitions import TransitionRequest, TransitionTable
-from dygmamba.sampling.view import NeighborSequence, PairBatch
+from dygmamba.sampling.view import PairBatch
 from dygmamba.sampling.walks import TemporalWalks, WalkRequest
 
 MAX_CACHED_NUMBERS = 1 << 25  # float32 numbers of cached features in all: 128 MiB
@@ -58,7 +54,7 @@ MAX_CACHED_NUMBERS = 1 << 25  # float32 numbers of cached features in all: 128 M
 class NeighborIndex(EventIndex):
     """Events of a stream (or some of them) by node, each listed under its source and its destination."""
 
-    entries: Adjacency
+    lists: NeighborEntries
     edges: IndexedEvents
     source: MappedFile | None = field(
         default=None, repr=False, compare=False
@@ -66,42 +62,44 @@ class NeighborIndex(EventIndex):
     _features: dict[bytes, Tensor] = field(default_factory=dict, repr=False, compare=False)
     _counts: dict[tuple[float, ...], EventCounts] = field(default_factory=dict, repr=False, compare=False)
     _totals: list[StreamTotals] = field(default_factory=list, repr=False, compare=False)
-    _weights: dict[float, SamplingWeights] = field(default_factory=dict, repr=False, compare=False)
+    _weights: dict[float, Tensor] = field(default_factory=dict, repr=False, compare=False)
     _host_tables: dict[Any, Any] = field(default_factory=dict, repr=False, compare=False)  # by their request
     _tables: dict[Any, Any] = field(default_factory=dict, repr=False, compare=False)  # by their request
 
     @staticmethod
     def build(store: EventStore, events: Int64[Tensor, "s"] | None = None) -> "NeighborIndex":
-        """Index these events (default: all) on the store's device; a large index on a CPU is mapped from disk."""
-        host = None if events is None else events.cpu()
-        edges = IndexedEvents((store.src.cpu(), store.dst.cpu(), store.time.cpu()), store.num_nodes, host)
-        if needs_disk_index(len(edges)) and store.time.device.type == "cpu":
+        """Index these events (default: all) on the host; a large index is mapped from disk."""
+        if max(store.num_nodes, len(store)) >= 2**31:
+            raise EventError(
+                f"{store.num_nodes} nodes and {len(store)} events do not fit into 32-bit entries; split the stream",
+                code="stream-too-large",
+            )
+        chosen = None if events is None else events.cpu()
+        edges = IndexedEvents((store.src.cpu(), store.dst.cpu(), store.time.cpu()), store.num_nodes, chosen)
+        if needs_disk_index(len(edges)):
             entries, source = load_disk_entries(store, edges)
             return NeighborIndex(entries, edges, source)
-        if events is None:
-            events = torch.arange(len(store), device=store.time.device)
-            src, dst = store.src, store.dst
-        else:
-            src, dst = store.src[events], store.dst[events]
-        return NeighborIndex(build_adjacency(src, dst, events, store.time, store.num_nodes), edges)
+        rows = torch.arange(len(store)) if chosen is None else chosen
+        columns = (edges.src.numpy(), edges.dst.numpy(), rows.numpy())
+        start = count_entries(lambda: iter((columns,)), store.num_nodes)
+        found = sort_entries(lambda: iter((columns,)), edges.columns[2].numpy(), start, 0, store.num_nodes)
+        lists = (start[:-1], np.diff(start), *found)
+        return NeighborIndex(NeighborEntries(*map(torch.from_numpy, lists)), edges)
 
     def to(self, device: torch.device | str) -> "NeighborIndex":
         """Return the index on another device; it shares the tables that stay on the host."""
-        entries = self.entries.to(device)
+        entries = self.lists.to(device)
         # only entries that were not copied depend on the mapped file
-        source = self.source if entries.key.data_ptr() == self.entries.key.data_ptr() else None
+        source = self.source if entries.time.data_ptr() == self.lists.time.data_ptr() else None
         names = ("_counts", "_host_tables")
         return NeighborIndex(entries, self.edges, source, **{name: getattr(self, name) for name in names})
 
-    def check_unchanged(self) -> "NeighborIndex":
-        """Return the index; raise FileError if the file its entries are mapped from was changed."""
+    @property
+    def entries(self) -> NeighborEntries:
+        """The entries of all nodes; raises FileError if the file that they are mapped from was changed."""
         if self.source is not None:
             self.source.check()
-        return self
-
-    def recent(self, node: Int64[Tensor, "q"], time: Float64[Tensor, "q"], k: int) -> NeighborSequence:
-        """Return the `k` most recent entries strictly before each query."""
-        return NeighborSequence(node, time, *last_k_before(self.check_unchanged().entries, node, time, k))
+        return self.lists
 
     def counts(self, scales: tuple[float, ...]) -> EventCounts:
         """Return the decayed counts of the events on these scales, built once; those of many events lie on disk."""
@@ -112,7 +110,7 @@ class NeighborIndex(EventIndex):
     def _build_counts(self, scales: tuple[float, ...]) -> EventCounts:
         edges = self.edges
         on_disk = self.source is not None or needs_disk_counts(len(edges), len(scales))
-        if not on_disk or self.entries.key.device.type != "cpu":
+        if not on_disk or self.lists.time.device.type != "cpu":
             counts = EventCounts(scales)
             counts.append_rows(self._rows())
             return counts
@@ -153,7 +151,7 @@ class NeighborIndex(EventIndex):
         """Return the numeric columns of the events of any pair, built once and kept on the index's device."""
         if request not in self._tables:
             table = ColumnSumTable.build(self._rows(features), request)
-            self._tables[request] = table.to(self.entries.key.device)
+            self._tables[request] = table.to(self.lists.time.device)
         return self._tables[request]
 
     def node_value_features(
@@ -224,21 +222,16 @@ class NeighborIndex(EventIndex):
 
     def _table(self, request: Any, kind: Any) -> Any:
         if request not in self._tables:
-            self._tables[request] = kind.build(self._rows(), request).to(self.entries.key.device)
+            self._tables[request] = kind.build(self._rows(), request).to(self.lists.time.device)
         return self._tables[request]
 
-    def past(self, node: Int64[Tensor, "q"], time: Float64[Tensor, "q"]) -> tuple[Tensor, Tensor]:
-        """Return the first entry and the number of entries of each query's history; node -1 has no history."""
-        begin = self.check_unchanged().entries.start[node.clamp(min=0)]
-        return begin, (find_past_end(self.entries, node, time) - begin) * (node >= 0)
-
-    def weights(self, scale: float) -> SamplingWeights:
+    def weights(self, scale: float) -> Float64[Tensor, "m"]:
         """Return the cumulative sampling weights of the time-aware strategy, built once per scale.
 
         The weights of a node's entries depend on no other node and on no later entry, so a query never sees its future.
         """
         if scale not in self._weights:
-            self._weights[scale] = time_aware_weights(self.entries, scale)
+            self._weights[scale] = cumulate_weights(self.entries, scale)
         return self._weights[scale]
 
 

@@ -4,21 +4,19 @@ It answers as a `NeighborIndex` of the same events does, bit for bit. Events are
 dropped again, so that an event that arrives late is appended between them. A table is built when it is first asked for,
 and then grows with the events. It lives on the CPU. Results are not cached, because the events change.
 
-Legend: e events, a appended or dropped events, q queries, k entries per query, p pairs, f features per pair.
+Legend: m places of entries, p pairs, f features per pair.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import torch
-from jaxtyping import Float32, Float64, Int64
+from jaxtyping import Float32, Float64
 from torch import Tensor
 
 from dygmamba.data.events.event_store import EventStore, FeatureTable
 from dygmamba.ops.growing import Growing
-from dygmamba.ops.recent_neighbors import SamplingWeights
-from dygmamba.ops.recent_neighbors.cpu import find_past, last_k_in_blocks
+from dygmamba.ops.recent_neighbors import NeighborEntries
 from dygmamba.sampling.block_lists import EventRows, directed_key
 from dygmamba.sampling.column_sums import ColumnSumRequest, ColumnSumTable
 from dygmamba.sampling.columns import ColumnRequest, ColumnTable
@@ -31,17 +29,8 @@ from dygmamba.sampling.node_features import NodeFeatureRequest
 from dygmamba.sampling.node_values import NodeValueRequest, NodeValueTable
 from dygmamba.sampling.transition_counts import TransitionCountRequest, TransitionCountTable
 from dygmamba.sampling.transitions import TransitionRequest, TransitionTable
-from dygmamba.sampling.view import NeighborRequest, NeighborSequence, PairBatch, Request
+from dygmamba.sampling.view import NeighborRequest, PairBatch, Request
 from dygmamba.sampling.walks import TemporalWalks, WalkLists, WalkRequest
-
-
-@dataclass(frozen=True, slots=True)
-class LiveEntries:
-    """Columns of the entries of all nodes, with spare room between the nodes."""
-
-    neighbor: Tensor
-    event: Tensor
-    time: Tensor
 
 
 class LiveIndex(EventIndex, Growing):
@@ -98,36 +87,18 @@ class LiveIndex(EventIndex, Growing):
         self._totals = None
 
     @property
-    def entries(self) -> LiveEntries:
-        """Columns of the entries, for positions that `past` returns."""
-        return LiveEntries(*map(torch.from_numpy, (self.near.neighbor, self.near.event, self.near.time)))
-
-    def past(self, node: Int64[Tensor, "q"], time: Float64[Tensor, "q"]) -> tuple[Tensor, Tensor]:
-        """Return the first entry and the number of entries of each query's history; node -1 has no history."""
-        begin, count = torch.empty_like(node), torch.empty_like(node)
-        asked = (node.contiguous(), time.contiguous(), begin, count)
+    def entries(self) -> NeighborEntries:
+        """The entries of all nodes; valid until events are appended or dropped."""
         near = self.near
-        find_past(near.start, near.size, near.time, *(column.numpy() for column in asked))
-        return begin, count
+        columns = (near.start, near.size, near.neighbor, near.event, near.time)
+        return NeighborEntries(*map(torch.from_numpy, columns))
 
-    def recent(self, node: Int64[Tensor, "q"], time: Float64[Tensor, "q"], k: int) -> NeighborSequence:
-        """Return the `k` most recent entries strictly before each query."""
-        q, near = len(node), self.near
-        block = torch.empty(2 * q * k, dtype=torch.float64)
-        times, (ids, events) = block[: q * k].view(q, k), block[q * k :].view(torch.int32).view(2, q, k)
-        length = torch.empty(q, dtype=torch.int64)
-        asked = (node.contiguous(), time.contiguous(), ids, events, times, length)
-        lists = (near.start, near.size, near.neighbor, near.event, near.time)
-        last_k_in_blocks(*lists, *(column.numpy() for column in asked))
-        return NeighborSequence(node, time, ids, events, times, length)
-
-    def weights(self, scale: float) -> SamplingWeights:
+    def weights(self, scale: float) -> Float64[Tensor, "m"]:
         """Return the cumulative sampling weights of the time-aware strategy."""
         key = ("weights", scale)
         if key not in self.tables:
             self.tables[key] = WeightLists(self.near, scale)
-        running = self.tables[key].running
-        return SamplingWeights(torch.from_numpy(running), len(running).bit_length())
+        return torch.from_numpy(self.tables[key].running)
 
     def counts(self, scales: tuple[float, ...]) -> EventCounts:
         """Return the decayed counts of the events on these scales."""

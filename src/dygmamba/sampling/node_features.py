@@ -8,6 +8,7 @@ Legend: p pairs, f features per pair, c numeric columns, b buckets of a categori
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float32, Float64, Int64
@@ -41,6 +42,9 @@ class NodeFeatureRequest(TableRequest):
     def tokens(self) -> int:
         """Cost of one query in tokens of a sequence."""
         return 1
+
+    def look_up(self, index: Any, pairs: Any, features: Any, draws: Any) -> Any:
+        return index.node_features(self, pairs.at_table_time(), features)
 
     @property
     def names(self) -> list[str]:

@@ -9,6 +9,7 @@ Legend: e events, p pairs, s scales, v values per event, f features per pair.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from jaxtyping import Bool, Float32, Float64, Int64
@@ -49,6 +50,9 @@ class NodeValueRequest(TableRequest):
     def tokens(self) -> int:
         """Cost of one query in tokens of a sequence."""
         return 1
+
+    def look_up(self, index: Any, pairs: Any, features: Any, draws: Any) -> Any:
+        return index.node_value_features(self, pairs.at_table_time(), features)
 
     @property
     def names(self) -> list[str]:

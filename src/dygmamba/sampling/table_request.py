@@ -1,6 +1,6 @@
 """Base class of requests for tables, which do not depend on the length of neighbor sequences."""
 
-from typing import ClassVar, NamedTuple, TypeVar
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 # not `Self`, which the type checks of the tests do not support
 R = TypeVar("R", bound="TableRequest")
@@ -34,6 +34,17 @@ class TableRequest:
     def fanout(self) -> tuple[int, ...]:
         return (0,)
 
-    def cut(self: R, length: int) -> R:
+    def cut(self: R, length: int | None) -> R:
         """Return the request itself: a history is not cut."""
         return self
+
+    def look_up(self, index: Any, pairs: Any, features: Any, draws: Any) -> Any:
+        """Look up what is requested: features of each pair, or a table for look-ups of any node or pair.
+
+        Args:
+            index: The `EventIndex` of the visible events.
+            pairs: The queries, a `PairBatch`.
+            features: Node and edge features of the stream, a `FeatureTable`.
+            draws: Random numbers (`Draws`), which tables do not need.
+        """
+        raise NotImplementedError

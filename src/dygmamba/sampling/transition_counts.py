@@ -4,7 +4,7 @@ Legend: l lags, s scales, q queries.
 """
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -22,6 +22,9 @@ class TransitionCountRequest(TransitionScales):
 
     on_host: ClassVar[bool] = False  # the table is on the device of the stream
     precision: ClassVar[type[np.floating]] = np.float32
+
+    def look_up(self, index: Any, pairs: Any, features: Any, draws: Any) -> Any:
+        return index.transition_counts(self)
 
     @property
     def width(self) -> int:

@@ -72,6 +72,9 @@ class TransitionRequest(TransitionScales):
         """Cost of one query in tokens of a sequence."""
         return 1
 
+    def look_up(self, index: Any, pairs: Any, features: Any, draws: Any) -> Any:
+        return index.transition_features(self, pairs.at_table_time())
+
     @property
     def width(self) -> int:
         """Number of features per pair."""

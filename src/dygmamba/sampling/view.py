@@ -1,8 +1,9 @@
 """Input of a model: a batch of pairs to score, and the neighbor sequences and tables that it requested.
 
-Legend: p pairs, q queries (rows), l sequence length, r selected pairs or rows, f, g, h, j features per pair.
+Legend: p pairs, q queries (rows), l sequence length, r selected pairs or rows.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from itertools import accumulate
 from operator import mul
@@ -15,17 +16,8 @@ from torch import Tensor
 from dygmamba.core.choices import Strategy as Strategy
 from dygmamba.core.errors import ConfigError
 from dygmamba.data.events.event_store import FeatureTable
-from dygmamba.sampling.column_sums import ColumnSumRequest, ColumnSumTable
-from dygmamba.sampling.columns import ColumnRequest
-from dygmamba.sampling.counts import CountRequest
-from dygmamba.sampling.decayed_counts import DecayedCountRequest, DecayedCountTable
-from dygmamba.sampling.event_history import EventHistory, HistoryRequest
-from dygmamba.sampling.node_features import NodeFeatureRequest
-from dygmamba.sampling.node_values import NodeValueRequest
 from dygmamba.sampling.query_columns import QueryColumns
-from dygmamba.sampling.transition_counts import TransitionCountRequest, TransitionCountTable
-from dygmamba.sampling.transitions import TransitionRequest
-from dygmamba.sampling.walks import TemporalWalks, WalkRequest
+from dygmamba.sampling.table_request import TableRequest
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,24 +52,16 @@ class NeighborRequest:
         """Return the largest number of entries per query among the requests."""
         return max((request.tokens for request in requests), default=0)
 
-    def cut(self, length: int) -> "NeighborRequest":
-        """Return the request with at most `length` entries per hop."""
-        return replace(self, fanout=tuple(min(k, length) for k in self.fanout))
+    def cut(self, length: int | None) -> "NeighborRequest":
+        """Return the request with at most `length` entries per hop; None: the request itself."""
+        return self if length is None else replace(self, fanout=tuple(min(k, length) for k in self.fanout))
+
+    def look_up(self, index: Any, pairs: Any, features: Any, draws: Any) -> "tuple[NeighborSequence, ...]":
+        """Return a sequence of each row per hop."""
+        return index.gather(self, pairs.node, pairs.when, draws)
 
 
-Request = (
-    NeighborRequest
-    | CountRequest
-    | DecayedCountRequest
-    | WalkRequest
-    | HistoryRequest
-    | TransitionRequest
-    | TransitionCountRequest
-    | ColumnRequest
-    | ColumnSumRequest
-    | NodeValueRequest
-    | NodeFeatureRequest
-)
+Request = NeighborRequest | TableRequest
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +113,7 @@ class PairBatch:
         when: Time of each row.
         src_row: Row of each pair's source.
         dst_row: Row of each pair's destination.
-        until: Time before which tables (counts, walks) see events; None means the pair's own time. Under batch
+        lagged_time: Time before which tables (counts, walks) see events; None means the pair's own time. Under batch
             visibility tables lag behind the queries, as a memory that is updated after each batch does; sequences never
             lag.
         columns: What is known of the event in question, such as its amount; None if nothing is. A negative carries
@@ -140,7 +124,7 @@ class PairBatch:
     when: Float64[Tensor, "q"]
     src_row: Int64[Tensor, "p"]
     dst_row: Int64[Tensor, "p"]
-    until: Float64[Tensor, "p"] | None = None
+    lagged_time: Float64[Tensor, "p"] | None = None
     columns: QueryColumns | None = None
 
     def __len__(self) -> int:
@@ -159,13 +143,13 @@ class PairBatch:
         return self.when[self.src_row]
 
     @property
-    def known(self) -> Float64[Tensor, "p"]:
+    def table_time(self) -> Float64[Tensor, "p"]:
         """For each pair, the time before which counts and walks include events."""
-        return self.time if self.until is None else self.until
+        return self.time if self.lagged_time is None else self.lagged_time
 
-    def with_table_time(self: Pairs, until: Float64[Tensor, "p"] | None) -> Pairs:
+    def with_table_time(self: Pairs, time: Float64[Tensor, "p"] | None) -> Pairs:
         """Return the pairs with these table times; None means the pairs' own times."""
-        return replace(self, until=until)
+        return replace(self, lagged_time=time)
 
     def with_columns(self: Pairs, columns: QueryColumns | None) -> Pairs:
         """Return the pairs with these columns of the events in question."""
@@ -184,13 +168,13 @@ class PairBatch:
 
     @property
     def _queries(self) -> tuple[Any, ...]:
-        return self.node, self.when, self.src_row, self.dst_row, self.until, self.columns
+        return self.node, self.when, self.src_row, self.dst_row, self.lagged_time, self.columns
 
     def at_table_time(self) -> "PairBatch":
         """Return the same pairs with their table times as query times."""
-        if self.until is None:
+        if self.lagged_time is None:
             return self
-        return PairBatch.from_pairs(self.src, self.dst, self.until).with_columns(self.columns)
+        return PairBatch.from_pairs(self.src, self.dst, self.lagged_time).with_columns(self.columns)
 
     def to(self: Pairs, device: torch.device | str) -> Pairs:
         values = {field.name: getattr(self, field.name) for field in fields(self)}
@@ -226,7 +210,7 @@ class PairBatch:
     def _select_columns(self, chosen: Int64[Tensor, "r"]) -> dict[str, Any]:
         """Return what the chosen pairs have besides their queries."""
         return {
-            "until": None if self.until is None else self.until[chosen],
+            "lagged_time": None if self.lagged_time is None else self.lagged_time[chosen],
             "columns": None if self.columns is None else self.columns.select(chosen),
         }
 
@@ -267,53 +251,45 @@ class LabelledPairs(PairBatch):
 
 @dataclass(frozen=True, slots=True)
 class PairView:
-    """A batch of pairs with the results of a model's requests.
+    """A batch of pairs with the results of a model's requests: `view[request]`.
+
+    A `NeighborRequest` gives a `NeighborSequence` of all rows per hop. Requests for features give a row of features per
+    pair, at the pair's table time. Requests for tables give a table, to look up any node at a pair's table time.
 
     Attributes:
         pairs: The queries.
-        neighbors: Sequences by request and hop, `neighbors[request][hop]`.
         features: Node and edge features of the stream.
-        counts: Count features of each pair, by request.
-        walks: Temporal walks by request, to look up any node at a pair's table time.
-        decayed_counts: Decayed counts by request, to look up likewise.
-        histories: Numbers and ages of events by request, to look up likewise.
-        transitions: Transition features of each pair, by request.
-        transition_counts: Transitions between nodes by request, to look up at a pair's table time.
-        column_features: Features of each pair from the columns of events, by request.
-        column_sums: Numeric columns of events by request, to look up at a pair's table time.
-        node_values: Features of the values of earlier events of each pair's nodes, by request.
-        node_features: Features of each pair from the node features of its ends, by request.
+        found: The result of each request.
     """
 
     pairs: PairBatch
-    neighbors: tuple[tuple[NeighborSequence, ...], ...]
     features: FeatureTable
-    counts: tuple[Float32[Tensor, "p f"], ...] = ()
-    walks: tuple[TemporalWalks, ...] = ()
-    decayed_counts: tuple[DecayedCountTable, ...] = ()
-    histories: tuple[EventHistory, ...] = ()
-    transitions: tuple[Float32[Tensor, "p g"], ...] = ()
-    transition_counts: tuple[TransitionCountTable, ...] = ()
-    column_features: tuple[Float32[Tensor, "p h"], ...] = ()
-    column_sums: tuple[ColumnSumTable, ...] = ()
-    node_values: tuple[Float32[Tensor, "p h"], ...] = ()
-    node_features: tuple[Float32[Tensor, "p j"], ...] = ()
+    found: Mapping[Request, Any]
+
+    def __getitem__(self, request: Request) -> Any:
+        return self.found[request]
 
     @property
     def columns(self) -> tuple[Tensor, ...]:
         """Tensors that differ between batches of one size; captured CUDA graphs copy new batches into them."""
-        hops, pairs = [hop for hops in self.neighbors for hop in hops], self.pairs
-        until = () if pairs.until is None else (pairs.until,)
-        return pairs.node, pairs.when, *until, *(column for hop in hops for column in hop.columns)
+        pairs, found = self.pairs, self.found.values()
+        lagged = () if pairs.lagged_time is None else (pairs.lagged_time,)
+        hops = [hop for hops in found if isinstance(hops, tuple) for hop in hops]
+        return pairs.node, pairs.when, *lagged, *(column for hop in hops for column in hop.columns)
 
     def select_part(self, chosen: Int64[Tensor, "r"], length: int | None = None) -> "PairView":
         """Return the chosen pairs, sequences cut to `length` entries; all rows are kept. Only for one-hop requests."""
-        cut = tuple((hop if length is None else hop.cut(length),) for (hop,) in self.neighbors)
-        tables = {
-            name: tuple(features[chosen] for features in getattr(self, name))
-            for name in ("counts", "transitions", "column_features", "node_values", "node_features")
-        }
-        return replace(self, pairs=self.pairs.select_part(chosen), neighbors=cut, **tables)
+
+        def select(result: Any) -> Any:
+            if isinstance(result, Tensor):  # features of each pair
+                return result[chosen]
+            if isinstance(result, tuple) and length is not None:
+                (hop,) = result
+                return (hop.cut(length),)
+            return result
+
+        found = {request: select(result) for request, result in self.found.items()}
+        return replace(self, pairs=self.pairs.select_part(chosen), found=found)
 
 
 class LabelledView(NamedTuple):

@@ -20,7 +20,7 @@ for each decay, d width, q queries.
 
 import math
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -65,6 +65,9 @@ class WalkRequest(TableRequest):
                 f"0; got layers={self.layers}, dim={self.dim}, decays={self.decays}",
                 code="invalid-request",
             )
+
+    def look_up(self, index: Any, pairs: Any, features: Any, draws: Any) -> Any:
+        return index.walks(self)
 
     @property
     def products(self) -> int:

@@ -94,17 +94,24 @@ class OverwrittenHistoryStream(Stream):
     rate: float = field(default=0.0, kw_only=True)
     seed: int = field(default=0, kw_only=True)
 
-    def view(self, pairs: PairBatch, requests: tuple[Request, ...], draws: Draws | None = None) -> PairView:
+    def view(
+        self,
+        pairs: PairBatch,
+        requests: tuple[Request, ...],
+        draws: Draws | None = None,
+        length: int | None = None,
+    ) -> PairView:
         """Return the neighbor sequences after overwriting: of the whole history first, cut to its length then."""
         _, count = self.index.past(pairs.node, pairs.when)
         longest = max(int(count.max()), 1)
-        hops = []
+        found = {}
         for request in requests:
             assert isinstance(request, NeighborRequest)  # `supports_overwriting` was checked before
             full = replace(request, fanout=(longest,), strategy="recent")
             (sequence,) = self.index.gather(full, pairs.node, pairs.when, draws)
-            hops.append((_keep_last(self._overwrite(sequence), request.fanout[0]),))
-        return PairView(pairs.without_labels(), tuple(hops), self.events.features)
+            (most,) = request.cut(length).fanout
+            found[request] = (_keep_last(self._overwrite(sequence), most),)
+        return PairView(pairs.without_labels(), self.events.features, found)
 
     def _overwrite(self, sequence: NeighborSequence) -> NeighborSequence:
         """Overwrite floor(rate * n) of the n entries of each history, and sort it by time again."""

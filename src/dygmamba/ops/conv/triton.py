@@ -28,11 +28,11 @@ def forward(
     x: Tensor, weight: Tensor, bias: Tensor, mask: Tensor, reverse: bool, dtype: torch.dtype
 ) -> Tensor:
     """Compute the output in `dtype`; sums are in float32 for any dtype of x."""
-    y = torch.empty(x.shape, dtype=dtype, device=x.device)
+    (q, length, d), y = x.shape, torch.empty(x.shape, dtype=dtype, device=x.device)
     if x.numel() > 0:
         with torch.cuda.device_of(x):
-            kernels.forward_kernel[(_tiles(x, STEPS) * triton.cdiv(x.shape[2], BLOCK),)](
-                **_arguments(x, weight, mask, reverse), **_input(x, bias), y=y, STEPS=STEPS, num_warps=WARPS
+            kernels.forward_kernel[(q * triton.cdiv(length, STEPS) * triton.cdiv(d, BLOCK),)](
+                **_arguments(x, weight, bias, mask, reverse), y=y, STEPS=STEPS, num_warps=WARPS
             )
     return y
 
@@ -49,31 +49,22 @@ def backward(
     parts = torch.empty(q, taps + 1, d, dtype=torch.float32, device=x.device)
     with torch.cuda.device_of(x):
         kernels.backward_kernel[(q * triton.cdiv(d, BLOCK),)](
-            **_arguments(x, weight, mask, reverse), **_input(x, bias), **_adjoint(dy),
+            **_arguments(x, weight, bias, mask, reverse), **_rows("dy", dy),
             dx=dx, parts=parts, STEPS=FLIGHT, num_warps=BACKWARD_WARPS,
         )  # fmt: skip
         sums = sum_rows(parts.view(1, q, -1)).view(taps + 1, d)
     return dx, sums[:-1].t().contiguous(), sums[-1].clone()
 
 
-def _tiles(x: Tensor, steps: int) -> int:
-    return x.shape[0] * triton.cdiv(x.shape[1], steps)
+def _arguments(x: Tensor, weight: Tensor, bias: Tensor, mask: Tensor, reverse: bool) -> dict[str, object]:
+    """Return the arguments that both kernels share; the weights tap by tap."""
+    sizes = {"length": x.shape[1], "CHANNELS": x.shape[2], "TAPS": weight.shape[1], "BLOCK": BLOCK}
+    tensors = {"weight": weight.t().contiguous(), "bias": bias.contiguous()}
+    tensors |= {"mask": mask.contiguous().view(torch.uint8)} | _rows("x", x)
+    return sizes | tensors | {"SIGN": -1 if reverse else 1}
 
 
-def _arguments(x: Tensor, weight: Tensor, mask: Tensor, reverse: bool) -> dict[str, object]:
-    """Return the arguments that all kernels share."""
-    taps = weight.t().contiguous()
-    shape = {"length": x.shape[1], "CHANNELS": x.shape[2], "TAPS": weight.shape[1]}
-    cut = {"SIGN": -1 if reverse else 1, "BLOCK": BLOCK}
-    return shape | cut | {"weight": taps, "mask": mask.contiguous().view(torch.uint8)}
-
-
-def _input(x: Tensor, bias: Tensor) -> dict[str, object]:
-    """Return the arguments of kernels that read x; its rows may lie apart, as the halves of one projection do."""
-    x = x if x.stride(2) == 1 else x.contiguous()
-    return {"x": x, "x_batch": x.stride(0), "X_ROW": x.stride(1), "bias": bias.contiguous()}
-
-
-def _adjoint(dy: Tensor) -> dict[str, object]:
-    dy = dy if dy.stride(2) == 1 else dy.contiguous()
-    return {"dy": dy, "dy_batch": dy.stride(0), "DY_ROW": dy.stride(1)}
+def _rows(name: str, t: Tensor) -> dict[str, object]:
+    """Return a tensor and its strides as arguments; rows may lie apart, as the halves of one projection do."""
+    t = t if t.stride(2) == 1 else t.contiguous()
+    return {name: t, f"{name}_batch": t.stride(0), f"{name.upper()}_ROW": t.stride(1)}

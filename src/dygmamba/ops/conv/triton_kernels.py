@@ -18,42 +18,10 @@ NUMBERS = ["length"]
 
 
 @triton.jit
-def place(tile, length, STEPS: tl.constexpr):
-    """A tile's sequence and first step."""
-    tiles = tl.cdiv(length, STEPS)
-    return (tile // tiles).to(tl.int64), (tile % tiles) * STEPS
-
-
-@triton.jit
 def alive(mask, q, k, length):
     """Return the mask of the steps k that exist and are not masked."""
     here = (k >= 0) & (k < length)
     return here & (tl.load(mask + q * length + k, mask=here, other=0) != 0)
-
-
-@triton.jit
-def load_tile(pointer, first, r, d, whole, ROW: tl.constexpr):
-    """Rows first + r in float32, zero outside `whole`, whatever lies there."""
-    at = pointer + first * ROW + (r[:, None] * ROW + d[None, :])
-    return tl.load(at, mask=whole, other=0.0).to(tl.float32)
-
-
-@triton.jit
-def load_taps(
-    x, weight, bias, mask, q, start, r, d, inside, length, x_batch,
-    ROW: tl.constexpr, CHANNELS: tl.constexpr, TAPS: tl.constexpr, SIGN: tl.constexpr,
-):  # fmt: skip
-    """The pre-activation of a tile, what each tap read for it, and which of its steps count."""
-    a = tl.load(bias + d, mask=inside, other=0.0).to(tl.float32)[None, :]
-    here = alive(mask, q, start + r, length)
-    values = ()
-    for j in tl.static_range(TAPS):
-        shift = SIGN * (j - TAPS + 1)
-        whole = alive(mask, q, start + shift + r, length)[:, None] & inside[None, :]
-        value = load_tile(x + q * x_batch, start.to(tl.int64) + shift, r, d, whole, ROW)
-        a += value * tl.load(weight + j * CHANNELS + d, mask=inside, other=0.0).to(tl.float32)[None, :]
-        values = values + (value,)
-    return a, values, here
 
 
 @triton.jit(do_not_specialize=NUMBERS)
@@ -64,14 +32,19 @@ def forward_kernel(
 ):  # fmt: skip
     """One tile of the output [q l d]; weight is [w d]."""
     BLOCKS: tl.constexpr = (CHANNELS + BLOCK - 1) // BLOCK
-    q, start = place(tl.program_id(0) // BLOCKS, length, STEPS)
+    tile, tiles = tl.program_id(0) // BLOCKS, tl.cdiv(length, STEPS)
+    q, start = (tile // tiles).to(tl.int64), (tile % tiles) * STEPS
     d = (tl.program_id(0) % BLOCKS) * BLOCK + tl.arange(0, BLOCK)
     r = tl.arange(0, STEPS)
     inside = d < CHANNELS
-    a, _values, here = load_taps(
-        x, weight, bias, mask, q, start, r, d, inside, length, x_batch, X_ROW, CHANNELS, TAPS, SIGN
-    )
-    out = tl.where(here[:, None], a * sigmoid(a), 0.0)
+    a = tl.load(bias + d, mask=inside, other=0.0).to(tl.float32)[None, :]
+    for j in tl.static_range(TAPS):
+        shift = SIGN * (j - TAPS + 1)
+        whole = alive(mask, q, start + shift + r, length)[:, None] & inside[None, :]
+        first = x + q * x_batch + (start.to(tl.int64) + shift) * X_ROW
+        value = tl.load(first + (r[:, None] * X_ROW + d[None, :]), mask=whole, other=0.0).to(tl.float32)
+        a += value * tl.load(weight + j * CHANNELS + d, mask=inside, other=0.0).to(tl.float32)[None, :]
+    out = tl.where(alive(mask, q, start + r, length)[:, None], a * sigmoid(a), 0.0)
     at = y + (q * length + start) * CHANNELS + (r[:, None] * CHANNELS + d[None, :])
     tl.store(at, out, mask=(start + r < length)[:, None] & inside[None, :])
 

@@ -1,4 +1,4 @@
-"""Build the adjacency by counting sort: all nodes at once or, if that does not fit into memory, in several passes.
+"""Sort the entries of all nodes by counting: at once or, if they do not fit into memory, in several passes.
 
 Each pass reads all events and keeps the entries of a range of nodes. The passes produce the entries in order, so they
 can be written to a file sequentially.
@@ -15,8 +15,8 @@ from dygmamba.ops.numba_kernels import kernel
 EventBlocks = Callable[
     [], Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]
 ]  # source, destination and event, in time order
-Entries = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]  # key, neighbour, event and time
-ENTRY_BYTES = 24
+Entries = tuple[np.ndarray, np.ndarray, np.ndarray]  # neighbor, event and time
+ENTRY_BYTES = 16
 
 
 def count_entries(blocks: EventBlocks, num_nodes: int) -> np.ndarray:
@@ -41,13 +41,11 @@ def sort_entries(
     blocks: EventBlocks, event_time: np.ndarray, start: np.ndarray, low: int, high: int
 ) -> Entries:
     """Return the entries of nodes `low` to `high - 1`, sorted by (node, event)."""
-    fill = start[low:high] - start[low]
-    size = int(start[high] - start[low])
-    key, time = np.empty(size, np.int64), np.empty(size, np.float64)
-    neighbor, entry = np.empty(size, np.int32), np.empty(size, np.int32)
+    fill, size = start[low:high] - start[low], int(start[high] - start[low])
+    neighbor, entry, time = np.empty(size, np.int32), np.empty(size, np.int32), np.empty(size, np.float64)
     for src, dst, event in blocks():
-        _put(src, dst, event, event_time, low, high, fill, key, neighbor, entry, time)
-    return key, neighbor, entry, time
+        _put(src, dst, event, event_time, low, high, fill, neighbor, entry, time)
+    return neighbor, entry, time
 
 
 @kernel()
@@ -58,23 +56,13 @@ def _count(src, dst, start):
 
 
 @kernel()
-def _put(src, dst, event, event_time, low, high, fill, key, neighbor, entry, time):
-    stride = event_time.shape[0] + 1
-    rank, rank_time = np.int64(0), np.nan  # NaN equals no time, so the first event sets both
+def _put(src, dst, event, event_time, low, high, fill, neighbor, entry, time):
     for i in range(src.shape[0]):
-        if not (low <= src[i] < high or low <= dst[i] < high):
-            continue
-        if event_time[event[i]] != rank_time:
-            rank = event[i]
-            rank_time = event_time[rank]
-            while rank > 0 and event_time[rank - 1] == rank_time:
-                rank -= 1
         for side in range(2):
             v, w = (src[i], dst[i]) if side == 0 else (dst[i], src[i])
             if low <= v < high:
                 at = fill[v - low]
                 fill[v - low] = at + 1
-                key[at] = v * stride + rank
                 neighbor[at] = w
                 entry[at] = event[i]
-                time[at] = rank_time
+                time[at] = event_time[event[i]]

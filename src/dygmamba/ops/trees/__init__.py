@@ -67,7 +67,7 @@ class GrowthConfig:
     """Limits of the growth of a tree: most leaves, fewest rows per leaf; `l2` is added to second derivatives."""
 
     leaves: int = 31
-    least: int = 20
+    min_rows: int = 20
     l2: float = 1.0
 
 

@@ -92,9 +92,9 @@ class TreeBuilder:
         """Return the value and the number of rows of each node."""
         value, cover = np.zeros(len(self.feature)), np.zeros(len(self.feature))
         for node, (low, high) in enumerate(self.bounds):
-            slope, bend = kernels.sums(self.slopes, self.rows[low:high])
+            gradient, hessian = kernels.sums(self.slopes, self.rows[low:high])
             cover[node] = high - low
-            value[node] = -slope / (bend + self.growth.l2) if high > low else 0.0
+            value[node] = -gradient / (hessian + self.growth.l2) if high > low else 0.0
         return value, cover
 
     def _fill_histograms(self, node: int) -> None:
@@ -116,7 +116,7 @@ class TreeBuilder:
     def _find_split(self, node: int) -> None:
         """Find the node's best split, if there is one."""
         gain, cut = np.zeros(len(self.columns)), np.zeros(len(self.columns), np.int64)
-        given = (self.table[self.slot[node]], self.growth.least, self.growth.l2, gain, cut)
+        given = (self.table[self.slot[node]], self.growth.min_rows, self.growth.l2, gain, cut)
         kernels.best_splits(0, len(self.columns), *given)
         if len(gain) and gain.max() > 0:
             column = int(gain.argmax())

@@ -10,11 +10,11 @@ ROWS_IN_CACHE = 128  # rows that stay in the processor's cache while all trees a
 
 
 @inlined()
-def add(table, bin, slope, bend):
+def add(table, bin, gradient, hessian):
     """Add a row to a bin; unsigned indices spare the check of their sign, which would be half of the work here."""
     at = np.uint64(bin) * np.uint64(3)
-    table[at] += slope
-    table[at + np.uint64(1)] += bend
+    table[at] += gradient
+    table[at + np.uint64(1)] += hessian
     table[at + np.uint64(2)] += 1.0
 
 
@@ -33,11 +33,11 @@ def histogram(low, high, bins, slopes, rows, columns, ordered, table):
         of_a, of_b = table[j].ravel(), table[j + 1].ravel()
         of_c, of_d = table[j + 2].ravel(), table[j + 3].ravel()
         for i in range(rows.shape[0]):  # four columns at once, so that no addition waits for the previous one
-            row, slope, bend = np.uint32(rows[i]), ordered[i, 0], ordered[i, 1]
-            add(of_a, a[row], slope, bend)
-            add(of_b, b[row], slope, bend)
-            add(of_c, c[row], slope, bend)
-            add(of_d, d[row], slope, bend)
+            row, gradient, hessian = np.uint32(rows[i]), ordered[i, 0], ordered[i, 1]
+            add(of_a, a[row], gradient, hessian)
+            add(of_b, b[row], gradient, hessian)
+            add(of_c, c[row], gradient, hessian)
+            add(of_d, d[row], gradient, hessian)
     for j in range(high - (high - low) % 4, high):
         own, column = table[j].ravel(), bins[columns[j]]
         for i in range(rows.shape[0]):
@@ -45,14 +45,14 @@ def histogram(low, high, bins, slopes, rows, columns, ordered, table):
 
 
 @kernel()
-def best_splits(low, high, table, least, l2, gain, cut):
+def best_splits(low, high, table, min_rows, l2, gain, cut):
     """Write the largest gain of columns `low` to `high - 1` and its last bin on the left; the first of equals."""
-    slope, bend, count = 0.0, 0.0, 0.0
+    gradient, hessian, count = 0.0, 0.0, 0.0
     for b in range(BINS):
-        slope += table[0, b, 0]
-        bend += table[0, b, 1]
+        gradient += table[0, b, 0]
+        hessian += table[0, b, 1]
         count += table[0, b, 2]
-    whole = slope * slope / (bend + l2)
+    whole = gradient * gradient / (hessian + l2)
     for j in range(low, high):
         gain[j], cut[j] = 0.0, 0
         g, h, below = 0.0, 0.0, 0.0
@@ -62,10 +62,10 @@ def best_splits(low, high, table, least, l2, gain, cut):
             g += table[j, b, 0]
             h += table[j, b, 1]
             below += table[j, b, 2]
-            if count - below < least:
+            if count - below < min_rows:
                 break
-            if below >= least:
-                other, rest = slope - g, bend - h
+            if below >= min_rows:
+                other, rest = gradient - g, hessian - h
                 found = g * g / (h + l2) + other * other / (rest + l2) - whole
                 if found > gain[j]:
                     gain[j], cut[j] = found, b
@@ -93,11 +93,11 @@ def divide(rows, column, cut, spare):
 @kernel()
 def sums(slopes, rows):
     """Sum both derivatives over some rows."""
-    slope, bend = 0.0, 0.0
+    gradient, hessian = 0.0, 0.0
     for i in range(rows.shape[0]):
-        slope += slopes[rows[i], 0]
-        bend += slopes[rows[i], 1]
-    return slope, bend
+        gradient += slopes[rows[i], 0]
+        hessian += slopes[rows[i], 1]
+    return gradient, hessian
 
 
 @kernel()

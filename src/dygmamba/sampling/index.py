@@ -59,7 +59,8 @@ class NeighborIndex(EventIndex):
     source: MappedFile | None = field(
         default=None, repr=False, compare=False
     )  # file the entries are mapped from
-    _features: dict[bytes, Tensor] = field(default_factory=dict, repr=False, compare=False)
+    # features by digest of their queries; None for queries that came once
+    _features: dict[bytes, Tensor | None] = field(default_factory=dict, repr=False, compare=False)
     _counts: dict[tuple[float, ...], EventCounts] = field(default_factory=dict, repr=False, compare=False)
     _totals: list[StreamTotals] = field(default_factory=list, repr=False, compare=False)
     _weights: dict[float, Tensor] = field(default_factory=dict, repr=False, compare=False)
@@ -184,16 +185,20 @@ class NeighborIndex(EventIndex):
     def _cached_features(self, request: Any, pairs: PairBatch, compute: Callable[..., Tensor]) -> Tensor:
         """Compute features of pairs, or return those of the same queries.
 
-        Results are cached up to a limit: an index never changes, and validation repeats its queries every epoch.
+        An index never changes, and validation repeats its queries every epoch; those of training have new negatives in
+        each. So results are cached, up to a limit, when queries come for the second time.
         """
         key = _query_digest(request, pairs)
-        if key not in self._features:
-            features = compute(request, pairs)
-            stored = list(self._features.values())  # a copy: another thread may add to it
-            if sum(map(torch.numel, stored)) + features.numel() > MAX_CACHED_NUMBERS:
-                return features
-            self._features[key] = features
-        return self._features[key]
+        cached = self._features.get(key)
+        if cached is not None:
+            return cached
+        features = compute(request, pairs)
+        stored = [
+            part for part in list(self._features.values()) if part is not None
+        ]  # other threads may add to it
+        has_room = sum(map(torch.numel, stored)) + features.numel() <= MAX_CACHED_NUMBERS
+        self._features[key] = features if key in self._features and has_room else None
+        return features
 
     def _compute_transition_features(
         self, request: TransitionRequest, pairs: PairBatch

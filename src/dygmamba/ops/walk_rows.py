@@ -82,6 +82,7 @@ def append_walks(start, size, room, entries, place, rows, counters, base, decays
         high = low
         while high < near_start[v] + near_size[v] and near_time[high] == now:
             high += 1
-        for other in np.sort(neighbor[low:high]):
+        partners = neighbor[low:high] if high == low + 1 else np.sort(neighbor[low:high])
+        for other in partners:
             _add_partner(start, size, entries, place, rows, base, decays, at, other, now)
     return node.shape[0]

@@ -41,17 +41,19 @@ class SortedLists:
     @staticmethod
     def from_blocks(lists: BlockLists, instant: Float64[Tensor, "t"]) -> "SortedLists":
         """Sort the groups of block lists by key; counts are stored in 32 bits."""
-        keys = np.arange(lists.groups) if lists.slots is None else lists.slots.keys()
-        order = np.argsort(keys)
-        size = lists.size[order]
+        keys = None if lists.slots is None else lists.slots.keys()
+        order = slice(lists.groups) if keys is None else np.argsort(keys)
+        start, size = lists.start[order], lists.size[order]
         number = np.arange(size.sum()) - np.repeat(size.cumsum() - size, size)
-        place = number + np.repeat(lists.start[order], size)
-        columns = {name: torch.from_numpy(getattr(lists, name)[place]) for name in lists.columns}
+        columns = {name: torch.from_numpy(getattr(lists, name)) for name in lists.columns}
+        if keys is not None or len(number) < len(lists.time):  # not in order yet, or with room in between
+            place = torch.from_numpy(number + np.repeat(start, size))
+            columns = {name: column[place] for name, column in columns.items()}
         if isinstance(lists, CountLists):
             columns["running"] = columns["running"].float()
         group = torch.repeat_interleave(torch.from_numpy(size))
         key = group * (len(instant) + 1) + torch.searchsorted(instant, columns["time"])
-        known = None if lists.slots is None else torch.from_numpy(keys[order])
+        known = None if keys is None else torch.from_numpy(keys[order])
         scale = (
             torch.from_numpy(lists.scale)
             if isinstance(lists, CountLists | SumLists)

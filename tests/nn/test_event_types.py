@@ -11,7 +11,7 @@ from contract_cases import TINY
 from dygmamba.config import build_config
 from dygmamba.core.errors import ConfigError
 from dygmamba.data.events.categories import Category
-from dygmamba.data.events.columns import TypeColumn
+from dygmamba.data.events.column_facts import TypeColumn
 from dygmamba.data.events.event_store import FeatureTable
 from dygmamba.models import MODELS
 from dygmamba.models.base import DatasetFacts

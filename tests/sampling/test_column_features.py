@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from dygmamba.core.errors import ConfigError
 from dygmamba.data.events.categories import Category
-from dygmamba.data.events.columns import ColumnFacts, NumericColumn, TypeColumn, rank_columns
+from dygmamba.data.events.column_facts import ColumnFacts, NumericColumn, TypeColumn
+from dygmamba.data.events.columns import rank_columns
 from dygmamba.data.events.event_store import EventStore, FeatureTable
 from dygmamba.sampling.block_lists import EventRows
 from dygmamba.sampling.column_sums import ColumnSumRequest, ColumnSumTable

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from dygmamba.core.errors import ConfigError, EventError
 from dygmamba.data.events.categories import Category
-from dygmamba.data.events.columns import ColumnFacts, NumericColumn, TypeColumn
+from dygmamba.data.events.column_facts import ColumnFacts, NumericColumn, TypeColumn
 from dygmamba.data.events.node_rows import STATIC_TIME, NodeRows, select_node_columns
 from dygmamba.models.base import DatasetFacts
 from dygmamba.sampling.index import NeighborIndex, gather_view

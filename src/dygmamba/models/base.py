@@ -13,7 +13,8 @@ from torch.nn.functional import pad, relu
 
 from dygmamba.core.choices import TargetKind
 from dygmamba.core.errors import ConfigError
-from dygmamba.data.events.columns import ColumnFacts, compute_edge_scale, rank_columns
+from dygmamba.data.events.column_facts import ColumnFacts
+from dygmamba.data.events.columns import compute_edge_scale, rank_columns
 from dygmamba.data.events.event_store import EventBatch, EventStore, FeatureTable
 from dygmamba.data.events.node_rows import select_node_columns
 from dygmamba.data.events.statistics import compute_median_gap

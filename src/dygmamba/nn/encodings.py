@@ -13,7 +13,7 @@ from jaxtyping import Float, Float32, Int32, Int64
 from torch import Tensor, nn
 
 from dygmamba.data.events.categories import MISSING_VALUE
-from dygmamba.data.events.columns import TypeColumn
+from dygmamba.data.events.column_facts import TypeColumn
 from dygmamba.data.events.event_store import FeatureTable
 from dygmamba.nn.initialization import padded_width, uniform_parameter
 from dygmamba.nn.tokens import Tokens

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from dygmamba.core.errors import ConfigError, FileError, NotFoundError, ScoreError
-from dygmamba.data.events.columns import ColumnFacts
+from dygmamba.data.events.column_facts import ColumnFacts
 from dygmamba.data.events.ids import Side
 from dygmamba.data.readers.bad_rows import BadRows, ColumnLocation
 from dygmamba.data.readers.options import ReadOptions

@@ -6,7 +6,8 @@ from typing import Any
 
 from dygmamba.core.errors import FileError
 from dygmamba.data.events.categories import Category
-from dygmamba.data.events.columns import MAX_CODE_COLUMNS, ColumnFacts, NumericColumn, TypeColumn
+from dygmamba.data.events.column_facts import ColumnFacts, NumericColumn, TypeColumn
+from dygmamba.data.events.columns import MAX_CODE_COLUMNS
 from dygmamba.data.events.event_store import EventStore
 from dygmamba.models.base import DatasetFacts
 

@@ -129,10 +129,6 @@ class SortedKeys:
         slot = np.minimum(np.searchsorted(self.known, keys), len(self.known) - 1)
         return np.where(self.known[slot] == keys, slot, -1)
 
-    def keys(self) -> Int64[np.ndarray, "g"]:
-        """Return all keys in the order of their slots."""
-        return self.known
-
 
 class BlockLists(Growing):
     """Entries by key; subclasses name the columns and append with a kernel.

@@ -14,6 +14,7 @@ import torch
 from jaxtyping import Bool, Float32, Float64, Int64
 from torch import Tensor
 
+from dygmamba.ops.key_slots import KeySlots
 from dygmamba.sampling.block_lists import BlockLists, CountLists, SumLists
 from dygmamba.sampling.columns import FoundSums
 
@@ -41,7 +42,7 @@ class SortedLists:
     @staticmethod
     def from_blocks(lists: BlockLists, instant: Float64[Tensor, "t"]) -> "SortedLists":
         """Sort the groups of block lists by key; counts are stored in 32 bits."""
-        keys = None if lists.slots is None else lists.slots.keys()
+        keys = lists.slots.keys() if isinstance(lists.slots, KeySlots) else None
         order = slice(lists.groups) if keys is None else np.argsort(keys)
         start, size = lists.start[order], lists.size[order]
         number = np.arange(size.sum()) - np.repeat(size.cumsum() - size, size)

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from dygmamba.core.errors import ConfigError
 from dygmamba.data.events.categories import MISSING_VALUE
-from dygmamba.data.events.columns import ColumnFacts, TypeColumn
+from dygmamba.data.events.column_facts import ColumnFacts, TypeColumn
 from dygmamba.data.events.node_rows import STATIC_TIME, NodeRows
 from dygmamba.sampling.table_request import FeatureUnit, TableRequest
 

@@ -11,7 +11,8 @@ from torch import Tensor
 
 from dygmamba.core.errors import EventError
 from dygmamba.data.events.categories import Category, recode
-from dygmamba.data.events.columns import MAX_SEPARATE_COLUMNS, ColumnFacts, NumericColumn, rank_types
+from dygmamba.data.events.column_facts import ColumnFacts, NumericColumn
+from dygmamba.data.events.columns import MAX_SEPARATE_COLUMNS, rank_types
 
 STATIC_TIME = torch.finfo(torch.float64).min  # time of a row that is known from the start
 

@@ -94,19 +94,6 @@ def test_subsets_that_follow_each_other_have_the_logits_of_an_index_of_their_own
 @pytest.mark.parametrize(
     "name", [name for name in TRAINABLE if name in ("dyg-mamba", "dygformer", "freedyg")]
 )
-@pytest.mark.parametrize("make_store", [sample_store, snapshots])
-def test_subsets_that_follow_each_other_have_the_logits_of_an_index_of_their_own(make_store):
-    """Bit for bit, with ties: feature tables are changed from one subset to the next, and not built again."""
-    store = make_store()
-    scorer, pair = build(("trees", {}), store), one(questions(store), 0)
-    game = StreamRemoval(scorer, unsplit(store), pair, 0, batch_size=CELL)
-    whole = StreamRemoval(scorer, unsplit(store), pair, 0, batch_size=CELL)
-    assert game._has_tables_only
-    whole._has_tables_only = False
-    keep = torch.rand(30, len(game.players), generator=torch.Generator().manual_seed(0)) < 0.6
-    assert torch.equal(game.logits(keep), whole.logits(keep))
-
-
 def test_cutting_a_sequence_is_cutting_the_stream(name):
     """If the sequences hold both histories, removing an event from them is removing it from the stream."""
     store = sample_store(30)

@@ -3,6 +3,7 @@
 import math
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -12,8 +13,9 @@ from dygmamba.core.errors import ConfigError
 from dygmamba.data.events.categories import Category
 from dygmamba.data.events.columns import ColumnFacts, NumericColumn, TypeColumn, rank_columns
 from dygmamba.data.events.event_store import EventStore, FeatureTable
-from dygmamba.sampling.column_sums import ColumnSumRequest
-from dygmamba.sampling.columns import HISTORIES, ColumnRequest
+from dygmamba.sampling.block_lists import EventRows
+from dygmamba.sampling.column_sums import ColumnSumRequest, ColumnSumTable
+from dygmamba.sampling.columns import HISTORIES, ColumnRequest, ColumnTable, ColumnValues
 from dygmamba.sampling.index import Index, gather_view
 from dygmamba.sampling.query_columns import QueryColumns
 from dygmamba.sampling.view import PairBatch
@@ -54,6 +56,30 @@ def test_table_on_the_device_equals_the_features(store, data):
     sums = ColumnSumRequest(request)
     view = gather_view(index, store.features, pairs, (request, sums))
     assert torch.equal(view[sums].compute_features(pairs.src, pairs.dst, pairs.time), view[request])
+
+
+def test_a_constant_column_deviates_from_no_mean():
+    """Exactly: a mean of equal values is that value, however it is rounded, so trees find nothing to split."""
+    rng = np.random.default_rng(0)
+    time, ends = np.sort(rng.uniform(0, 9e4, 300)), rng.integers(0, 3, (2, 300))
+    rows = EventRows(*ends, time, 3, edge=np.full((300, 1), 0.1, np.float32))
+    request = ColumnRequest(
+        ColumnFacts((NumericColumn(0, "amount", 0.37, 1.7),)), (7.0, 5e3, 1e5), query=True
+    )
+    queries = (rng.integers(0, 3, 50), rng.integers(0, 3, 50), np.linspace(0, 1e5, 50))
+    host = ColumnTable(request)
+    host.append_rows(rows)
+    deviations = [number for number, name in enumerate(request.names) if "minus" in name]
+    known = queries[2] > time[40]  # all histories have events
+    same = ColumnValues(np.full((50, 1), 0.1, np.float32))
+    found = host.compute_features(*queries, same)[known]
+    assert not found[:, deviations].any()
+    table = ColumnSumTable.build(rows, ColumnSumRequest(replace(request, query=False)))
+    found = table.compute_features(*map(torch.from_numpy, queries))[known]
+    deviations = [
+        number for number, name in enumerate(replace(request, query=False).names) if "minus" in name
+    ]
+    assert not found[:, deviations].any()
 
 
 def every_pair(store, time, columns=None):

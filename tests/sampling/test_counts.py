@@ -127,14 +127,19 @@ def test_the_unit_of_time_does_not_matter(store, power):
 
 
 def test_cached_features_equal_computed_ones(monkeypatch):
-    """Asked twice, beyond the limit of the cache, or for two requests: the same bits as without cache."""
+    """Asked again, beyond the limit of the cache, or for two requests: the same bits as without cache.
+
+    Queries that come once, as those of training do, are not kept.
+    """
     store = sample_store(80)
     pairs, other = PairBatch.from_pairs(store.src, store.dst, store.time), CountRequest((1.0,), neighbors=2)
     kept = Index(store)
-    first = [kept.compute_features(request, pairs) for request in (REQUEST, other, REQUEST)]
+    asked = (REQUEST, other, REQUEST, REQUEST)
+    first = [kept.compute_features(request, pairs) for request in asked]
+    assert sum(part is not None for part in kept._features.values()) == 1
     monkeypatch.setattr("dygmamba.sampling.index.MAX_CACHED_NUMBERS", 0)
     fresh = Index(store)
-    again = [fresh.compute_features(request, pairs) for request in (REQUEST, other, REQUEST)]
-    assert first[0] is first[2]
-    assert again[0] is not again[2]
+    again = [fresh.compute_features(request, pairs) for request in asked]
+    assert first[2] is first[3]
+    assert again[2] is not again[3]
     assert all(torch.equal(a, b) for a, b in zip(first, again, strict=True))

@@ -25,22 +25,24 @@ def test_sums_equal_the_definition(step, store):
     The latest value is the mean at the last instant, so it does not depend on the order of simultaneous events.
     """
     x = np.sin(np.arange(2.0 * len(store))).reshape(-1, 2)
-    lists = SumLists(2, SCALES, KeySlots() if step > 1 else None)
+    x = np.column_stack([x, np.full(len(x), 0.1)])
+    lists = SumLists(3, SCALES, KeySlots() if step > 1 else None)
     lists.append(store.src.numpy() * step, store.time.numpy(), x)
     group = np.arange(store.num_nodes).repeat(len(store) + 1)
     time = np.tile([*store.time.tolist(), float(store.time[-1]) + 1 if len(store) else 0.0], store.num_nodes)
-    running, decay, latest = lists.look_up(group * step, time)
+    running, decay, latest, same = lists.look_up(group * step, time)
     found = running * decay[..., None]
     events = list(zip(store.src.tolist(), store.time.tolist(), x.tolist(), strict=True))
     for row, (node, now) in enumerate(zip(group.tolist(), time.tolist(), strict=True)):
         past = [(t, value) for own, t, value in events if own == node and t < now]
         expected = [
-            [sum(value[c] * math.exp(-(now - t) / scale) for t, value in past) for c in range(2)]
+            [sum(value[c] * math.exp(-(now - t) / scale) for t, value in past) for c in range(3)]
             for scale in SCALES.tolist()
         ]
         assert found[row].tolist() == [pytest.approx(part, abs=1e-12) for part in expected]
         last = [value for t, value in past if t == past[-1][0]]
-        mean = [sum(value[c] for value in last) / max(len(last), 1) for c in range(2)]
+        mean = [sum(value[c] for value in last) / max(len(last), 1) for c in range(3)]
+        assert same[row].tolist() == [len({value[c] for _, value in past}) == 1 for c in range(3)]
         assert latest[row].tolist() == pytest.approx(mean, abs=1e-12)
 
 

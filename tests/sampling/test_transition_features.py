@@ -102,11 +102,12 @@ def test_a_pair_has_the_same_bits_in_any_batch(store, seed):
 
 
 def test_features_are_cached_and_a_part_of_a_view_has_its_rows():
-    """Asked twice: the same tensor; another request: another one; chosen pairs keep their features."""
+    """Asked again and again: the same tensor; another request: another one; chosen pairs keep their features."""
     store = generate_stream(GeneratorConfig(nodes=20, events=80, seed=1))
     pairs, index = PairBatch.from_pairs(store.src, store.dst, store.time), Index(store)
-    first, other, again = (
-        index.compute_features(request, pairs) for request in (REQUEST, TransitionRequest((1.0,), 1), REQUEST)
+    _, first, other, again = (
+        index.compute_features(request, pairs)
+        for request in (REQUEST, REQUEST, TransitionRequest((1.0,), 1), REQUEST)
     )
     assert first is again
     assert other.shape[1] == TransitionRequest((1.0,), 1).width != first.shape[1]

@@ -18,7 +18,7 @@ from dygmamba.data.events.categories import Category
 from dygmamba.data.events.id_values import parse_id, strip_decimal_zero
 from dygmamba.data.readers.bad_rows import ColumnLocation, Parsed
 from dygmamba.data.readers.options import ROLES
-from dygmamba.data.readers.queries import read_query_columns
+from dygmamba.data.readers.queries import QueryTimes, read_query_columns
 from dygmamba.data.readers.roles import match_columns
 from dygmamba.data.readers.time_evidence import choose_time_parser
 from dygmamba.data.readers.times import FormatParser
@@ -31,6 +31,7 @@ from dygmamba.live.value_groups import (
     find_category_notation,
     find_number_notation,
     find_time_notation,
+    group_rows,
     mark_bad,
     parse_each,
     parse_groups,
@@ -215,6 +216,22 @@ class EventParser:
         location = ColumnLocation(raw.source, raw.roles["time"])
         parse = partial(self._parse_time_group, location=location)
         return parse_groups(raw["time"], location.column, find_time_notation, parse, problems, 0.0)
+
+    def parse_query_times(self, times: Sequence[Any]) -> QueryTimes:
+        """Return the times of queries, each read as the time of an event that comes alone.
+
+        Raises:
+            BadValueError: One of them cannot be read.
+            FileError: One of them is on another scale than the stream.
+        """
+        location, value = ColumnLocation("the list", "time"), np.zeros(len(times))
+        for rows in group_rows(map(find_time_notation, times)):
+            parsed = self._parse_time_group([times[row] for row in rows], location)
+            if parsed.bad.any():
+                first = int(parsed.bad.argmax())
+                raise location.bad_value(rows[first], *parsed.explain(first))
+            value[rows] = parsed.values
+        return QueryTimes(value, pa.array(value), self._dataset.is_dated)
 
     def _parse_time_group(self, values: Sequence[Any] | pa.Array, location: ColumnLocation) -> Parsed:
         if values[0] is None or values[0] is ABSENT:

@@ -210,7 +210,7 @@ class LiveRun(LiveQueries):
             WriteError: The disk is full or failing. No event was acknowledged; append again later.
         """
         self._applier.require_intact()
-        parsed = self._applier.served.parser.parse(events)
+        parsed = self.parser.parse(events)
         answer = self._writer.write(Request(parsed, source, encode_offset(offset)), timeout)
         if wait:
             self._applier.follow(answer.sequence).result()
@@ -237,7 +237,7 @@ class LiveRun(LiveQueries):
             lateness = replace(lateness, seconds=parse_lateness(late))
         if max_ahead is not None:
             future = FutureLimit.choose(parse_lead(max_ahead), future.is_dated)
-        retry = Retry(TimeRules(lateness, future), self._applier.served.parser.find_problems)
+        retry = Retry(TimeRules(lateness, future), self.parser.find_problems)
         answer = self._writer.write(Request(retry=retry))
         self._applier.follow(answer.sequence).result()
         return answer
@@ -263,6 +263,11 @@ class LiveRun(LiveQueries):
     def follow(self, sequence: int) -> "Future[None]":
         """Return a future that is done when queries see an event of the log; cancel it to wait no longer."""
         return self._applier.follow(sequence)
+
+    @property
+    def parser(self) -> EventParser:
+        """Reads events and times for the run in use."""
+        return self._applier.served.parser
 
     @property
     def failure(self) -> str:

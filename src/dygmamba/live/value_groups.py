@@ -5,7 +5,7 @@ decides how each is read, and every group is parsed as a column, with a mask of 
 """
 
 from bisect import bisect
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from datetime import datetime
 from numbers import Number
 from typing import Any, TypeVar
@@ -54,10 +54,8 @@ def parse_groups(
     if isinstance(given, pa.Array) and _is_uniform(given):
         waiting: list[tuple[list[int], Sequence[Any] | pa.Array]] = [([*range(len(given))], given)]
     else:
-        values, groups = to_values(given), {}
-        for row, value in enumerate(values):
-            groups.setdefault(find_notation(value), []).append(row)
-        waiting = [(rows, [values[row] for row in rows]) for rows in groups.values()]
+        values = to_values(given)
+        waiting = [(rows, [values[row] for row in rows]) for rows in group_rows(map(find_notation, values))]
     while waiting:
         rows, values = waiting.pop()
         try:
@@ -75,6 +73,14 @@ def parse_groups(
             else:
                 result[row] = value
     return result
+
+
+def group_rows(keys: Iterable[Hashable]) -> list[list[int]]:
+    """Return the rows of each key, in order."""
+    groups: dict[Hashable, list[int]] = {}
+    for row, key in enumerate(keys):
+        groups.setdefault(key, []).append(row)
+    return list(groups.values())
 
 
 def _is_uniform(column: pa.Array) -> bool:

@@ -346,8 +346,8 @@ class TPNetConfig(NetworkConfig):
 
 
 @dataclass(frozen=True, slots=True)
-class TreesConfig(Settings):
-    """Number and size of the trees, and the features they are grown from."""
+class BoostingConfig(Settings):
+    """Number and size of boosted trees."""
 
     trees: Annotated[int, Bounds(1, 100_000)] = 2000  # largest number of trees
     rounds: Annotated[int, Bounds(1, 100_000)] = 10  # trees per epoch, between two validations
@@ -363,6 +363,12 @@ class TreesConfig(Settings):
     skip: Annotated[float, Bounds(0, 1, below=True)] = (
         0.15  # share of the queries left out: the earliest ones
     )
+
+
+@dataclass(frozen=True, slots=True)
+class TreesConfig(BoostingConfig):
+    """Number and size of the trees, and the features they are grown from."""
+
     others: Count = 2  # negative samples per training event
     scales: Count = 9  # time scales of decayed counts
     neighbors: Annotated[int, Bounds(0, 10_000)] = 64  # neighbors of each end whose events are counted
@@ -395,22 +401,14 @@ class WalkTreesConfig(TreesConfig):
 
 
 @dataclass(frozen=True, slots=True)
-class NodeTreesConfig(Settings):
+class NodeTreesConfig(BoostingConfig):
     """Trees for the labels of nodes: their number and size, and the features they are grown from."""
 
     trees: Annotated[int, Bounds(1, 100_000)] = (
         1000  # largest number of rounds, with one tree per output each
     )
     rounds: Annotated[int, Bounds(1, 100_000)] = 10  # rounds per epoch, between two validations
-    rate: Fraction = 0.05  # learning rate: factor of each tree's output
     leaves: Annotated[int, Bounds(2, 4096)] = 8  # largest number of leaves per tree
-    least: Annotated[int, Bounds(1, 1_000_000)] = 20  # smallest number of rows per leaf
-    l2: Annotated[float, Bounds(1e-6, 1e6)] = 1.0  # L2 regularisation of leaf values
-    rows: Fraction = 0.6  # share of the rows that a tree is grown from
-    max_rows: Annotated[int, Bounds(1, 1_000_000_000)] = (
-        200_000  # largest number of rows that a tree is grown from
-    )
-    columns: Fraction = 0.3  # share of the features that a tree may split on
     skip: Annotated[float, Bounds(0, 1, below=True)] = 0.0  # share of the queries left out: the earliest ones
     scales: Count = 9  # time scales of decayed counts
     neighbors: Annotated[int, Bounds(0, 10_000)] = 32  # neighbors of each end whose events are counted

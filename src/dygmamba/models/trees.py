@@ -31,7 +31,7 @@ from torch import Tensor, nn
 from dygmamba.core.errors import FileError
 from dygmamba.models.base import DatasetFacts, Offset, Scorer, TargetFacts
 from dygmamba.models.column_requests import request_columns, request_node_features
-from dygmamba.models.configs import NodeTreesConfig, TreesConfig
+from dygmamba.models.configs import BoostingConfig, NodeTreesConfig, TreesConfig
 from dygmamba.models.objectives import Objective, SoftmaxObjective, create_objective
 from dygmamba.nn.history_features import pair_overlaps
 from dygmamba.ops.trees import (
@@ -119,7 +119,7 @@ class TreeBank(nn.Module):
     key: Tensor
     carried: Tensor | None
 
-    def __init__(self, config: TreesConfig | NodeTreesConfig) -> None:
+    def __init__(self, config: BoostingConfig) -> None:
         super().__init__()
         self.config, self.growth = config, GrowthConfig(config.leaves, config.least, config.l2)
         for name, kind in COLUMN_TYPES.items():
@@ -211,7 +211,7 @@ class TreeScorer(nn.Module, Scorer):
 
     def _set_features(
         self,
-        config: TreesConfig | NodeTreesConfig,
+        config: BoostingConfig,
         requests: Sequence[Request],
         target: TargetFacts,
         node_columns: int = 0,

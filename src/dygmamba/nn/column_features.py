@@ -10,6 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from dygmamba.nn.initialization import two_layers
 from dygmamba.sampling.columns import ColumnRequest
 from dygmamba.sampling.node_features import NodeFeatureRequest
 from dygmamba.sampling.view import PairView
@@ -35,9 +36,7 @@ class TableEncoding(nn.Module):
         for name in ("mean", "deviation"):
             column = torch.tensor([getattr(unit, name) for unit in units], dtype=torch.float64)
             self.register_buffer(name, column, persistent=False)
-        self.encode = nn.Sequential(
-            nn.Linear(len(units), 4 * width), nn.ReLU(), nn.Dropout(dropout), nn.Linear(4 * width, width)
-        )
+        self.encode = two_layers(len(units), 4 * width, width, dropout)
 
     def forward(self, view: PairView) -> Float[Tensor, "p b"]:
         # a feature in deviations may be infinite in 32 bits

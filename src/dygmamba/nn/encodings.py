@@ -115,29 +115,30 @@ class PartChannel(Channel):
         return encode_part(self.part(tokens, features))
 
 
-class NodeChannel(PartChannel):
-    """Features of the token's node; only the bias if nodes have none."""
+class FeatureChannel(PartChannel):
+    """Base class of channels of features, `dim` columns of them; only the bias if there are none."""
 
-    def __init__(self, config: ChannelConfig) -> None:
+    def __init__(self, config: ChannelConfig, dim: int) -> None:
         super().__init__()
         self.out_dim = config.width
-        self.align = FeatureProjection(
-            config.node_dim, config.width, padded_width(config.node_dim, config.min_fan_in)
-        )
+        self.align = FeatureProjection(dim, config.width, padded_width(dim, config.min_fan_in))
+
+
+class NodeChannel(FeatureChannel):
+    """Features of the token's node."""
+
+    def __init__(self, config: ChannelConfig) -> None:
+        super().__init__(config, config.node_dim)
 
     def part(self, tokens: Tokens, features: FeatureTable) -> FeatureRows:
         return FeatureRows(features.node, tokens.node, tokens.mask, None, self.align.weight, self.align.bias)
 
 
-class EdgeChannel(PartChannel):
+class EdgeChannel(FeatureChannel):
     """Features of the token's event; the query token has none."""
 
     def __init__(self, config: ChannelConfig) -> None:
-        super().__init__()
-        self.out_dim = config.width
-        self.align = FeatureProjection(
-            config.edge_dim, config.width, padded_width(config.edge_dim, config.min_fan_in)
-        )
+        super().__init__(config, config.edge_dim)
 
     def part(self, tokens: Tokens, features: FeatureTable) -> FeatureRows:
         rows = features.edge, tokens.event, tokens.is_event, features.edge_scale

@@ -13,6 +13,7 @@ import torch
 from jaxtyping import Bool, Float, Float32, Float64, Int, Int64
 from torch import Tensor, nn
 
+from dygmamba.nn.initialization import two_layers
 from dygmamba.nn.tokens import Tokens
 from dygmamba.sampling.column_sums import ColumnSumRequest
 from dygmamba.sampling.decayed_counts import DecayedCountRequest
@@ -136,12 +137,7 @@ class TokenDecayedCounts(nn.Module):
         super().__init__()
         self.counts, self.requests = config.counts, (config.counts,)
         numbers = 3 * len(config.counts.scales)
-        self.encode = nn.Sequential(
-            nn.Linear(numbers, config.width),
-            nn.ReLU(),
-            nn.Dropout(config.dropout),
-            nn.Linear(config.width, config.width),
-        )
+        self.encode = two_layers(numbers, config.width, config.width, config.dropout)
 
     def forward(self, tokens: Tokens, sequences: SequencePairs) -> Float[Tensor, "r l c"]:
         table, node = sequences.view[self.counts], torch.where(tokens.mask, tokens.node.long(), -1)
@@ -179,11 +175,8 @@ class PairDecayedCounts(nn.Module):
     def __init__(self, config: HistoryConfig) -> None:
         super().__init__()
         self.counts, self.requests, self.out_dim = config.counts, (config.counts,), config.width
-        self.encode = nn.Sequential(
-            nn.Linear(3 * len(config.counts.scales), 4 * config.width),
-            nn.ReLU(),
-            nn.Dropout(config.dropout),
-            nn.Linear(4 * config.width, config.width),
+        self.encode = two_layers(
+            3 * len(config.counts.scales), 4 * config.width, config.width, config.dropout
         )
 
     def forward(self, view: PairView) -> Float[Tensor, "p b"]:
@@ -256,12 +249,7 @@ class TokenTransitions(nn.Module):
     def __init__(self, config: HistoryConfig) -> None:
         super().__init__()
         self.transitions, self.requests = config.transitions, (config.transitions,)
-        self.encode = nn.Sequential(
-            nn.Linear(config.transitions.width, config.width),
-            nn.ReLU(),
-            nn.Dropout(config.dropout),
-            nn.Linear(config.width, config.width),
-        )
+        self.encode = two_layers(config.transitions.width, config.width, config.width, config.dropout)
 
     def forward(self, tokens: Tokens, sequences: SequencePairs) -> Float[Tensor, "r l c"]:
         table, node = sequences.view[self.transitions], torch.where(tokens.mask, tokens.node.long(), -1)
@@ -281,12 +269,7 @@ class PairTransitions(nn.Module):
         super().__init__()
         self.transitions, self.requests = config.transitions, (config.transitions,)
         self.out_dim = config.width
-        self.encode = nn.Sequential(
-            nn.Linear(config.transitions.width, 4 * config.width),
-            nn.ReLU(),
-            nn.Dropout(config.dropout),
-            nn.Linear(4 * config.width, config.width),
-        )
+        self.encode = two_layers(config.transitions.width, 4 * config.width, config.width, config.dropout)
 
     def forward(self, view: PairView) -> Float[Tensor, "p b"]:
         table, pairs = view[self.transitions], view.pairs

@@ -25,3 +25,8 @@ def scaled_linear(columns: int, out: int, fan_in: int) -> nn.Linear:
     layer = nn.Linear(columns, out)
     layer.weight, layer.bias = uniform_parameter(fan_in, out, columns), uniform_parameter(fan_in, out)
     return layer
+
+
+def two_layers(columns: int, hidden: int, out: int, dropout: float) -> nn.Sequential:
+    """Return a perceptron with one hidden layer, ReLU and dropout."""
+    return nn.Sequential(nn.Linear(columns, hidden), nn.ReLU(), nn.Dropout(dropout), nn.Linear(hidden, out))

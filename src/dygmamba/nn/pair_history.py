@@ -22,6 +22,7 @@ from dygmamba.nn.history_features import (
     PairWalks,
     count_transitions,
 )
+from dygmamba.nn.initialization import two_layers
 from dygmamba.sampling.decayed_counts import DecayedCountTable, Role
 from dygmamba.sampling.view import NeighborSequence, PairView
 
@@ -87,9 +88,7 @@ class PairHistory(nn.Module):
             self.requests = (*self.requests, config.columns)
             least += [LEAST_DEVIATION * unit.deviation for unit in config.columns.columns.units]
         self.standardise, width = Standardizer(least), len(least)
-        self.layers = nn.Sequential(
-            nn.Linear(width, HIDDEN), nn.ReLU(), nn.Dropout(config.dropout), nn.Linear(HIDDEN, OUT)
-        )
+        self.layers = two_layers(width, HIDDEN, OUT, config.dropout)
 
     @property
     def is_fitted(self) -> bool:

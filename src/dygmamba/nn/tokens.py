@@ -3,7 +3,7 @@
 Legend: q sequences, l tokens (neighbors and usually the query node), k slots, d width.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import torch
 from jaxtyping import Bool, Float, Float32, Int32, Int64
@@ -30,17 +30,7 @@ class Tokens:
     mask: Bool[Tensor, "q l"]  # True where a token is real
 
     def __getitem__(self, rows: Int64[Tensor, "r"] | slice) -> "Tokens":
-        columns = (
-            self.node,
-            self.event,
-            self.age,
-            self.gap,
-            self.share,
-            self.length,
-            self.is_event,
-            self.mask,
-        )
-        return Tokens(*(column[rows] for column in columns))
+        return Tokens(*(getattr(self, field.name)[rows] for field in fields(self)))
 
 
 # Position of the query token, and how many of the tokens it takes.

@@ -44,9 +44,11 @@ def append_counts(start, size, room, entries, running, scale, used, group, time,
 
 
 @inlined()
-def _add_values(entries, running, latest, scale, at, first, tied, value):
+def _add_values(entries, running, latest, same, scale, at, first, tied, value):
     """Write the sums and latest values of entry `at`, the `tied`-th one of its instant in the block from `first` on."""
     for c in range(value.shape[0]):
+        # the latest value of equal ones is exactly that value
+        same[at, c] = at == first or (same[at - 1, c] and value[c] == latest[at - 1, c])
         latest[at, c] = value[c]
         if tied > 1:
             latest[at, c] = latest[at - 1, c] + (value[c] - latest[at - 1, c]) / tied
@@ -61,7 +63,7 @@ def _add_values(entries, running, latest, scale, at, first, tied, value):
 
 
 @kernel()
-def append_sums(start, size, room, entries, running, latest, scale, used, group, time, value, done):
+def append_sums(start, size, room, entries, running, latest, same, scale, used, group, time, value, done):
     """Append events to the sums of their groups."""
     for i in range(done, group.shape[0]):
         v = group[i]
@@ -72,12 +74,13 @@ def append_sums(start, size, room, entries, running, latest, scale, used, group,
             copy_block(entries, old, start[v], size[v])
             copy_block(running, old, start[v], size[v])
             copy_block(latest, old, start[v], size[v])
+            copy_block(same, old, start[v], size[v])
         at = start[v] + size[v]
         entries[at] = time[i]
         tied = 1
         while at - tied >= start[v] and entries[at - tied] == time[i]:
             tied += 1
-        _add_values(entries, running, latest, scale, at, start[v], tied, value[i])
+        _add_values(entries, running, latest, same, scale, at, start[v], tied, value[i])
         size[v] += 1
     return used, group.shape[0]
 

@@ -225,16 +225,16 @@ class ColumnFeatures:
         c, unit, center = len(self.unit), self.unit, self.center
         parts, differences, means, lasts = [], [], [], []
         for history, key in zip(self.numeric, keys, strict=True):
-            found, when, (running, latest) = history.find_last(key, time, "running", "latest")
-            if running is None or latest is None:
-                running, latest = (
-                    np.zeros((len(key), len(history.scale), 1 + 2 * c)),
-                    np.zeros((len(key), 1 + 2 * c)),
-                )
+            names = ("running", "latest", "same")
+            found, when, (running, latest, same) = history.find_last(key, time, *names)
+            if running is None or latest is None or same is None:
+                running = np.zeros((len(key), len(history.scale), 1 + 2 * c))
+                latest, same = np.zeros((2, len(key), 1 + 2 * c))
             decay = np.exp(-np.where(found, time - when, np.inf)[:, None] / history.scale)
             count, total, square = running[..., :1], running[..., 1 : 1 + c], running[..., 1 + c :]
             mean = np.where(count > 0, total / np.maximum(count, 1e-300), 0.0)
             last = np.where(count[:, -1] > 0, latest[:, 1 : 1 + c], 0.0)
+            mean = np.where(same[:, None, 1 : 1 + c] > 0, last[:, None], mean)
             variance = np.maximum(square - total * mean, 0)[:, -1]
             spread = np.sqrt((variance + 1) / (count[:, -1] + 1))  # shrunk to that of training by one event
             amount = (total * unit + count * center) * decay[..., None]

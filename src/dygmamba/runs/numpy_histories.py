@@ -90,7 +90,8 @@ class History:
 class DecayedSums(History):
     """Sums of the values of events by key, each times exp(-age / scale); a count is the sum of ones.
 
-    `latest` is the mean of the values at the last instant of a key, so that the order of ties is irrelevant.
+    `latest` is the mean of the values at the last instant of a key, so that the order of ties is irrelevant; `same`
+    says whether all values of a key are equal.
     """
 
     def __init__(self, scale, has_latest=False):
@@ -103,8 +104,12 @@ class DecayedSums(History):
         order = np.argsort(key, kind="stable")
         key, time, value = key[order], time[order], value[order]
         known, start, size = np.unique(key, return_index=True, return_counts=True)
-        names = ("running", "number", *(("latest", "tied") if self.has_latest else ()))
-        empty = {"running": (len(self.scale), value.shape[1]), "latest": value.shape[1:]}
+        names = ("running", "number", *(("latest", "tied", "same") if self.has_latest else ()))
+        empty = {
+            "running": (len(self.scale), value.shape[1]),
+            "latest": value.shape[1:],
+            "same": value.shape[1:],
+        }
         found, when, kept = self.find_last(known, np.full(len(known), np.inf), *names)
         state = {
             name: np.zeros((len(known), *empty.get(name, ()))) if old is None else old
@@ -120,6 +125,8 @@ class DecayedSums(History):
             decay = self._exp(-gap[:, None] / self.scale)
             state["running"][own] = x[:, None] + state["running"][own] * decay[..., None]
             if self.has_latest:
+                equal = (state["same"][own] > 0) & (x == state["latest"][own])
+                state["same"][own] = equal | (state["number"][own] == 0)[:, None]
                 tied = np.where((gap == 0) & (state["number"][own] > 0), state["tied"][own] + 1, 1)
                 moved = state["latest"][own] + (x - state["latest"][own]) / tied[:, None]
                 state["latest"][own], state["tied"][own] = np.where(tied[:, None] > 1, moved, x), tied

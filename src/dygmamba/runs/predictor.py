@@ -15,7 +15,7 @@ from dygmamba.core.progress import SILENT, Advance, Progress, no_advance
 from dygmamba.data.readers import ReadOptions, read_in_memory, read_more_events
 from dygmamba.data.readers.in_memory import is_in_memory, open_in_memory
 from dygmamba.data.readers.options import ROLES
-from dygmamba.data.readers.queries import QuerySource
+from dygmamba.data.readers.queries import QuerySource, QueryTimes
 from dygmamba.data.storage.dataset import Dataset
 from dygmamba.data.storage.extension import check_time_scale, extend_dataset
 from dygmamba.engine.run_directory import RunDirectory
@@ -147,7 +147,7 @@ class Predictor:
         )
 
     def score(
-        self, pairs: QuerySource, at: TimeLike | None = None, progress: Progress = SILENT
+        self, pairs: QuerySource, at: TimeLike | QueryTimes | None = None, progress: Progress = SILENT
     ) -> Predictions:
         """Score each pair, in the given order: columns src, dst, time, those that the model reads of a query, score."""
         self._require_task("link")
@@ -303,7 +303,7 @@ class Predictor:
     def _read_queries(
         self,
         pairs: QuerySource,
-        at: TimeLike | None,
+        at: TimeLike | QueryTimes | None,
         sources_only: bool = False,
         nodes_only: bool = False,
     ) -> QueryBatch:

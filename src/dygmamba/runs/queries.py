@@ -153,13 +153,14 @@ class QueryParser:
     def read(
         self,
         pairs: QuerySource,
-        at: TimeLike | None,
+        at: TimeLike | QueryTimes | None,
         sources_only: bool = False,
         nodes_only: bool = False,
     ) -> QueryBatch:
         """Read the queries of a file or table.
 
-        With `sources_only` each source (and time) counts once; with `nodes_only` a column node or id holds the sources.
+        `at` is the time of all queries, or of each. With `sources_only` each source (and time) counts once; with
+        `nodes_only` a column node or id holds the sources.
         """
         ids = read_id_list(pairs, self.options, self.dataset.origin) if isinstance(pairs, Path) else None
         table = read_queries(
@@ -180,7 +181,7 @@ class QueryParser:
         is_known = self._resolve_times(table, at)[0].value > first_time
         return self._to_batch(table[np.flatnonzero(is_known)], at)
 
-    def _to_batch(self, table: QueryTable, at: TimeLike | None) -> QueryBatch:
+    def _to_batch(self, table: QueryTable, at: TimeLike | QueryTimes | None) -> QueryBatch:
         times, assumed_time = self._resolve_times(table, at)
         src, dst, unknown_ids, wrong_sides = self._find_nodes(table)
         columns, unknown_values = self._read_columns(table)
@@ -266,8 +267,12 @@ class QueryParser:
             )
         return torch.from_numpy(np.unique(node))
 
-    def _resolve_times(self, table: QueryTable, at: TimeLike | None) -> tuple[QueryTimes, TimeLike | None]:
+    def _resolve_times(
+        self, table: QueryTable, at: TimeLike | QueryTimes | None
+    ) -> tuple[QueryTimes, TimeLike | None]:
         """Return the times of the table, or `at` for all, or the first time that sees the whole stream."""
+        if isinstance(at, QueryTimes):
+            return at, None
         if table.time is not None:
             if at is not None:
                 raise ConfigError(

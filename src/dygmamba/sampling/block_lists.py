@@ -335,12 +335,14 @@ class SumLists(BlockLists):
     """Decayed sums of values by key: each event adds its values times exp(-age / scale).
 
     `running` are the sums of a group just after each entry. `latest` is the mean of the values at the group's last
-    instant up to each entry, so the order of simultaneous events is irrelevant.
+    instant up to each entry, so the order of simultaneous events is irrelevant. `same` says whether all values of the
+    group up to each entry are equal: their mean is then the latest value, exactly, and the ratio of two sums is not.
     """
 
-    columns = ("time", "running", "latest")
+    columns = ("time", "running", "latest", "same")
     running: np.ndarray
     latest: np.ndarray
+    same: np.ndarray
 
     def __init__(
         self,
@@ -352,7 +354,7 @@ class SumLists(BlockLists):
         check_scales(scale)
         self.scale = scale
         kinds = ((np.float64, shape) for shape in ((), (len(scale), width), (width,)))
-        super().__init__(*kinds, slots=slots, is_growing=is_growing)
+        super().__init__(*kinds, (np.bool_, (width,)), slots=slots, is_growing=is_growing)
 
     def append(
         self, key: Int64[np.ndarray, "a"], time: Float64[np.ndarray, "a"], value: Float64[np.ndarray, "a c"]
@@ -362,13 +364,14 @@ class SumLists(BlockLists):
 
     def look_up(
         self, key: Int64[np.ndarray, "q"], time: Float64[np.ndarray, "q"]
-    ) -> tuple[Float64[np.ndarray, "q s c"], Float64[np.ndarray, "q s"], Float64[np.ndarray, "q c"]]:
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
         """Return, strictly before each time, the sums just after the last entry, the decay since, and latest values.
 
-        All are 0 for a key without an earlier entry. A decayed mean is the ratio of two sums, in which the decay since
-        the last entry cancels.
+        The last part says whether all values are equal: [q s c], [q s], [q c] and [q c]. All are 0 for a key without an
+        earlier entry. A decayed mean is the ratio of two sums, in which the decay since the last entry cancels.
         """
         entry = self.find_last(key, time)
         age = time - self.read("time", entry, -np.inf)
         decay = np.exp(-age[:, None] / self.scale)
-        return self.read("running", entry, 0.0), decay, self.read("latest", entry, 0.0)
+        running, latest, same = (self.read(name, entry, 0) for name in ("running", "latest", "same"))
+        return running, decay, latest, same

@@ -279,9 +279,9 @@ class ColumnTable(Growing):
         return parts
 
 
-# Sums just after the last event of a history, their decay since then, and the values of that event: [p s v], [p s] and
-# [p v], arrays of numpy or tensors.
-FoundSums = tuple[Any, Any, Any]
+# Sums just after the last event of a history, their decay since then, the values of that event, and whether those of
+# all events are equal: [p s v], [p s], [p v] and [p v], arrays of numpy or tensors.
+FoundSums = tuple[Any, Any, Any, Any]
 
 
 def summarise_numbers(
@@ -301,12 +301,14 @@ def summarise_numbers(
         z: Standardised columns of the queries, if they carry some.
     """
     c, histories, differences, means, lasts = len(center), [], [], [], []
-    for running, decay, latest in found:
+    for running, decay, latest, same in found:
         count, total, square = running[..., :1], running[..., 1 : 1 + c], running[..., 1 + c :]
         mean = xp.where(
             count > 0, total / xp.clip(count, 1e-300, None), 0.0
         )  # [p s c], 0 is the training mean
         last = xp.where(count[:, -1] > 0, latest[:, 1 : 1 + c], 0.0)
+        # exactly, so that their difference is 0 and no rounding error
+        mean = xp.where(same[:, None, 1 : 1 + c], last[:, None], mean)
         # shrunk to the variance of training by one event, so that a single event has a spread
         variance = xp.clip(square - total * mean, 0.0, None)[:, -1]
         spread = xp.sqrt((variance + 1) / (count[:, -1] + 1))

@@ -152,15 +152,9 @@ def count_before(
 
 
 def sum_before(lists: Lookup, key: Int64[Tensor, "q"], time: Float64[Tensor, "q"]) -> FoundSums:
-    """Return, strictly before each time, the sums just after the last entry, their decay since, and the latest values.
-
-    All are 0 for a key without an earlier entry.
-    """
+    """Return what `SumLists.look_up` returns, as tensors."""
     last, some = lists.find_last(key, time)
     age = torch.where(some, time - lists.read("time", last), torch.inf)
     sums = torch.where(some[:, None, None], lists.read("running", last), 0.0)
-    return (
-        sums,
-        torch.exp(-age[:, None] / lists.scale),
-        torch.where(some[:, None], lists.read("latest", last), 0.0),
-    )
+    latest = torch.where(some[:, None], lists.read("latest", last), 0.0)
+    return sums, torch.exp(-age[:, None] / lists.scale), latest, lists.read("same", last) & some[:, None]

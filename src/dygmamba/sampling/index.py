@@ -69,7 +69,8 @@ class Index(Growing):
         self.source: MappedFile | None = None
         self._totals: StreamTotals | None = None
         self._moved: dict[Any, Any] = {}  # sampling weights and tables for look-ups, on the index's device
-        self._features: dict[bytes, Tensor] = {}
+        # by digest of their queries; None for queries that came once
+        self._features: dict[bytes, Tensor | None] = {}
         if needs_disk_index(len(self)) and not is_growing:
             self._entries, self.source = load_disk_entries(store, self._indexed)
         else:
@@ -216,16 +217,20 @@ class Index(Growing):
     def compute_features(self, request: FeatureRequest, pairs: PairBatch) -> Float32[Tensor, "p f"]:
         """Return the features of each pair, from events strictly before its time.
 
-        Those of a fixed set of events are cached up to a limit, because validation repeats its queries every epoch.
+        Validation repeats its queries every epoch; those of training have new negatives in each. So features of a fixed
+        set of events are cached, up to a limit, when queries come for the second time.
         """
         key = b"" if self.is_growing else _query_digest(request, pairs)
-        if key in self._features:
-            return self._features[key]
+        cached = self._features.get(key)
+        if cached is not None:
+            return cached
         found = request.compute(self, pairs, *to_host(pairs.src, pairs.dst, pairs.time))
         features = torch.from_numpy(found).to(pairs.node.device)
-        stored = list(self._features.values())  # a copy: another thread may add to it
-        if key and sum(map(torch.numel, stored)) + features.numel() <= MAX_CACHED_NUMBERS:
-            self._features[key] = features
+        if key:
+            # other threads may add to it
+            stored = [part for part in list(self._features.values()) if part is not None]
+            has_room = sum(map(torch.numel, stored)) + features.numel() <= MAX_CACHED_NUMBERS
+            self._features[key] = features if key in self._features and has_room else None
         return features
 
     def find_pair_neighbors(self, pairs: PairBatch, k: int) -> PairNeighbors:

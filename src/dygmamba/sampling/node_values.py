@@ -121,7 +121,7 @@ def _compute_side(
     lists: SumLists, node: Int64[np.ndarray, "p"], time: Float64[np.ndarray, "p"]
 ) -> Float32[np.ndarray, "p _"]:
     """Return the features of one side of each pair, whose node this is."""
-    running, decay, last = lists.look_up(node, time)
+    running, decay, last, _ = lists.look_up(node, time)
     sums = running * decay[..., None]
     count, partners, values = sums[..., :1], sums[..., 1], sums[..., 2:]
     mean = np.where(count > LEAST_COUNT, values / np.maximum(count, LEAST_COUNT), 0.0)

@@ -11,7 +11,6 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from dygmamba._version import __version__
 from dygmamba.server import schemas
 from dygmamba.server.formats import JSON_TYPE, Row, list_errors, require_few_rows
-from dygmamba.server.pair_groups import PairQuery
 from dygmamba.server.problems import Problem, describe_invalid_body
 from dygmamba.server.routes import IS_JSON, PROBLEM_RESPONSES, Service, list_queries
 
@@ -119,7 +118,7 @@ async def invoke(request: Request, service: Service) -> Response:
     return JSONResponse({"predictions": (await service.score(queries)).scores})
 
 
-def _read_queries(body: bytes, most: int) -> list[PairQuery]:
+def _read_queries(body: bytes, most: int) -> list[schemas.PairQuery]:
     try:
         columns = _read_frame(from_json(body))
         missing = [name for name in ("src", "dst") if name not in columns]

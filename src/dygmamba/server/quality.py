@@ -15,12 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dygmamba.core.errors import DygError
-from dygmamba.data.events.id_values import parse_id
-from dygmamba.data.events.origin import Origin
 from dygmamba.runs.predictor import Predictor
 from dygmamba.server.formats import Event
-from dygmamba.server.pair_groups import PairQuery, build_table, find_table_key, group_rows
 from dygmamba.tasks.calibration import compute_reliability
 
 if TYPE_CHECKING:
@@ -148,20 +144,17 @@ class QualityMonitor:
         self._pending.clear()
         if not events:
             return
+        parsed = [event for event in self.live.parser.parse(events).events if event is not None]
         with self.live.read() as view:
-            if not _is_measurable(view.predictor):
+            predictor, ids = view.predictor, view.predictor.dataset.ids
+            if not _is_measurable(predictor):
                 return
-            queries = list(
-                filter(None, (_as_query(event, view.predictor.dataset.origin) for event in events))
-            )
-            for rows in group_rows(map(find_table_key, queries)).values():
-                try:
-                    batch = view.predictor.query_parser.read(
-                        build_table([queries[row] for row in rows]), None
-                    )
-                except DygError:  # a spelling that the log reads and a table of queries does not
-                    continue
-                found = self._score(view.predictor, batch.src, batch.dst, batch.time)
+            src = torch.from_numpy(ids.to_node([event.src for event in parsed], "src"))
+            dst = torch.from_numpy(ids.to_node([event.dst for event in parsed], "dst"))
+            time = torch.tensor([event.time for event in parsed], dtype=torch.float64)
+            is_applied = (src >= 0) & (dst >= 0)
+            if is_applied.any():
+                found = self._score(predictor, src[is_applied], dst[is_applied], time[is_applied])
                 self._scored.extend(zip(found.event.tolist(), found.random.tolist(), strict=True))
 
     def _score(self, predictor: Predictor, src: Tensor, dst: Tensor, time: Tensor) -> ScoredEvents:
@@ -174,15 +167,6 @@ class QualityMonitor:
             assert predictor.calibration is not None
             scores.append(predictor.calibration.probability(logit, new_ends).numpy())
         return ScoredEvents(*scores)
-
-
-def _as_query(event: Event, origin: Origin) -> PairQuery | None:
-    """Return an event as a query; None if its columns have names that only the log knows."""
-    src, dst, time = (event.get(role, event.get(getattr(origin, role))) for role in ("src", "dst", "time"))
-    try:
-        return None if time is None else PairQuery(parse_id(src), parse_id(dst), time)
-    except ValueError:
-        return None
 
 
 def _is_measurable(predictor: Predictor) -> bool:

@@ -18,7 +18,6 @@ from dygmamba.server.formats import (
     read_events,
     require_few_rows,
 )
-from dygmamba.server.pair_groups import PairQuery
 from dygmamba.server.problems import PROBLEM_TYPE, Problem
 from dygmamba.server.service import LiveService, describe_missing_history, list_rows
 
@@ -61,9 +60,9 @@ def describe_body(schema: type[schemas.Body]) -> dict[str, Any]:
     return {"requestBody": {"required": True, "content": {JSON_TYPE: {"schema": reference}}}}
 
 
-def list_queries(body: schemas.ScoreRequest) -> list[PairQuery]:
+def list_queries(body: schemas.ScoreRequest) -> list[schemas.PairQuery]:
     return [
-        PairQuery(
+        schemas.PairQuery(
             str(pair.src),
             str(pair.dst),
             body.at if pair.time is None else pair.time,

@@ -1,5 +1,6 @@
 """Bodies of requests and responses, with examples; they are the schemas of /openapi.json."""
 
+from dataclasses import dataclass
 from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictFloat, StrictInt, StrictStr
@@ -41,6 +42,16 @@ class Pair(BaseModel):
     src: Id
     dst: Id
     time: Time | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PairQuery:
+    """A pair to score; ids as text, the time as it was given, other columns of the event in question by name."""
+
+    src: str
+    dst: str
+    time: str | int | float | None = None
+    columns: tuple[tuple[str, Any], ...] = ()
 
 
 class ScoreRequest(Body):

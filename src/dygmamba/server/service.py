@@ -6,7 +6,7 @@ import math
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -20,12 +20,13 @@ from dygmamba.data.readers.bad_rows import BadValueError
 from dygmamba.live.event_sources import RETRY_SECONDS as SOURCE_RETRY_SECONDS
 from dygmamba.live.event_sources import EventSource, SourceBatch, follow_source
 from dygmamba.live.live_view import make_unreached_error
+from dygmamba.live.value_groups import group_rows
 from dygmamba.runs.queries import Predictions, WrongSides
 from dygmamba.server.batching import Cancellation, MicroBatcher, WorkerPool
 from dygmamba.server.formats import Event, require_few_rows, require_few_values
 from dygmamba.server.monitoring import Metrics
-from dygmamba.server.pair_groups import PairQuery, build_table, find_table_key, group_rows
 from dygmamba.server.problems import RETRY_SECONDS, Problem
+from dygmamba.server.schemas import PairQuery
 from dygmamba.server.settings import ServerSettings
 from dygmamba.server.status import LiveStatus
 
@@ -344,9 +345,13 @@ class LiveService:
         with live.read() as view:
             given = dict.fromkeys(name for query in queries for name, _ in query.columns)
             view.predictor.query_parser.require_read_columns(given)
-            for rows in group_rows(map(find_table_key, queries)).values():
+            for rows in group_rows(map(find_table_key, queries)):
+                some = [queries[row] for row in rows]
                 try:
-                    found = view.predictor.score(build_table([queries[row] for row in rows]))
+                    at = None
+                    if some[0].time is not None:
+                        at = live.parser.parse_query_times([query.time for query in some])
+                    found = view.predictor.score(build_table(some), at)
                 except BadValueError as error:
                     # its row is that of the group, and its advice may be an option of files
                     advice = error.advice.partition(", or give `")[0]
@@ -367,6 +372,19 @@ class LiveService:
         self.metrics.queried_ids.inc(len(ids))
         self.metrics.unknown_ids.inc(unknown)
         self.status.unknown.add(len(ids), unknown)
+
+
+def find_table_key(query: PairQuery) -> Hashable:
+    """Return a key; queries with equal keys can be scored in one table, whose columns have one type each."""
+    return query.time is None, tuple((name, type(value)) for name, value in query.columns)
+
+
+def build_table(queries: Sequence[PairQuery]) -> dict[str, list[Any]]:
+    """Return ids and columns of queries with equal keys."""
+    table = {"src": [query.src for query in queries], "dst": [query.dst for query in queries]}
+    for position, (name, _) in enumerate(queries[0].columns):
+        table[name] = [query.columns[position][1] for query in queries]
+    return table
 
 
 def list_rows(tables: Sequence[pa.Table]) -> list[dict[str, Any]]:

@@ -8,7 +8,7 @@ Legend: e events, p queries, c classes.
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, ClassVar, Protocol, get_args, runtime_checkable
+from typing import Any, ClassVar, get_args
 
 import torch
 from jaxtyping import Float, Float32
@@ -26,47 +26,51 @@ FEW_CLASSES = 50  # whole numbers with at most this many different values are cl
 MAX_CLASSES = 1_000  # outputs of a model
 
 
-@runtime_checkable
-class NodeTarget(Protocol):
-    """Target that a model of nodes predicts. `outputs` is the number of its outputs, `weights` those of the classes."""
+class NodeTarget:
+    """Base class of what a model of nodes predicts; a target of several outputs or with weights overrides these."""
 
+    __slots__ = ()
     kind: ClassVar[TargetKind]
     watched: ClassVar[str]  # metric that selects the best epoch
 
     @property
-    def outputs(self) -> int: ...
+    def outputs(self) -> int:
+        """Number of outputs of the model."""
+        return 1
 
     @property
-    def weights(self) -> tuple[float, ...]: ...
+    def weights(self) -> tuple[float, ...]:
+        """Weights of the classes; none for a number, or if all are equal."""
+        return ()
 
     def encode(self, label: Float32[Tensor, "e"]) -> Float32[Tensor, "e"]:
         """Return labels as the loss and the metrics take them."""
-        ...
+        raise NotImplementedError
 
     def loss_weight(self) -> Float32[Tensor, "*c"]:
         """Return the weights of the classes in the loss: of a positive, or of each class."""
-        ...
+        return torch.tensor(1.0)
 
     def loss(
         self, output: Float[Tensor, "p *c"], target: Float32[Tensor, "p"], weight: Float32[Tensor, "*w"]
     ) -> Tensor:
         """Return the sum of the losses of all queries; `weight` is the loss weight on the outputs' device."""
-        ...
+        raise NotImplementedError
 
     def metrics(self, output: Float[Tensor, "p *c"], target: Float[Tensor, "p"]) -> dict[str, Any]:
         """Return the metrics over a whole period at once."""
-        ...
+        raise NotImplementedError
 
     def constant_metrics(self, train: Float[Tensor, "k"], target: Float[Tensor, "p"]) -> dict[str, float]:
         """Return the metrics of the best constant prediction; `train` are the targets of training, all encoded.
 
         Empty if a constant says nothing, as for AUC.
         """
-        ...
+        return {}
 
     def is_better(self, metrics: Mapping[str, Any], best: Mapping[str, Any]) -> bool:
-        """Return whether validation metrics are at least as good as the best so far."""
-        ...
+        """Return whether the watched metric of a validation is at least as good as the best so far."""
+        return metrics[self.watched] >= best.get(self.watched, -1.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,17 +90,13 @@ def node_metrics(score: Float[Tensor, "p"], label: Float[Tensor, "p"]) -> NodeMe
 
 
 @dataclass(frozen=True, slots=True)
-class BinaryTarget:
+class BinaryTarget(NodeTarget):
     """Two states; the output is the logit of the larger label."""
 
     values: tuple[float, float]
     positive_weight: float = 1.0  # of a positive in the loss
     kind: ClassVar[TargetKind] = "binary"
     watched: ClassVar[str] = "auc"
-
-    @property
-    def outputs(self) -> int:
-        return 1
 
     @property
     def weights(self) -> tuple[float, ...]:
@@ -116,15 +116,9 @@ class BinaryTarget:
     def metrics(self, output: Float[Tensor, "p"], target: Float[Tensor, "p"]) -> dict[str, Any]:
         return asdict(node_metrics(output, target))
 
-    def constant_metrics(self, train: Float[Tensor, "k"], target: Float[Tensor, "p"]) -> dict[str, float]:
-        return {}
-
-    def is_better(self, metrics: Mapping[str, Any], best: Mapping[str, Any]) -> bool:
-        return metrics["auc"] >= best.get("auc", -1.0)
-
 
 @dataclass(frozen=True, slots=True)
-class ClassTarget:
+class ClassTarget(NodeTarget):
     """One of several classes, the labels of the training period in ascending order; an output is a logit per class.
 
     A label that training does not have is no class: its events count as errors.
@@ -166,12 +160,9 @@ class ClassTarget:
         found = classification_metrics(torch.full_like(target, most_frequent).long(), target.long())
         return {name: found[name] for name in NODE_METRICS[self.kind]}
 
-    def is_better(self, metrics: Mapping[str, Any], best: Mapping[str, Any]) -> bool:
-        return metrics["macro_f1"] >= best.get("macro_f1", -1.0)
-
 
 @dataclass(frozen=True, slots=True)
-class RegressionTarget:
+class RegressionTarget(NodeTarget):
     """A number; a model learns it in units of its standard deviation in training, from its mean there."""
 
     mean: float
@@ -179,23 +170,12 @@ class RegressionTarget:
     kind: ClassVar[TargetKind] = "regression"
     watched: ClassVar[str] = "mae"
 
-    @property
-    def outputs(self) -> int:
-        return 1
-
-    @property
-    def weights(self) -> tuple[float, ...]:
-        return ()
-
     def encode(self, label: Float32[Tensor, "e"]) -> Float32[Tensor, "e"]:
         return ((label.double() - self.mean) / self.scale).float()
 
     def decode(self, output: Float[Tensor, "p"]) -> Float[Tensor, "p"]:
         """Return outputs in the unit of the labels."""
         return output.double() * self.scale + self.mean
-
-    def loss_weight(self) -> Float32[Tensor, ""]:
-        return torch.tensor(1.0)
 
     def loss(
         self, output: Float[Tensor, "p"], target: Float32[Tensor, "p"], weight: Float32[Tensor, ""]

@@ -144,34 +144,26 @@ class SamplingOdds:
         return (random + drawn / self.shares.at(src, time)).log().float()
 
 
-@runtime_checkable
-class TrainingNegatives(Protocol):
-    """Sampler of the negatives of training events."""
-
-    def draw_negatives(self, seed: int, epoch: int) -> Int64[Tensor, "k"]:
-        """Draw a number for each training event that determines its negatives; the same on every device."""
-        ...
-
-    def build_queries(self, events: EventBatch, others: Int64[Tensor, "b"]) -> LabelledPairs:
-        """Return each event as a pair of label 1, then its negatives with label 0."""
-        ...
-
-    def offset(self, pairs: PairBatch) -> Float32[Tensor, "p"] | None:
-        """Return what is added to the logits of these pairs in the training loss only, or None."""
-        ...
-
-
-class NoOffset:
-    """Base of negatives whose loss takes the logits as they are."""
+class TrainingNegatives:
+    """Base class of samplers of the negatives of training events."""
 
     __slots__ = ()
 
-    def offset(self, pairs: PairBatch) -> None:
-        """Return None."""
+    def draw_negatives(self, seed: int, epoch: int) -> Int64[Tensor, "k"]:
+        """Draw a number for each training event that determines its negatives; the same on every device."""
+        raise NotImplementedError
+
+    def build_queries(self, events: EventBatch, others: Int64[Tensor, "b"]) -> LabelledPairs:
+        """Return each event as a pair of label 1, then its negatives with label 0."""
+        raise NotImplementedError
+
+    def offset(self, pairs: PairBatch) -> Float32[Tensor, "p"] | None:
+        """Return what is added to the logits of these pairs in the training loss only, or None."""
+        return None
 
 
 @dataclass(frozen=True, slots=True)
-class RandomDestinations(NoOffset):
+class RandomDestinations(TrainingNegatives):
     """The event's source with a random training destination, as in DyGLib; the drawn number is the destination."""
 
     events: int
@@ -211,7 +203,7 @@ def build_pair_queries(events: EventBatch, others: Int64[Tensor, "b"], num_nodes
 
 
 @dataclass(frozen=True, slots=True)
-class HistoricalPairs(NoOffset):
+class HistoricalPairs(TrainingNegatives):
     """A training pair that does not occur in the event's window; the drawn number is the pair.
 
     Pairs are sampled from the whole training period, later ones included (`docs/research/findings.md` says why). If
@@ -252,7 +244,7 @@ class HistoricalPairs(NoOffset):
 
 
 @dataclass(frozen=True, slots=True)
-class MixedNegatives(NoOffset):
+class MixedNegatives(TrainingNegatives):
     """Random destinations and historical pairs for every other event, swapped from epoch to epoch."""
 
     paired: HistoricalPairs
@@ -276,7 +268,7 @@ class MixedNegatives(NoOffset):
 
 
 @dataclass(frozen=True, slots=True)
-class MixedOddsNegatives:
+class MixedOddsNegatives(TrainingNegatives):
     """Random destinations and earlier pairs for every other event, corrected by known odds.
 
     A model then learns which destination a source chooses. The earlier pair is any that occurred strictly before the
@@ -323,7 +315,7 @@ class MixedOddsNegatives:
 
 
 @dataclass(frozen=True, slots=True)
-class CandidateDestinations(NoOffset):
+class CandidateDestinations(TrainingNegatives):
     """The event's source with `count` random training destinations, none of them the event's own.
 
     The drawn number is a key from which the destinations follow, with replacement; so an epoch with many candidates
@@ -353,7 +345,7 @@ class CandidateDestinations(NoOffset):
 
 
 @dataclass(frozen=True, slots=True)
-class PopularDestinations:
+class PopularDestinations(TrainingNegatives):
     """The event's source with `count` training destinations by recent popularity, corrected by known odds.
 
     Each is drawn independently (`sampling/destination_popularity.py`), whether or not it is the event's own: only then

@@ -4,15 +4,11 @@ The training loop calls `step(batch)` and does not know which executor it has.
 """
 
 from collections.abc import Callable
-from typing import Protocol
 
-import torch
-from jaxtyping import Float32
-from torch import Tensor, nn
+from torch import nn
 
 from dygmamba.core.errors import ConfigError
 from dygmamba.core.process_settings import keep_freed_memory
-from dygmamba.core.progress import Advance
 from dygmamba.engine.distributed import ProcessGroup
 from dygmamba.engine.executor.eager import (
     Batch,
@@ -36,35 +32,7 @@ from dygmamba.models.base import Scorer
 from dygmamba.sampling.view import NeighborRequest
 from dygmamba.tasks.base import Task
 
-__all__ = ["Batch", "Epoch", "Executor", "TrainingContext", "check_distributable", "choose_executor"]
-
-
-class Executor(Protocol):
-    """Executor of the steps of an epoch: gradient steps on batches, or rounds."""
-
-    optimizer: torch.optim.Optimizer | None
-
-    @property
-    def steps(self) -> int:
-        """Number of steps of an epoch."""
-        ...
-
-    @property
-    def pending_queries(self) -> int:
-        """Number of queries that `build_table` would look up now; 0 if there is nothing to build."""
-        ...
-
-    def build_table(self, advance: Advance) -> None:
-        """Build what all steps need, before the first one."""
-        ...
-
-    def catch_up(self, batch: Batch) -> None:
-        """Update the memory with the batches that became visible since the previous step."""
-        ...
-
-    def step(self, batch: Batch) -> Float32[Tensor, ""]:
-        """Make one step; return the mean loss of the batch, left on the device."""
-        ...
+__all__ = ["Batch", "Epoch", "TrainingContext", "check_distributable", "choose_executor"]
 
 
 def check_distributable(scorer: Scorer, processes: ProcessGroup, batch: int) -> None:

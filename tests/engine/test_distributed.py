@@ -14,7 +14,7 @@ from dygmamba.engine.fit import Trainer
 from dygmamba.engine.fit_config import FitConfig
 from dygmamba.engine.run_directory import RunDirectory
 from dygmamba.models import MODELS
-from dygmamba.models.base import DatasetFacts
+from dygmamba.models.base import DatasetFacts, Scorer
 from dygmamba.tasks.link import LinkTask
 from raising import raises
 from ranks_cases import act
@@ -154,6 +154,6 @@ def test_training_that_cannot_be_shared_is_an_error():
     with raises("not-distributable", ConfigError):
         act(2, lambda ranks: check_distributable(trees, ranks, 200))
     with raises("batch-too-small", ConfigError):
-        act(2, lambda ranks: check_distributable(object(), ranks, 1))
+        act(2, lambda ranks: check_distributable(Scorer(), ranks, 1))
     check_distributable(trees, SINGLE_PROCESS, 1)
     act(1, lambda ranks: check_distributable(trees, ranks, 200))  # a launcher may start a single process

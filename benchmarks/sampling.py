@@ -20,7 +20,7 @@ from benchmarks.harness import (
 from dygmamba.data.events.event_store import EventStore
 from dygmamba.data.generate.stream import GeneratorConfig, generate_stream
 from dygmamba.ops.tokens import count_pair_tokens
-from dygmamba.sampling.index import NeighborIndex, gather_view
+from dygmamba.sampling.index import Index, gather_view
 from dygmamba.sampling.view import NeighborRequest, NeighborSequence, PairBatch
 
 QUERIES, LENGTH = 600, 512
@@ -31,7 +31,7 @@ def run(device: str) -> list[BenchmarkRow]:
     """Measure the four cases; each is checked against its reference before it is timed."""
     log("generating a stream of 60,000 events")
     store = generate_stream(GeneratorConfig(seed=1, nodes=400, events=60_000))
-    index = NeighborIndex.build(store)
+    index = Index(store)
     half = torch.arange(len(store) - QUERIES // 2, len(store))
     node = torch.cat([store.src[half], store.dst[half]])
     when = store.time[half].repeat(2)
@@ -43,7 +43,7 @@ def run(device: str) -> list[BenchmarkRow]:
 
 
 def _measure_lookup(
-    store: EventStore, index: NeighborIndex, node: torch.Tensor, when: torch.Tensor, device: str
+    store: EventStore, index: Index, node: torch.Tensor, when: torch.Tensor, device: str
 ) -> BenchmarkRow:
     histories = _split_histories(index, store.num_nodes)
     nodes, times = node.numpy(), when.numpy()
@@ -80,11 +80,11 @@ def _measure_cooccurrence(sequences: NeighborSequence, device: str) -> Benchmark
 
 
 def _measure_decayed_counts(
-    index: NeighborIndex, node: torch.Tensor, when: torch.Tensor, device: str
+    index: Index, node: torch.Tensor, when: torch.Tensor, device: str
 ) -> BenchmarkRow:
     """Measure exact decayed counts of 600 nodes on nine time scales, each over its whole history."""
-    histories = [times for _, _, times in _split_histories(index, index.edges.num_nodes)]
-    span = float(index.edges.time[-1] - index.edges.time[0])
+    histories = [times for _, _, times in _split_histories(index, index.store.num_nodes)]
+    span = float(index.store.time[-1] - index.store.time[0])
     scales = np.geomspace(span / 1e4, span, 9)
     lists = index.counts(tuple(scales.tolist())).groups["node"]
     nodes, times = node.numpy(), when.numpy()
@@ -132,7 +132,7 @@ def _measure_large_index() -> BenchmarkRow:
     with track_peak_memory(interval=0.02) as peak:
         store = generate_stream(GeneratorConfig(seed=0, nodes=LARGE_NODES, events=LARGE_EVENTS))
         start = time.perf_counter()
-        index = NeighborIndex.build(store)
+        index = Index(store)
         last = store.select(torch.arange(len(store) - 200, len(store)))
         pairs = PairBatch.from_pairs(last.src, last.dst, last.time)
         request = NeighborRequest((LENGTH,))
@@ -145,7 +145,7 @@ def _measure_large_index() -> BenchmarkRow:
     return BenchmarkRow("index 22.8M", seconds, sort, sort / seconds, peak[0])
 
 
-def _split_histories(index: NeighborIndex, num_nodes: int) -> list[tuple[np.ndarray, np.ndarray, np.ndarray]]:
+def _split_histories(index: Index, num_nodes: int) -> list[tuple[np.ndarray, np.ndarray, np.ndarray]]:
     entries, cut = index.entries, index.entries.start[1:num_nodes].tolist()
     columns = (np.split(column.numpy(), cut) for column in (entries.neighbor, entries.event, entries.time))
     return list(zip(*columns, strict=True))

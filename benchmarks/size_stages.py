@@ -79,14 +79,14 @@ def build_index(folder: Path, events: int) -> Laps:
     import torch
 
     from dygmamba.data.storage.dataset import load_dataset
-    from dygmamba.sampling.index import NeighborIndex
+    from dygmamba.sampling.index import Index
 
     timer = LapTimer()
     store = load_dataset(folder / f"{NAME}.safetensors").store
     timer.lap("open")
-    NeighborIndex.build(store)
+    Index(store)
     timer.lap("index")
-    index = NeighborIndex.build(store)  # now it is on the disk and only opened
+    index = Index(store)  # now it is on the disk and only opened
     timer.lap("open index")
     last = torch.arange(len(store) - PAIRS, len(store))
     node, query_time = torch.cat([store.src[last], store.dst[last]]), store.time[last].repeat(2)
@@ -101,11 +101,11 @@ def build_counts(folder: Path, events: int) -> Laps:
 
     from dygmamba.data.storage.dataset import load_dataset
     from dygmamba.sampling.counts import CountRequest
-    from dygmamba.sampling.index import NeighborIndex
+    from dygmamba.sampling.index import Index
     from dygmamba.sampling.view import PairBatch
 
     store = load_dataset(folder / f"{NAME}.safetensors").store
-    index = NeighborIndex.build(store)
+    index = Index(store)
     period = float(store.time[-1] - store.time[0])
     scales = tuple(float(scale) for scale in period * 2.0 ** -np.arange(SCALES, 0, -1))
     timer = LapTimer()
@@ -113,7 +113,7 @@ def build_counts(folder: Path, events: int) -> Laps:
     timer.lap("counts")
     last = torch.arange(len(store) - PAIRS, len(store))
     queries = PairBatch.from_pairs(store.src[last], store.dst[last], store.time[last])
-    index.count_features(CountRequest(scales, NEIGHBORS), queries)
+    index.compute_features(CountRequest(scales, NEIGHBORS), queries)
     timer.lap("first counts")
     return timer.laps
 

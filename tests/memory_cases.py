@@ -10,7 +10,7 @@ from dygmamba.config import build_config
 from dygmamba.data.events.event_store import EventStore, FeatureTable
 from dygmamba.models import MODELS
 from dygmamba.models.base import DatasetFacts
-from dygmamba.sampling.index import NeighborIndex, gather_view
+from dygmamba.sampling.index import Index, gather_view
 from dygmamba.sampling.view import PairBatch
 
 TINY = {"out": 4, "time_dim": 3, "dropout": 0.0}
@@ -37,7 +37,7 @@ def build(name, store, seed=0):
 
 
 def view_of(model, store, pairs):
-    return gather_view(NeighborIndex.build(store), store.features, pairs, model.requests)
+    return gather_view(Index(store), store.features, pairs, model.requests)
 
 
 def all_pairs(store, time=1e9 + 11):

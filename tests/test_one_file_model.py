@@ -15,7 +15,7 @@ from dygmamba.data.events.event_store import EventStore, FeatureTable
 from dygmamba.data.events.splits import chronological_split
 from dygmamba.models import MODELS
 from dygmamba.models.base import DatasetFacts
-from dygmamba.sampling.index import NeighborIndex, gather_view
+from dygmamba.sampling.index import Index, gather_view
 from dygmamba.sampling.negatives import NegativeRequest, sample_negatives
 from dygmamba.sampling.view import PairBatch
 
@@ -79,7 +79,7 @@ def compare_logits(own, scorer, store):
     pairs = PairBatch.from_pairs(*(torch.from_numpy(x) for x in (src, dst, when)))
     with torch.no_grad():
         found = own.logits(own.past[""], src, dst, when)
-        view = gather_view(NeighborIndex.build(store), store.features, pairs, scorer.requests)
+        view = gather_view(Index(store), store.features, pairs, scorer.requests)
         expected = scorer(view)
     assert expected.std() > 0.01
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)

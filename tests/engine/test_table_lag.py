@@ -16,7 +16,7 @@ from dygmamba.nn.history_features import pair_overlaps
 from dygmamba.runs.evaluation import evaluate_link_scorer
 from dygmamba.sampling.counts import CountRequest
 from dygmamba.sampling.decayed_counts import DecayedCountRequest, DecayedCountTable
-from dygmamba.sampling.index import NeighborIndex, gather_view
+from dygmamba.sampling.index import Index, gather_view
 from dygmamba.sampling.transitions import TransitionRequest
 from dygmamba.sampling.view import NeighborRequest, PairBatch
 from dygmamba.sampling.walks import TemporalWalks, WalkRequest
@@ -90,7 +90,7 @@ def test_lagging_tables_hold_the_events_before_the_batch(store):
         )
         pairs = evaluation_set.pairs.select(rows)
         asked = PairBatch.from_pairs(pairs.src, pairs.dst, began.expand(len(rows)).clone())
-        expected = told(gather_view(NeighborIndex.build(past), past.features, asked, TABLES))
+        expected = told(gather_view(Index(past), past.features, asked, TABLES))
         torch.testing.assert_close(found[rows], expected)
 
 

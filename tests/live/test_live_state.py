@@ -12,7 +12,7 @@ from dygmamba.core.errors import ConfigError
 from dygmamba.live.event_log import RunRecord
 from dygmamba.live.snapshots import LOAD_ERRORS, list_snapshots, write_snapshot
 from dygmamba.live.state import LiveState
-from dygmamba.sampling.live_index import LiveIndex
+from dygmamba.sampling.index import Index
 from dygmamba.sampling.view import PairBatch
 from live_cases import first_events, make_dataset, predictor_of
 from live_machines import END, LiveMachine, MemoryMachine, predictor
@@ -130,10 +130,10 @@ def test_a_state_of_another_run_or_a_damaged_one_is_refused(tmp_path):
 def test_a_change_that_fails_half_way_is_as_if_it_had_not_been_tried(monkeypatch):
     """Readers keep the state before it, and the next append works."""
     known, first = predictor("tables"), [("0", "new", END + 1, 0.0, "a")]
-    state, append = LiveState.open(known), LiveIndex.append
+    state, append = LiveState.open(known), Index.append
     state.append(make_dataset(first))
     with monkeypatch.context() as patch:
-        patch.setattr(LiveIndex, "append", lambda self, store, row: append(self, store, row) or 1 / 0)
+        patch.setattr(Index, "append", lambda self, store, row: append(self, store, row) or 1 / 0)
         with pytest.raises(ZeroDivisionError):
             state.append(make_dataset([("lost", "1", END + 2, 0.0, "c")]))
     machine = LiveMachine()

@@ -14,7 +14,7 @@ from dygmamba.models.base import DatasetFacts
 from dygmamba.models.dygformer import patch_mask, patches
 from dygmamba.nn.tokens import make_tokens, newest_last
 from dygmamba.sampling.draws import Draws
-from dygmamba.sampling.index import NeighborIndex, gather_view
+from dygmamba.sampling.index import Index, gather_view
 from dygmamba.sampling.view import NeighborSequence, PairBatch
 from strategies import event_streams
 
@@ -56,7 +56,7 @@ def changed(store, event):
 
 def embed(model, store, src, dst, time=99.0, draws=DRAWS):
     pairs = PairBatch.from_pairs(torch.tensor([src]), torch.tensor([dst]), torch.tensor([time]).double())
-    view = gather_view(NeighborIndex.build(store), store.features, pairs, model.requests, draws)
+    view = gather_view(Index(store), store.features, pairs, model.requests, draws)
     with torch.no_grad():
         return model.encoder(view)
 
@@ -171,7 +171,7 @@ def test_any_stream_gives_finite_scores_and_gradients(name, store, node_dim):
     store = replace(store, features=FeatureTable(nodes, store.features.edge))
     model = build(name, DatasetFacts.of(store)).train()
     pairs = PairBatch.from_pairs(store.src, store.dst, store.time)
-    scores = model(gather_view(NeighborIndex.build(store), store.features, pairs, model.requests))
+    scores = model(gather_view(Index(store), store.features, pairs, model.requests))
     scores.square().sum().backward()
     assert bool(torch.isfinite(scores).all())
     grads = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]

@@ -13,7 +13,7 @@ from dygmamba.data.generate.stream import GeneratorConfig, generate_stream
 from dygmamba.models import MODELS
 from dygmamba.models.base import DatasetFacts, Encoder, EncoderScorer, Scorer, build_scorer
 from dygmamba.sampling.draws import Draws
-from dygmamba.sampling.index import NeighborIndex, gather_view
+from dygmamba.sampling.index import Index, gather_view
 from dygmamba.sampling.view import NeighborRequest, PairBatch, PairView
 from raising import raises
 
@@ -34,7 +34,7 @@ def test_the_smallest_settings_give_finite_scores(name, node_dim):
     for events in store.batches(torch.arange(30), 10):
         model.observe(events)
     pairs = PairBatch.from_pairs(store.src[30:], store.dst[30:], store.time[30:])
-    view = gather_view(NeighborIndex.build(store), store.features, pairs, model.requests, Draws.from_seed(0))
+    view = gather_view(Index(store), store.features, pairs, model.requests, Draws.from_seed(0))
     scores = model(view)
     assert bool(torch.isfinite(scores).all())
     if isinstance(model, EncoderScorer):

@@ -15,7 +15,7 @@ from dygmamba.models.base import DatasetFacts
 from dygmamba.models.cawn import WalkLSTM, walk_positions
 from dygmamba.nn.tokens import make_tokens
 from dygmamba.sampling.draws import Draws
-from dygmamba.sampling.index import NeighborIndex, gather_view
+from dygmamba.sampling.index import Index, gather_view
 from dygmamba.sampling.view import NeighborRequest, PairBatch, PairView
 from strategies import event_streams
 
@@ -42,9 +42,7 @@ def draw(model, store, pairs, seed=3):
     """The view of pairs (u, v) at times t, with one seed's walks."""
     src, dst, time = zip(*pairs, strict=True)
     batch = PairBatch.from_pairs(torch.tensor(src), torch.tensor(dst), torch.tensor(time).double())
-    return gather_view(
-        NeighborIndex.build(store), store.features, batch, model.requests, Draws.from_seed(seed)
-    )
+    return gather_view(Index(store), store.features, batch, model.requests, Draws.from_seed(seed))
 
 
 def embed(model, view):
@@ -227,7 +225,7 @@ def test_any_stream_gives_finite_scores_and_gradients(store, node_dim):
     store = replace(store, features=FeatureTable(torch.ones(store.num_nodes, node_dim), store.features.edge))
     model = build(DatasetFacts.of(store)).train()
     pairs = PairBatch.from_pairs(store.src, store.dst, store.time)
-    index = NeighborIndex.build(store)
+    index = Index(store)
     scores = model(gather_view(index, store.features, pairs, model.requests, Draws.from_seed(0)))
     scores.square().sum().backward()
     assert bool(torch.isfinite(scores).all())

@@ -27,7 +27,7 @@ from dygmamba.data.events.event_store import EventStore
 from dygmamba.models import find_model
 from dygmamba.models.base import DatasetFacts
 from dygmamba.sampling.draws import Draws
-from dygmamba.sampling.index import NeighborIndex, gather_view
+from dygmamba.sampling.index import Index, gather_view
 from dygmamba.sampling.view import PairBatch
 from dygmamba.testing import CHECKS, build_case, list_checks, sample_stream
 from strategies import event_streams
@@ -71,7 +71,7 @@ def queries(store, count=12, seed=1):
 
 def score(model, store, pairs):
     with torch.no_grad():
-        return model(gather_view(NeighborIndex.build(store), store.features, pairs, model.requests, DRAWS))
+        return model(gather_view(Index(store), store.features, pairs, model.requests, DRAWS))
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.name)
@@ -119,7 +119,7 @@ def test_an_elastic_model_may_be_asked_for_less(variant):
     model, pairs = build(variant, store), queries(store, 8)
     if not model.elastic:
         pytest.skip("reads sequences of one length")
-    index = NeighborIndex.build(store)
+    index = Index(store)
     longest = int(index.past(pairs.node, pairs.when)[1].max())
     assert any(request.cut(longest) != request for request in model.requests)
     with torch.no_grad():
@@ -151,7 +151,7 @@ def test_a_gpu_scores_as_a_cpu_does(variant):
     there, on = model.cuda(), store.to("cuda")
     asked = PairBatch.from_pairs(pairs.src.cuda(), pairs.dst.cuda(), pairs.time.cuda())
     with torch.no_grad():
-        index = NeighborIndex.build(store).to("cuda")
+        index = Index(store).to("cuda")
         draws = Draws.from_seed(5, device="cuda")
         scores = there(gather_view(index, on.features, asked, there.requests, draws)).cpu()
     torch.testing.assert_close(scores, here, rtol=1e-4, atol=1e-4)

@@ -33,7 +33,7 @@ from dygmamba.engine.evaluation import score_evaluation_set
 from dygmamba.engine.scoring import Ranker, score_view
 from dygmamba.engine.visibility import VisibilityRule
 from dygmamba.sampling.draws import Draws
-from dygmamba.sampling.index import NeighborIndex, gather_view
+from dygmamba.sampling.index import Index, gather_view
 from dygmamba.sampling.view import PairBatch
 from streams import unsplit
 
@@ -178,7 +178,7 @@ def test_a_prediction_sees_exactly_what_is_strictly_earlier(case):
         for events in past.batches(torch.arange(len(past)), CELL):
             scorer.observe(events)
         pairs = PairBatch.from_pairs(asked.src[rows], asked.dst[rows], asked.time[rows])
-        index = NeighborIndex.build(past)
+        index = Index(past)
         view = gather_view(index, past.features, pairs, scorer.requests, Draws.from_seed(0))
         assert_same(found[rows], score_view(scorer, view))
 

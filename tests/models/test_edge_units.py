@@ -15,7 +15,7 @@ from dygmamba.models import MODELS
 from dygmamba.models.base import DatasetFacts
 from dygmamba.models.configs import NetworkConfig
 from dygmamba.sampling.draws import Draws
-from dygmamba.sampling.index import NeighborIndex, gather_view
+from dygmamba.sampling.index import Index, gather_view
 from dygmamba.sampling.view import PairBatch
 from raising import raises
 
@@ -39,9 +39,7 @@ def score(name, store, **settings):
         model.observe(events)
     pairs = PairBatch.from_pairs(store.src[20:32], store.dst[20:32], store.time[20:32])
     with torch.no_grad():
-        view = gather_view(
-            NeighborIndex.build(store), store.features, pairs, model.requests, Draws.from_seed(5)
-        )
+        view = gather_view(Index(store), store.features, pairs, model.requests, Draws.from_seed(5))
         return model(view)
 
 

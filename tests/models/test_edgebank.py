@@ -13,7 +13,7 @@ from dygmamba.models.configs import EdgeBankConfig
 from dygmamba.models.heuristics import EdgeBank
 from dygmamba.models.lagging_heuristics import LaggingEdgeBank
 from dygmamba.runs.baselines import Baselines
-from dygmamba.sampling.index import NeighborIndex, gather_view
+from dygmamba.sampling.index import Index, gather_view
 from dygmamba.sampling.view import PairBatch, PairView
 from strategies import event_streams
 
@@ -69,7 +69,7 @@ def test_look_up_equals_the_memory_of_all_strictly_earlier_events(store, memory,
     asked = PairBatch.from_pairs(
         grid[:, 0], grid[:, 1], torch.full((len(grid),), asked_at, dtype=torch.float64)
     )
-    score = bank(gather_view(NeighborIndex.build(store), store.features, asked, bank.requests))
+    score = bank(gather_view(Index(store), store.features, asked, bank.requests))
     held = {tuple(pair) for pair, s in zip(grid.tolist(), score.tolist(), strict=True) if s == 1}
     if not len(earlier):
         assert not held

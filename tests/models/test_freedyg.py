@@ -15,7 +15,7 @@ from dygmamba.models.freedyg import FrequencyBlock, FrequencyFilter, count_inter
 from dygmamba.models.graphmixer import MixerBlock
 from dygmamba.nn.tokens import make_tokens
 from dygmamba.runs.link_training import separate_settings
-from dygmamba.sampling.index import NeighborIndex, gather_view
+from dygmamba.sampling.index import Index, gather_view
 from dygmamba.sampling.view import PairBatch
 from strategies import event_streams
 
@@ -46,7 +46,7 @@ def stream(src, dst, node_dim=0):
 
 def look(model, store, src, dst, time=99.0):
     pairs = PairBatch.from_pairs(torch.tensor([src]), torch.tensor([dst]), torch.tensor([time]).double())
-    return gather_view(NeighborIndex.build(store), store.features, pairs, model.requests)
+    return gather_view(Index(store), store.features, pairs, model.requests)
 
 
 def embed(model, store, src, dst, time=99.0):
@@ -210,7 +210,7 @@ def test_any_stream_gives_finite_scores_and_gradients(store, node_dim, length):
     store = replace(store, features=FeatureTable(torch.ones(store.num_nodes, node_dim), store.features.edge))
     model = build(DatasetFacts.of(store), length=length).train()
     pairs = PairBatch.from_pairs(store.src, store.dst, store.time)
-    scores = model(gather_view(NeighborIndex.build(store), store.features, pairs, model.requests))
+    scores = model(gather_view(Index(store), store.features, pairs, model.requests))
     scores.square().sum().backward()
     assert bool(torch.isfinite(scores).all())
     grads = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]

@@ -24,7 +24,7 @@ from dygmamba.models.heuristics import (
 )
 from dygmamba.models.lagging_heuristics import LaggingPopularity, LaggingRecency
 from dygmamba.runs.baselines import Baselines
-from dygmamba.sampling.index import NeighborIndex, gather_view
+from dygmamba.sampling.index import Index, gather_view
 from dygmamba.sampling.view import LabelledView, PairBatch, PairView
 from strategies import event_streams
 
@@ -39,7 +39,7 @@ def look_up(rule, store, src, dst, time):
     pairs = PairBatch.from_pairs(
         torch.as_tensor(src), torch.as_tensor(dst), torch.as_tensor(time, dtype=torch.float64)
     )
-    return rule(gather_view(NeighborIndex.build(store), store.features, pairs, rule.requests))
+    return rule(gather_view(Index(store), store.features, pairs, rule.requests))
 
 
 def observe_all(rule, src, dst, time):
@@ -132,7 +132,7 @@ def test_regression_learns_which_age_matters():
         torch.cat([dst, others]),
         time.repeat(2),
     ).with_labels((torch.arange(2 * events) < events).float())
-    view = gather_view(NeighborIndex.build(store), store.features, pairs, rule.requests)
+    view = gather_view(Index(store), store.features, pairs, rule.requests)
     before = rule(view)
     rule.fit(LabelledView(view, pairs))
     loss = torch.nn.functional.binary_cross_entropy_with_logits

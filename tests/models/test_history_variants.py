@@ -12,7 +12,7 @@ from dygmamba.models import MODELS, configs
 from dygmamba.models.base import DatasetFacts
 from dygmamba.models.stored_settings import update_stored_settings
 from dygmamba.ops.dispatch import use_reference
-from dygmamba.sampling.index import NeighborIndex, gather_view
+from dygmamba.sampling.index import Index, gather_view
 from dygmamba.sampling.view import PairBatch
 from dygmamba.sampling.walks import WalkRequest
 
@@ -44,7 +44,7 @@ def build(**more):
 
 def view_of(model, count=20):
     pairs = PairBatch.from_pairs(STORE.src[-count:], STORE.dst[-count:], STORE.time[-count:])
-    return gather_view(NeighborIndex.build(STORE), STORE.features, pairs, model.requests)
+    return gather_view(Index(STORE), STORE.features, pairs, model.requests)
 
 
 @pytest.mark.parametrize("name", VARIANTS)

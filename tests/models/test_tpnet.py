@@ -14,7 +14,7 @@ from dygmamba.data.catalogue.known_datasets import find_entry
 from dygmamba.data.events.event_store import EventStore
 from dygmamba.models import MODELS
 from dygmamba.models.base import DatasetFacts
-from dygmamba.sampling.index import NeighborIndex, gather_view
+from dygmamba.sampling.index import Index, gather_view
 from dygmamba.sampling.view import PairBatch
 
 SPEC = MODELS["tpnet"]
@@ -35,7 +35,7 @@ def build(store, **more):
 def score(model, store, src, dst, time):
     pairs = PairBatch.from_pairs(*(torch.tensor([v]) for v in (src, dst)), torch.tensor([time]).double())
     with torch.no_grad():
-        return model(gather_view(NeighborIndex.build(store), store.features, pairs, model.requests))
+        return model(gather_view(Index(store), store.features, pairs, model.requests))
 
 
 def stream(*events):
@@ -129,7 +129,7 @@ def test_no_pass_waits_for_its_own_numbers(bank):
         build(store, **bank).train(),
         PairBatch.from_pairs(store.src[:10], store.dst[:10], store.time[:10]),
     )
-    view = gather_view(NeighborIndex.build(store), store.features, pairs, model.requests)
+    view = gather_view(Index(store), store.features, pairs, model.requests)
     with FakeTensorMode(allow_non_fake_inputs=True):
         logits = model(view)
         logits.sum().backward()

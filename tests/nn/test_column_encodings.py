@@ -19,7 +19,7 @@ from dygmamba.models.column_requests import request_columns, request_node_featur
 from dygmamba.models.stored_settings import update_stored_settings
 from dygmamba.nn.column_features import TableEncoding
 from dygmamba.sampling.columns import find_query_columns
-from dygmamba.sampling.index import NeighborIndex, gather_view
+from dygmamba.sampling.index import Index, gather_view
 from dygmamba.sampling.node_features import NodeFeatureRequest
 from dygmamba.sampling.query_columns import QueryColumns
 from dygmamba.sampling.view import PairBatch
@@ -38,7 +38,7 @@ def build(store, train=None, name=NAME, **more):
 
 def score(model, store, pairs):
     with torch.no_grad():
-        return model(gather_view(NeighborIndex.build(store), store.features, pairs, model.requests))
+        return model(gather_view(Index(store), store.features, pairs, model.requests))
 
 
 def every_pair(store, time, row=0):
@@ -221,7 +221,7 @@ def test_a_pair_feature_reads_the_names_of_its_request():
     assert part.mean.shape == part.deviation.shape == (len(request.names),)
     (columns,) = request_columns(DatasetFacts.of(store), True)
     pairs = every_pair(store, float(store.time[-1]))
-    view = gather_view(NeighborIndex.build(store), store.features, pairs, (columns,))
+    view = gather_view(Index(store), store.features, pairs, (columns,))
     assert view[columns].shape == (len(pairs), len(columns.units))
 
 

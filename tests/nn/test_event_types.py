@@ -17,7 +17,7 @@ from dygmamba.models import MODELS
 from dygmamba.models.base import DatasetFacts
 from dygmamba.nn.encodings import ChannelConfig, EventTypeChannel, assign_type_buckets
 from dygmamba.nn.tokens import make_tokens
-from dygmamba.sampling.index import NeighborIndex, gather_view
+from dygmamba.sampling.index import Index, gather_view
 from dygmamba.sampling.view import NeighborRequest, PairBatch
 from raising import raises
 from strategies import event_streams
@@ -52,7 +52,7 @@ def build(name, store, train=None, **more):
 
 def score(model, store, pairs):
     with torch.no_grad():
-        return model(gather_view(NeighborIndex.build(store), store.features, pairs, model.requests))
+        return model(gather_view(Index(store), store.features, pairs, model.requests))
 
 
 def every_pair(store, time):
@@ -70,7 +70,7 @@ def test_a_token_has_the_embedding_of_its_values(store, values):
     channel = EventTypeChannel(config)
     pairs = every_pair(store, float(store.time[-1]) + 1)
     request = NeighborRequest((5,))
-    (recent,) = gather_view(NeighborIndex.build(store), store.features, pairs, (request,))[request]
+    (recent,) = gather_view(Index(store), store.features, pairs, (request,))[request]
     tokens = make_tokens(recent)
     found = channel(tokens, store.features).detach()
     if not facts.types:

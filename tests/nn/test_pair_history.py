@@ -13,7 +13,7 @@ from dygmamba.models import MODELS
 from dygmamba.models.base import DatasetFacts
 from dygmamba.nn.pair_history import ROLES, PairHistory
 from dygmamba.sampling.counts import CountRequest
-from dygmamba.sampling.index import NeighborIndex, gather_view
+from dygmamba.sampling.index import Index, gather_view
 from dygmamba.sampling.view import PairBatch
 from strategies import event_streams
 
@@ -29,7 +29,7 @@ def build(store):
 
 
 def look_up(store, scorer, pairs, *more):
-    return gather_view(NeighborIndex.build(store), store.features, pairs, (*scorer.requests, *more))
+    return gather_view(Index(store), store.features, pairs, (*scorer.requests, *more))
 
 
 @given(event_streams(), st.data())

@@ -8,14 +8,14 @@ from dygmamba.nn.encodings import CountEncoding
 from dygmamba.nn.mixers import POOLS, LinearCrossAttention
 from dygmamba.nn.steps import STEPS, StepConfig
 from dygmamba.nn.tokens import make_tokens
-from dygmamba.sampling.index import NeighborIndex
+from dygmamba.sampling.index import Index
 from strategies import event_streams
 
 
 @given(store=event_streams(min_events=1))
 def test_relative_spans_sum_to_one_with_the_query_last(store):
     """With the query token last, a past's relative spans t_k - t_{k-1} over tau - t_1 add up to exactly 1."""
-    seq = NeighborIndex.build(store).recent(store.src, store.time, 5)
+    seq = Index(store).recent(store.src, store.time, 5)
     tokens = make_tokens(seq, "last", "preceding")
     total = tokens.share.sum(dim=1)
     torch.testing.assert_close(total, (seq.length > 0).float(), rtol=0, atol=1e-5)
@@ -26,7 +26,7 @@ def test_relative_spans_sum_to_one_with_the_query_last(store):
 @given(store=event_streams(min_events=1))
 def test_following_spans_are_the_preceding_ones_one_token_later(store):
     """Eq. 11 as printed: the span after event k is the span before event k + 1, and tau follows the last."""
-    seq = NeighborIndex.build(store).recent(store.src, store.time, 5)
+    seq = Index(store).recent(store.src, store.time, 5)
     following = make_tokens(seq, "absent", "following")
     preceding = make_tokens(seq, "last", "preceding")
     torch.testing.assert_close(following.gap, preceding.gap[:, 1:] * following.mask)
@@ -38,7 +38,7 @@ def test_the_query_node_is_a_token(query):
     from dygmamba.data.events.event_store import EventStore
 
     store = EventStore.from_columns(torch.tensor([0, 0]), torch.tensor([1, 2]), torch.tensor([1.0, 3.0]))
-    seq = NeighborIndex.build(store).recent(torch.tensor([0]), torch.tensor([7.0], dtype=torch.float64), 3)
+    seq = Index(store).recent(torch.tensor([0]), torch.tensor([7.0], dtype=torch.float64), 3)
     tokens = make_tokens(seq, query)
     expected = {"last": [1, 2, 0], "first": [0, 1, 2]}[query]
     assert tokens.node[0][tokens.mask[0]].tolist() == expected

@@ -1,3 +1,5 @@
+from functools import partial
+
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -10,15 +12,14 @@ from dygmamba.ops.recent_neighbors import (
     reference,
 )
 from dygmamba.ops.recent_neighbors.cpu import cumulate_weights
-from dygmamba.sampling.index import NeighborIndex
-from dygmamba.sampling.live_index import LiveIndex
+from dygmamba.sampling.index import Index
 from strategies import event_streams
 
-BUILDERS = st.sampled_from([NeighborIndex.build, LiveIndex])  # without spare room, and with it
+BUILDERS = st.sampled_from([Index, partial(Index, is_growing=True)])  # without spare room, and with it
 
 
 def build(store):
-    return NeighborIndex.build(store).entries
+    return Index(store).entries
 
 
 def queries(store):

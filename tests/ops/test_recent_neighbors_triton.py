@@ -7,7 +7,7 @@ import torch
 
 from dygmamba.data.events.event_store import EventStore
 from dygmamba.ops.recent_neighbors import NeighborEntries, find_past, last_k_before, reference
-from dygmamba.sampling.index import NeighborIndex
+from dygmamba.sampling.index import Index
 from interpreted import DEVICE, INTERPRETED, compile_for_hopper, kernels_run, on_gpu
 
 pytest.importorskip("triton")
@@ -18,7 +18,7 @@ def draw(nodes: int, events: int, queries: int, spread: int) -> tuple[NeighborEn
     g = torch.Generator().manual_seed(nodes + events)
     src, dst = (torch.randint(nodes, (events,), generator=g) for _ in range(2))
     time = torch.randint(spread, (events,), generator=g).double().sort().values
-    entries = NeighborIndex.build(EventStore.from_columns(src, dst, time, num_nodes=nodes)).entries
+    entries = Index(EventStore.from_columns(src, dst, time, num_nodes=nodes)).entries
     node = torch.randint(-1, nodes, (queries,), generator=g)
     when = torch.randint(-2, 2 * spread + 3, (queries,), generator=g).double() / 2
     return entries.to(DEVICE), node.to(DEVICE), when.to(DEVICE)

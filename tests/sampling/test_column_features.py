@@ -17,7 +17,7 @@ from dygmamba.data.events.event_store import EventStore, FeatureTable
 from dygmamba.sampling.block_lists import EventRows
 from dygmamba.sampling.column_sums import ColumnSumRequest, ColumnSumTable
 from dygmamba.sampling.columns import HISTORIES, ColumnRequest, ColumnTable, ColumnValues
-from dygmamba.sampling.index import NeighborIndex, gather_view
+from dygmamba.sampling.index import Index, gather_view
 from dygmamba.sampling.query_columns import QueryColumns
 from dygmamba.sampling.view import PairBatch
 from purchases import generate_purchases
@@ -41,7 +41,7 @@ def with_columns(store):
 
 
 def features(store, pairs, request=REQUEST, events=None):
-    index = NeighborIndex.build(store, events)
+    index = Index(store, events)
     return gather_view(index, store.features, pairs, (request,))[request]
 
 
@@ -53,7 +53,7 @@ def test_table_on_the_device_equals_the_features(store, data):
         st.sampled_from([-0.25, 0.0, 7.0])
     )
     request = ColumnRequest(ColumnFacts(COLUMNS.numeric, ()), SCALES)
-    pairs, index = every_pair(store, at), NeighborIndex.build(store)
+    pairs, index = every_pair(store, at), Index(store)
     sums = ColumnSumRequest(request)
     view = gather_view(index, store.features, pairs, (request, sums))
     assert torch.equal(view[sums].compute_features(pairs.src, pairs.dst, pairs.time), view[request])

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from contract_cases import sample_store
 from dygmamba.sampling.counts import CountRequest
-from dygmamba.sampling.index import NeighborIndex, gather_view
+from dygmamba.sampling.index import Index, gather_view
 from dygmamba.sampling.view import PairBatch
 from strategies import event_streams
 
@@ -17,7 +17,7 @@ REQUEST = CountRequest(SCALES, neighbors=3)
 
 
 def numbers(store, pairs, request=REQUEST, events=None):
-    index = NeighborIndex.build(store, events)
+    index = Index(store, events)
     return gather_view(index, store.features, pairs, (request,))[request]
 
 
@@ -133,13 +133,13 @@ def test_cached_features_equal_computed_ones(monkeypatch):
     """
     store = sample_store(80)
     pairs, other = PairBatch.from_pairs(store.src, store.dst, store.time), CountRequest((1.0,), neighbors=2)
-    kept = NeighborIndex.build(store)
+    kept = Index(store)
     asked = (REQUEST, other, REQUEST, REQUEST)
-    first = [kept.count_features(request, pairs) for request in asked]
+    first = [kept.compute_features(request, pairs) for request in asked]
     assert sum(part is not None for part in kept._features.values()) == 1
     monkeypatch.setattr("dygmamba.sampling.index.MAX_CACHED_NUMBERS", 0)
-    fresh = NeighborIndex.build(store)
-    again = [fresh.count_features(request, pairs) for request in asked]
+    fresh = Index(store)
+    again = [fresh.compute_features(request, pairs) for request in asked]
     assert first[2] is first[3]
     assert again[2] is not again[3]
     assert all(torch.equal(a, b) for a, b in zip(first, again, strict=True))

@@ -19,7 +19,7 @@ from dygmamba.sampling import disk_index
 from dygmamba.sampling.block_lists import SortedKeys
 from dygmamba.sampling.counts import CountRequest
 from dygmamba.sampling.draws import Draws
-from dygmamba.sampling.index import STRATEGIES, NeighborIndex
+from dygmamba.sampling.index import STRATEGIES, Index
 from dygmamba.sampling.transitions import TransitionRequest
 from dygmamba.sampling.view import NeighborRequest, PairBatch
 from raising import raises
@@ -55,10 +55,10 @@ def subsets():
 def test_disk_index_equals_memory_index(path, which, on_disk, monkeypatch):
     """For all strategies and sets of events: the same neighbors and entries, bit for bit."""
     store, events = load_dataset(path).store, subsets()[which]
-    disk = NeighborIndex.build(store, events)
+    disk = Index(store, events)
     with monkeypatch.context() as small:
         small.setattr(disk_index, "MAX_ENTRY_BYTES", 10**9)
-        memory = NeighborIndex.build(store, events)
+        memory = Index(store, events)
     assert disk.source is not None
     assert memory.source is None
     for name in ("start", "size", "neighbor", "event", "time"):
@@ -84,26 +84,26 @@ def test_disk_counts_equal_memory_counts(path, which, on_disk, monkeypatch):
     dst = store.dst.clone()  # the column of a file is read-only
     dst[loops] = store.src[loops]  # self-loops are one event of their node
     store = replace(store, dst=dst, source=None)
-    disk = NeighborIndex.build(store, events)
-    memory = NeighborIndex(disk.entries, disk.edges)
+    disk = Index(store, events)
+    with monkeypatch.context() as small:
+        small.setattr(disk_index, "MAX_ENTRY_BYTES", 10**9)
+        memory, other = Index(store, events), Index(store, events)
     rng = torch.Generator().manual_seed(2)
     src, dst = (torch.randint(0, 60, (300,), generator=rng) for _ in range(2))
     when = store.time[torch.randint(0, EVENTS, (300,), generator=rng)]
     request = CountRequest((1e3, 1e5, 1e7), 4)
-    both = [index.count_features(request, PairBatch.from_pairs(src, dst, when)) for index in (disk, memory)]
+    both = [index.compute_features(request, PairBatch.from_pairs(src, dst, when)) for index in (disk, memory)]
     assert torch.equal(*both)
     assert float(both[0].abs().sum()) > 0
     assert isinstance(disk.counts(request.scales).groups["pair"].slots, SortedKeys)
     monkeypatch.setattr(
         disk_index, "MAX_COUNT_BYTES", 0
     )  # the counts of an index in memory may be too large too
-    there = NeighborIndex(disk.entries, disk.edges).count_features(
-        request, PairBatch.from_pairs(src, dst, when)
-    )
+    there = other.compute_features(request, PairBatch.from_pairs(src, dst, when))
     assert torch.equal(there, both[0])
     assert isinstance(memory.counts(request.scales).groups["pair"].slots, KeySlots)
     followed = [
-        index.transition_features(TransitionRequest(request.scales), PairBatch.from_pairs(src, dst, when))
+        index.compute_features(TransitionRequest(request.scales), PairBatch.from_pairs(src, dst, when))
         for index in (disk, memory)
     ]
     assert torch.equal(*followed)
@@ -112,23 +112,23 @@ def test_disk_counts_equal_memory_counts(path, which, on_disk, monkeypatch):
 def test_the_index_file_is_reused_and_rewritten_when_damaged(path, on_disk, monkeypatch):
     """A second process reuses the file; one flipped bit and it is rewritten; another store has its own."""
     store = load_dataset(path).store
-    NeighborIndex.build(store)
+    Index(store)
     folder = path.parent / INDEX_FOLDER
     made = []
     real = disk_index._write_entries
     monkeypatch.setattr(
         disk_index, "_write_entries", lambda path, *rest: (made.append(path), real(path, *rest))
     )
-    NeighborIndex.build(store)
+    Index(store)
     assert made == []
     for one in folder.iterdir():
         content = bytearray(one.read_bytes())
         content[-5] ^= 1
         one.write_bytes(content)
-    good = NeighborIndex.build(store)
+    good = Index(store)
     assert len(made) == 1
     assert torch.equal(good.entries.time.sort().values, store.time.repeat_interleave(2))
-    NeighborIndex.build(store[:2_500])
+    Index(store[:2_500])
     assert len(made) == 2  # a part of a store is not the store
     assert made[1].parent != folder
     with good.source.path.open("r+b") as other:
@@ -151,7 +151,7 @@ def test_a_read_only_folder_gets_a_temporary_index(path, on_disk, monkeypatch, t
     monkeypatch.setattr(disk_index, "gettempdir", lambda: str(tmp_path))
     for file in (path.parent / INDEX_FOLDER).glob("*"):
         file.unlink()
-    index = NeighborIndex.build(store)
+    index = Index(store)
     assert len(index.entries.time) == 2 * EVENTS
     assert not list(tmp_path.iterdir())
 
@@ -177,7 +177,7 @@ def test_a_full_disk_is_an_error_and_leaves_no_index(path, on_disk, monkeypatch,
         with monkeypatch.context() as failing:
             failing.setattr(writing, "disk", Full())
             with raises("write-failed", WriteError):
-                NeighborIndex.build(store)
+                Index(store)
         assert [one for one in copy.parent.rglob("*") if one.is_file()] == [copy]
 
 
@@ -185,7 +185,7 @@ def test_removing_a_dataset_removes_its_index(path, on_disk, tmp_path):
     """Removing the dataset removes its index."""
     copy = tmp_path / path.name
     copy.write_bytes(path.read_bytes())
-    NeighborIndex.build(load_dataset(copy).store)
+    Index(load_dataset(copy).store)
     assert list((tmp_path / INDEX_FOLDER).iterdir())
     remove_version(read_version(copy))
     assert not list((tmp_path / INDEX_FOLDER).iterdir())

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from dygmamba.core.errors import ConfigError
 from dygmamba.data.events.event_store import EventStore
 from dygmamba.sampling.draws import Draws
-from dygmamba.sampling.index import STRATEGIES, NeighborIndex, gather_view
+from dygmamba.sampling.index import STRATEGIES, Index, gather_view
 from dygmamba.sampling.view import NeighborRequest, PairBatch
 from raising import raises
 from strategies import event_streams
@@ -27,7 +27,7 @@ class SameForAll(Draws):
 
 
 def ask(store, request, node, time, draws=None):
-    return NeighborIndex.build(store).gather(request, node, time, draws or Draws.from_seed(0))
+    return Index(store).gather(request, node, time, draws or Draws.from_seed(0))
 
 
 def equal(a, b):
@@ -103,7 +103,7 @@ def test_events_of_other_nodes_change_no_neighborhood(store, strategy):
     for v in range(store.num_nodes):
         own = ((store.src == v) | (store.dst == v)).nonzero()[:, 0]
         node = torch.full_like(store.src, v)
-        alone = NeighborIndex.build(store, own).gather(request, node, store.time, Draws.from_seed(3))
+        alone = Index(store, own).gather(request, node, store.time, Draws.from_seed(3))
         assert equal(alone, ask(store, request, node, store.time, Draws.from_seed(3)))
 
 
@@ -143,10 +143,8 @@ def test_random_strategies_need_draws(strategy):
     """Without them it is an error; the process's generator is never used."""
     node, time = torch.zeros(1, dtype=torch.int64), torch.ones(1, dtype=torch.float64)
     with raises("missing-draws", ConfigError):
-        NeighborIndex.build(long_history(3)).gather(NeighborRequest((2,), strategy), node, time)
-    assert NeighborIndex.build(long_history(3)).gather(NeighborRequest((2,)), node, time)[
-        0
-    ].length.tolist() == [1]
+        Index(long_history(3)).gather(NeighborRequest((2,), strategy), node, time)
+    assert Index(long_history(3)).gather(NeighborRequest((2,)), node, time)[0].length.tolist() == [1]
 
 
 @pytest.mark.gpu
@@ -160,7 +158,7 @@ def test_a_gpu_finds_the_same_bits(strategy):
     request = NeighborRequest((20, 5), strategy, 1e-2)
     here = ask(store, request, store.src, store.time)
     query = store.src.cuda(), store.time.cuda()
-    there = NeighborIndex.build(store).to("cuda").gather(request, *query, Draws.from_seed(0, device="cuda"))
+    there = Index(store).to("cuda").gather(request, *query, Draws.from_seed(0, device="cuda"))
     assert all(
         torch.equal(a, b.cpu())
         for x, y in zip(here, there, strict=True)
@@ -175,8 +173,8 @@ def test_an_index_of_some_events_has_only_those(store):
     part = EventStore.from_columns(
         store.src[events], store.dst[events], store.time[events], num_nodes=store.num_nodes
     )
-    ours = NeighborIndex.build(store, events).recent(store.src, store.time, 4)
-    alone = NeighborIndex.build(part).recent(store.src, store.time, 4)
+    ours = Index(store, events).recent(store.src, store.time, 4)
+    alone = Index(part).recent(store.src, store.time, 4)
     assert torch.equal(ours.length, alone.length)
     assert torch.equal(ours.node, alone.node)
     assert torch.equal(ours.event[ours.mask].long(), events[alone.event[alone.mask].long()])
@@ -223,7 +221,7 @@ def test_time_aware_draws_follow_their_softmax(count, k, scale):
 @given(store=event_streams(min_events=1), seed=st.integers(0, 20))
 def test_a_part_of_a_view_equals_the_view_of_the_part(store, seed):
     """For all pairs and sufficient lengths: a part of a view equals its own look-up."""
-    index, most = NeighborIndex.build(store), 2 * len(store)
+    index, most = Index(store), 2 * len(store)
     pairs = PairBatch.from_pairs(store.src, store.dst, store.time)
     request = NeighborRequest((most,))
     view = gather_view(index, store.features, pairs, (request,))

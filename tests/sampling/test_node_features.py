@@ -12,7 +12,7 @@ from dygmamba.data.events.categories import Category
 from dygmamba.data.events.column_facts import ColumnFacts, NumericColumn, TypeColumn
 from dygmamba.data.events.node_rows import STATIC_TIME, NodeRows, select_node_columns
 from dygmamba.models.base import DatasetFacts
-from dygmamba.sampling.index import NeighborIndex, gather_view
+from dygmamba.sampling.index import Index, gather_view
 from dygmamba.sampling.node_features import NodeFeatureRequest
 from dygmamba.sampling.view import PairBatch
 from raising import raises
@@ -176,7 +176,7 @@ def test_a_stream_without_them_is_refused(store):
     """The message names the node features that the model reads."""
     pairs = PairBatch.from_pairs(store.src, store.dst, store.time)
     with raises("node-features-missing", EventError) as caught:
-        gather_view(NeighborIndex.build(store), store.features, pairs, (REQUEST,))
+        gather_view(Index(store), store.features, pairs, (REQUEST,))
     assert "level, city" in str(caught.value)
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from contract_cases import change_events, sample_store, snapshots
 from dygmamba.core.errors import ConfigError
 from dygmamba.nn.history_features import pair_overlaps, token_overlaps, walk_overlaps
-from dygmamba.sampling.index import NeighborIndex
+from dygmamba.sampling.index import Index
 from dygmamba.sampling.view import PairBatch
 from dygmamba.sampling.walks import WalkRequest, sample_node_rows
 from raising import raises
@@ -49,17 +49,17 @@ def test_training_never_sees_held_out_events(store):
 @given(store=event_streams(min_events=2), seed=st.integers(0, 9))
 def test_a_pair_has_the_same_bits_in_any_batch(store, seed):
     """For all orders and subsets: the walk rows are those of the pair alone."""
-    walks = NeighborIndex.build(store).walks(REQUEST)
+    walks = REQUEST.prepare(Index(store))
     order = torch.randperm(len(store), generator=torch.Generator().manual_seed(seed))[: len(store) // 2 + 1]
     assert torch.equal(walks.at(store.src[order], store.time[order]), walks.at(store.src, store.time)[order])
 
 
 def test_an_index_builds_the_walks_of_a_request_once():
     """The same object twice, on the index's device; another request has its own walks."""
-    index = NeighborIndex.build(sample_store())
-    assert index.walks(REQUEST) is index.walks(REQUEST)
-    assert index.walks(REQUEST) is not index.walks(replace(REQUEST, seed=1))
-    assert index.to("cpu").walks(REQUEST).rows.device == index.entries.time.device
+    index = Index(sample_store())
+    assert REQUEST.prepare(index) is REQUEST.prepare(index)
+    assert REQUEST.prepare(index) is not replace(REQUEST, seed=1).prepare(index)
+    assert REQUEST.prepare(index.to("cpu")).rows.device == index.entries.time.device
 
 
 def test_random_rows_are_a_function_of_seed_and_node():
@@ -88,9 +88,9 @@ def test_token_overlaps_equal_node_overlaps():
 def test_overlaps_of_a_bank_are_those_of_each_decay():
     """For all pairs and times: the features of a table of each decay, side by side, to the last bit."""
     store = sample_store(200)
-    index = NeighborIndex.build(store)
-    single = [asked(store, index.walks(replace(REQUEST, decays=(decay,)))) for decay in REQUEST.decays]
-    found = asked(store, index.walks(REQUEST))
+    index = Index(store)
+    single = [asked(store, replace(REQUEST, decays=(decay,)).prepare(index)) for decay in REQUEST.decays]
+    found = asked(store, REQUEST.prepare(index))
     assert found.shape[1] == REQUEST.width == 2 * REQUEST.products
     assert torch.equal(found, torch.cat(single, dim=1))
     assert not torch.equal(*single)

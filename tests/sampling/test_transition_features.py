@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from dygmamba.core.errors import ConfigError
 from dygmamba.data.generate.stream import GeneratorConfig, generate_stream
-from dygmamba.sampling.index import NeighborIndex, gather_view
+from dygmamba.sampling.index import Index, gather_view
 from dygmamba.sampling.transitions import AGES, TransitionRequest
 from dygmamba.sampling.view import PairBatch
 from raising import raises
@@ -19,7 +19,7 @@ REQUEST = TransitionRequest(SCALES, lags=2)
 
 
 def numbers(store, pairs, request=REQUEST, events=None):
-    index = NeighborIndex.build(store, events)
+    index = Index(store, events)
     return gather_view(index, store.features, pairs, (request,))[request]
 
 
@@ -102,12 +102,12 @@ def test_a_pair_has_the_same_bits_in_any_batch(store, seed):
 
 
 def test_features_are_cached_and_a_part_of_a_view_has_its_rows():
-    """Asked twice: the same tensor; another request: another one; chosen pairs keep their features."""
+    """Asked again and again: the same tensor; another request: another one; chosen pairs keep their features."""
     store = generate_stream(GeneratorConfig(nodes=20, events=80, seed=1))
-    pairs, index = PairBatch.from_pairs(store.src, store.dst, store.time), NeighborIndex.build(store)
-    first, other, again = (
-        index.transition_features(request, pairs)
-        for request in (REQUEST, TransitionRequest((1.0,), 1), REQUEST)
+    pairs, index = PairBatch.from_pairs(store.src, store.dst, store.time), Index(store)
+    _, first, other, again = (
+        index.compute_features(request, pairs)
+        for request in (REQUEST, REQUEST, TransitionRequest((1.0,), 1), REQUEST)
     )
     assert first is again
     assert other.shape[1] == TransitionRequest((1.0,), 1).width != first.shape[1]

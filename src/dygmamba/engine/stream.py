@@ -15,8 +15,7 @@ from dygmamba.data.events.splits import Split
 from dygmamba.engine.distributed import SINGLE_PROCESS, ProcessGroup
 from dygmamba.models.base import DatasetFacts
 from dygmamba.sampling.draws import Draws
-from dygmamba.sampling.event_index import EventIndex, gather_view
-from dygmamba.sampling.index import NeighborIndex
+from dygmamba.sampling.index import Index, gather_view
 from dygmamba.sampling.view import PairBatch, PairView, Request
 from dygmamba.tasks.query_types import find_query_types
 
@@ -58,14 +57,14 @@ class Stream:
         return self.split.train.to(self.device)
 
     @cached_property
-    def index(self) -> EventIndex:
+    def index(self) -> Index:
         """Index of every event; each is visible to strictly later queries only."""
-        return NeighborIndex.build(self.store.check_unchanged()).to(self.device)
+        return Index(self.store.check_unchanged()).to(self.device)
 
     @cached_property
-    def training_index(self) -> NeighborIndex:
+    def training_index(self) -> Index:
         """Index of the training events only."""
-        return NeighborIndex.build(self.store.check_unchanged(), self.split.train).to(self.device)
+        return Index(self.store.check_unchanged(), self.split.train).to(self.device)
 
     @cached_property
     def query_types(self) -> Int8[Tensor, "e"]:
@@ -97,7 +96,7 @@ class Stream:
         """Return the stream without labels, so that a model cannot read them."""
         return Stream(self.store.without_labels(), self.split, self.device, self.processes)
 
-    def with_index(self, index: EventIndex) -> "Stream":
+    def with_index(self, index: Index) -> "Stream":
         """Return the stream with an index of its events; both are used as they are."""
         stream = Stream(self.store, self.split, self.device, self.processes)
         stream.__dict__.update(index=index, events=self.store)

@@ -27,15 +27,9 @@ from dygmamba.engine.scoring import count_saved_events, score_views, start_memor
 from dygmamba.engine.stream import Stream
 from dygmamba.engine.visibility import MEMORY_BATCH, MemorySchedule
 from dygmamba.models.base import Scorer
-from dygmamba.sampling.columns import ColumnRequest
-from dygmamba.sampling.counts import CountRequest
 from dygmamba.sampling.draws import Draws
-from dygmamba.sampling.event_index import EventIndex, gather_view
-from dygmamba.sampling.index import NeighborIndex
-from dygmamba.sampling.live_index import LiveIndex
-from dygmamba.sampling.node_features import NodeFeatureRequest
-from dygmamba.sampling.node_values import NodeValueRequest
-from dygmamba.sampling.transitions import TransitionRequest
+from dygmamba.sampling.index import Index, gather_view
+from dygmamba.sampling.table_request import FeatureRequest
 from dygmamba.sampling.view import NeighborRequest, NeighborSequence, PairBatch, PairView
 from dygmamba.sampling.walks import WalkRequest
 
@@ -47,8 +41,6 @@ MAX_MEETINGS = 8  # last events of the pair itself that are never grouped, howev
 MAX_EVENTS_READ = 4_000_000  # events indexed again, over all subsets
 MAX_EVENTS_OBSERVED = 60_000  # events observed again by a memory, over all subsets
 MIN_EVENTS_PER_NODE, MAX_EVENTS_PER_NODE = 2, 8
-# requests whose answers do not depend on the numbers of events
-FEATURE_TABLES = (CountRequest, TransitionRequest, ColumnRequest, NodeFeatureRequest, NodeValueRequest)
 WALK_COST = 20  # temporal walks take this many times as long as a neighbor look-up
 
 
@@ -86,7 +78,7 @@ def group_players(
     return tuple(sorted(players, key=lambda player: player.events[-1]))
 
 
-def newest_players(index: EventIndex, pairs: PairBatch, each: int, met: int) -> tuple[Player, ...]:
+def newest_players(index: Index, pairs: PairBatch, each: int, met: int) -> tuple[Player, ...]:
     """Return the last `each` events of both nodes and the last `met` events of the pair, a player per event."""
     src, dst = (node_history(index, node[None], pairs.time[:1]) for node in (pairs.src[0], pairs.dst[0]))
     both = src[torch.isin(src, dst)]
@@ -98,9 +90,7 @@ def newest_players(index: EventIndex, pairs: PairBatch, each: int, met: int) -> 
     )
 
 
-def node_history(
-    index: EventIndex, node: Int64[Tensor, "1"], time: Float64[Tensor, "1"]
-) -> Int64[Tensor, "k"]:
+def node_history(index: Index, node: Int64[Tensor, "1"], time: Float64[Tensor, "1"]) -> Int64[Tensor, "k"]:
     """Return the events of a node strictly before a time, oldest first, on the CPU."""
     begin, count = (int(value) for value in index.past(node, time))
     return index.entries.event[begin : begin + count].long().cpu()
@@ -230,8 +220,9 @@ class StreamRemoval:
         self._num_earlier = int(torch.searchsorted(stream.store.time, pair.time.cpu()))  # strictly
         self._schedule, self._num_observed, self.saved_events = None, 0, 0
         is_on_cpu = stream.device.type == "cpu"
-        self._has_tables_only = is_on_cpu and all(isinstance(one, FEATURE_TABLES) for one in scorer.requests)
-        self._index: LiveIndex | None = None
+        # features do not depend on the numbers of events
+        self._has_tables_only = is_on_cpu and all(isinstance(one, FeatureRequest) for one in scorer.requests)
+        self._index: Index | None = None
         self._indexed = torch.zeros(0, dtype=torch.int64)  # its events
         has_walks = any(isinstance(request, WalkRequest) for request in scorer.requests)
         self.orders, self._cost = (1, WALK_COST) if has_walks else (2, 1)
@@ -292,13 +283,13 @@ class StreamRemoval:
         with self._memory_after(happened):
             return score_views(self.scorer, [view]).double()
 
-    def _index_events(self, events: Int64[Tensor, "e"]) -> EventIndex:
+    def _index_events(self, events: Int64[Tensor, "e"]) -> Index:
         """Return an index of these events; feature tables on a CPU keep the events before the first other one."""
         store = self.stream.store
         if not self._has_tables_only:
-            return NeighborIndex.build(store, events).to(self.stream.device)
+            return Index(store, events).to(self.stream.device)
         if self._index is None:
-            self._index = LiveIndex(store[events]).prepare(self.scorer.requests)
+            self._index = Index(store[events], is_growing=True).prepare(self.scorer.requests)
         else:
             count = min(len(events), len(self._indexed))
             differs = (events[:count] != self._indexed[:count]).nonzero()

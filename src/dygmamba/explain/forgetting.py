@@ -35,7 +35,7 @@ from dygmamba.nn.ssm import Direction
 from dygmamba.nn.steps import RelativeStep
 from dygmamba.nn.tokens import Tokens
 from dygmamba.ops.tokens import count_pair_tokens
-from dygmamba.sampling.event_index import EventIndex
+from dygmamba.sampling.index import Index
 from dygmamba.sampling.view import NeighborRequest, NeighborSequence, PairBatch, PairView
 
 PROBE_BATCH = 1_000  # pairs per forward pass
@@ -85,7 +85,7 @@ def window_length(scorer: Scorer) -> int:
 
 
 def find_meetings(
-    index: EventIndex,
+    index: Index,
     node: Int64[Tensor, "q"],
     time: Float64[Tensor, "q"],
     known: Bool[Tensor, "m"],

@@ -22,7 +22,7 @@ from dygmamba.live.growing_events import GrowingEvents
 from dygmamba.ops.growing import Growing
 from dygmamba.runs.predictor import Predictor
 from dygmamba.runs.queries import PLACEHOLDER_NODES
-from dygmamba.sampling.live_index import LiveIndex
+from dygmamba.sampling.index import Index
 
 SHARED_EVENTS = 1 << 18  # replicas of longer streams share a file
 
@@ -36,11 +36,11 @@ class Replica:
         readers: Number of threads that read it; counted by the state.
     """
 
-    def __init__(self, predictor: Predictor, events: GrowingEvents, index: LiveIndex | None = None) -> None:
+    def __init__(self, predictor: Predictor, events: GrowingEvents, index: Index | None = None) -> None:
         self.events, self.applied, self.readers = events, 0, 0
         run, tokens = predictor.run, predictor.ranker.stream_scorer.tokens
         store = events.build_store(PLACEHOLDER_NODES)
-        self.index = LiveIndex(store).prepare(run.scorer.requests) if index is None else index
+        self.index = Index(store, is_growing=True).prepare(run.scorer.requests) if index is None else index
         self.index.store = store
         self._stream = Stream(store, run.stream.split, run.stream.device)
         self._ranker = Ranker(
@@ -55,7 +55,7 @@ class Replica:
         events = GrowingEvents(predictor.dataset, IdIndex(predictor.dataset.ids))
         if writer is None:
             return Replica(predictor, events)
-        index = LiveIndex(events.build_store(PLACEHOLDER_NODES))
+        index = Index(events.build_store(PLACEHOLDER_NODES), is_growing=True)
         tables = {"events": events, "index": index}
         writer.move(tables)
         for request in predictor.run.scorer.requests:
@@ -156,7 +156,9 @@ def restore_replicas(
     ids, replicas = ids or IdIndex(predictor.dataset.ids), []
     for arrays in copies:
         events = GrowingEvents(predictor.dataset, ids, events=0)
-        index = LiveIndex(events.build_store(PLACEHOLDER_NODES)).prepare(predictor.run.scorer.requests)
+        index = Index(events.build_store(PLACEHOLDER_NODES), is_growing=True).prepare(
+            predictor.run.scorer.requests
+        )
         restore_tables({"events": events, "index": index}, arrays, about["integers"])
         events.ids.restore([(key, side) for key, side in about["new_ids"]])
         events.categories = tuple(Category(name, tuple(values)) for name, values in about["categories"])

@@ -55,6 +55,9 @@ class Growing:
     def parts(self) -> "Mapping[str, Growing]":
         return {}
 
+    def require_memory(self, events: int) -> None:
+        """Raise MemoryBudgetError if a table of so many events does not fit into memory; most tables do."""
+
     def list_arrays(self, prefix: str = "") -> "Iterator[tuple[str, Growing, str, int]]":
         """Yield the name of each array, its owner and attribute, and how many of its rows are in use."""
         for name, used in self.arrays.items():

@@ -30,8 +30,10 @@ class ColumnSumRequest(TableRequest):
     on_host: ClassVar[bool] = False  # the table is on the device of the stream
     columns: ColumnRequest
 
-    def look_up(self, index: Any, pairs: Any, features: Any, draws: Any) -> Any:
-        return index.column_sums(self, features)
+    def prepare(self, index: Any) -> Any:
+        if index.is_growing:
+            return ColumnSumTable.from_columns(index.table(ColumnTable, self.columns))
+        return index.move_once(self, lambda: ColumnSumTable.build(index.list_rows(), self))
 
 
 @dataclass(frozen=True, slots=True)

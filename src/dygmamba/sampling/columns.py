@@ -26,7 +26,7 @@ from dygmamba.ops.growing import Growing
 from dygmamba.ops.key_slots import KeySlots
 from dygmamba.sampling.block_lists import CountLists, EventRows, SumLists, flatten_rows, pair_key
 from dygmamba.sampling.counts import scale_label
-from dygmamba.sampling.table_request import FeatureUnit, TableRequest
+from dygmamba.sampling.table_request import FeatureRequest, FeatureUnit
 
 HISTORIES = ("that the source sent", "that the destination received", "between them")
 HISTORIES_OF_NODES = (True, True, False)  # whether the keys of a history are nodes
@@ -35,7 +35,7 @@ OTHER_VALUES = "any other value"
 
 
 @dataclass(frozen=True, slots=True)
-class ColumnRequest(TableRequest):
+class ColumnRequest(FeatureRequest):
     """Request for column features of each pair.
 
     Attributes:
@@ -56,13 +56,12 @@ class ColumnRequest(TableRequest):
                 code="invalid-request",
             )
 
-    @property
-    def tokens(self) -> int:
-        """Cost of one query in tokens of a sequence."""
-        return 1
+    def prepare(self, index: Any) -> Any:
+        return index.table(ColumnTable, self)
 
-    def look_up(self, index: Any, pairs: Any, features: Any, draws: Any) -> Any:
-        return index.column_features(self, pairs.at_table_time(), features)
+    def compute(self, index: Any, pairs: Any, src: Any, dst: Any, time: Any) -> Any:
+        values = None if pairs.columns is None else pairs.columns.values
+        return self.prepare(index).compute_features(src, dst, time, values)
 
     @property
     def names(self) -> list[str]:

@@ -23,13 +23,13 @@ from dygmamba.sampling.block_lists import (
     interleave,
     pair_key,
 )
-from dygmamba.sampling.table_request import TableRequest
+from dygmamba.sampling.table_request import FeatureRequest
 
 NEIGHBORS_PER_TOKEN = 16  # neighbors that cost as much time as one token of a sequence
 
 
 @dataclass(frozen=True, slots=True)
-class CountRequest(TableRequest):
+class CountRequest(FeatureRequest):
     """Request for count features of each pair.
 
     Attributes:
@@ -57,8 +57,12 @@ class CountRequest(TableRequest):
     def fanout(self) -> tuple[int, ...]:
         return (self.neighbors,)
 
-    def look_up(self, index: Any, pairs: Any, features: Any, draws: Any) -> Any:
-        return index.count_features(self, pairs.at_table_time())
+    def prepare(self, index: Any) -> Any:
+        return index.counts(self.scales)
+
+    def compute(self, index: Any, pairs: Any, src: Any, dst: Any, time: Any) -> Any:
+        near = index.find_pair_neighbors(pairs, self.neighbors)
+        return self.prepare(index).compute_features(src, dst, time, near)
 
     @property
     def width(self) -> int:

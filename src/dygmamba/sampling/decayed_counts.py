@@ -39,8 +39,10 @@ class DecayedCountRequest(TableRequest):
                 code="invalid-request",
             )
 
-    def look_up(self, index: Any, pairs: Any, features: Any, draws: Any) -> Any:
-        return index.decayed_counts(self)
+    def prepare(self, index: Any) -> Any:
+        if index.is_growing:
+            return DecayedCountTable.from_counts(index.counts(self.scales))
+        return index.move_once(self, lambda: DecayedCountTable.build(index.list_rows(), self))
 
 
 # Roles in which events of a pair (a, b) are counted: those of a, those between the two, those that a sent, those that a

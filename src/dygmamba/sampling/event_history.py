@@ -40,8 +40,8 @@ class HistoryRequest(TableRequest):
         """Cost of one query in tokens of a sequence."""
         return 1
 
-    def look_up(self, index: Any, pairs: Any, features: Any, draws: Any) -> Any:
-        return index.history(self)
+    def prepare(self, index: Any) -> Any:
+        return EventHistory(index.counts((self.scale,)), index.totals)
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,9 @@
 """Neighbors of all nodes in lists that events are appended to, and their sampling weights."""
 
 import numpy as np
+import torch
 
+from dygmamba.ops.recent_neighbors import NeighborEntries
 from dygmamba.ops.recent_neighbors.cpu import append_neighbors, append_weights, weigh_blocks
 from dygmamba.sampling.block_lists import BlockLists, EventRows, interleave
 
@@ -13,12 +15,18 @@ class NeighborLists(BlockLists):
     neighbor: np.ndarray
     event: np.ndarray
 
-    def __init__(self, rows: EventRows) -> None:
-        super().__init__((np.int32, ()), (np.int32, ()), (np.float64, ()), is_growing=True)
+    def __init__(self, rows: EventRows, is_growing: bool = False) -> None:
+        super().__init__((np.int32, ()), (np.int32, ()), (np.float64, ()), is_growing=is_growing)
         nodes = rows.num_nodes
         self.reserve(np.bincount(rows.src, minlength=nodes) + np.bincount(rows.dst, minlength=nodes))
         for part in rows.split():
             self.append_rows(part)
+
+    @property
+    def entries(self) -> NeighborEntries:
+        """The entries for look-ups; valid until events are appended or dropped."""
+        columns = (self.start, self.size, self.neighbor, self.event, self.time)
+        return NeighborEntries(*map(torch.from_numpy, columns))
 
     def append_rows(self, rows: EventRows) -> None:
         """Append events."""

@@ -14,18 +14,18 @@ import torch
 from jaxtyping import Bool, Float32, Float64, Int64
 from torch import Tensor
 
-from dygmamba.core.errors import ConfigError
+from dygmamba.core.errors import ConfigError, EventError
 from dygmamba.data.events.categories import MISSING_VALUE
 from dygmamba.data.events.column_facts import ColumnFacts, TypeColumn
 from dygmamba.data.events.node_rows import STATIC_TIME, NodeRows
-from dygmamba.sampling.table_request import FeatureUnit, TableRequest
+from dygmamba.sampling.table_request import FeatureRequest, FeatureUnit
 
 ENDS = ("source", "destination")
 NO_AGE = -1.0  # age of a row that is known from the start, and of no row
 
 
 @dataclass(frozen=True, slots=True)
-class NodeFeatureRequest(TableRequest):
+class NodeFeatureRequest(FeatureRequest):
     """Request for the node features of both ends of each pair.
 
     Attributes:
@@ -38,13 +38,20 @@ class NodeFeatureRequest(TableRequest):
         if not self.columns:
             raise ConfigError("a request for node features needs columns; got none", code="invalid-request")
 
-    @property
-    def tokens(self) -> int:
-        """Cost of one query in tokens of a sequence."""
-        return 1
+    def prepare(self, index: Any) -> Any:
+        """Return the rows of node features of the stream, which events do not change."""
+        return index.store.features.node_rows
 
-    def look_up(self, index: Any, pairs: Any, features: Any, draws: Any) -> Any:
-        return index.node_features(self, pairs.at_table_time(), features)
+    def compute(self, index: Any, pairs: Any, src: Any, dst: Any, time: Any) -> Any:
+        rows = self.prepare(index)
+        if rows is None:
+            names = ", ".join(column.name for column in (*self.columns.numeric, *self.columns.types))
+            raise EventError(
+                f"this model reads the node features {names}, and the events have none; import them with the same "
+                "`node_features`",
+                code="node-features-missing",
+            )
+        return self.compute_features(rows, *map(torch.from_numpy, (src, dst, time))).numpy()
 
     @property
     def names(self) -> list[str]:

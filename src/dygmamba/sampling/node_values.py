@@ -20,14 +20,14 @@ from dygmamba.ops.growing import Growing
 from dygmamba.ops.key_slots import KeySlots
 from dygmamba.sampling.block_lists import CountLists, EventRows, SumLists, directed_key, flatten_rows
 from dygmamba.sampling.counts import scale_label
-from dygmamba.sampling.table_request import TableRequest
+from dygmamba.sampling.table_request import FeatureRequest
 
 SIDES = ("the source sent", "the source received", "the destination received")
 LEAST_COUNT = 1e-9  # a decayed count below this is that of no event
 
 
 @dataclass(frozen=True, slots=True)
-class NodeValueRequest(TableRequest):
+class NodeValueRequest(FeatureRequest):
     """Request for features of each query from the values of its nodes' earlier events.
 
     Attributes:
@@ -46,13 +46,8 @@ class NodeValueRequest(TableRequest):
                 code="invalid-request",
             )
 
-    @property
-    def tokens(self) -> int:
-        """Cost of one query in tokens of a sequence."""
-        return 1
-
-    def look_up(self, index: Any, pairs: Any, features: Any, draws: Any) -> Any:
-        return index.node_value_features(self, pairs.at_table_time(), features)
+    def prepare(self, index: Any) -> Any:
+        return index.table(NodeValueTable, self)
 
     @property
     def names(self) -> list[str]:

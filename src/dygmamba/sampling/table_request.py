@@ -38,13 +38,30 @@ class TableRequest:
         """Return the request itself: a history is not cut."""
         return self
 
-    def look_up(self, index: Any, pairs: Any, features: Any, draws: Any) -> Any:
-        """Look up what is requested: features of each pair, or a table for look-ups of any node or pair.
-
-        Args:
-            index: The `EventIndex` of the visible events.
-            pairs: The queries, a `PairBatch`.
-            features: Node and edge features of the stream, a `FeatureTable`.
-            draws: Random numbers (`Draws`), which tables do not need.
-        """
+    def prepare(self, index: Any) -> Any:
+        """Return the table of the request, which an `Index` builds once."""
         raise NotImplementedError
+
+    def look_up(self, index: Any, pairs: Any, draws: Any) -> Any:
+        """Return what a view holds of a `PairBatch`: the table, in which any node or pair can be looked up."""
+        return self.prepare(index)
+
+
+class FeatureRequest(TableRequest):
+    """A request for features of each pair, which are computed on the CPU at the pair's table time."""
+
+    __slots__ = ()
+    query: bool = False  # whether queries carry columns, which are read too
+
+    @property
+    def tokens(self) -> int:
+        """Cost of one query in tokens of a sequence."""
+        return 1
+
+    def look_up(self, index: Any, pairs: Any, draws: Any) -> Any:
+        """Return the features of each pair."""
+        return index.compute_features(self, pairs.at_table_time())
+
+    def compute(self, index: Any, pairs: Any, src: Any, dst: Any, time: Any) -> Any:
+        """Return the features of each pair as an array; `src`, `dst` and `time` are arrays of the pairs."""
+        return self.prepare(index).compute_features(src, dst, time)

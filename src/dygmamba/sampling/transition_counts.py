@@ -23,8 +23,10 @@ class TransitionCountRequest(TransitionScales):
     on_host: ClassVar[bool] = False  # the table is on the device of the stream
     precision: ClassVar[type[np.floating]] = np.float32
 
-    def look_up(self, index: Any, pairs: Any, features: Any, draws: Any) -> Any:
-        return index.transition_counts(self)
+    def prepare(self, index: Any) -> Any:
+        if index.is_growing:
+            return TransitionCountTable.from_transitions(index.table(TransitionTable, self))
+        return index.move_once(self, lambda: TransitionCountTable.build(index.list_rows(), self))
 
     @property
     def width(self) -> int:

@@ -27,7 +27,7 @@ from dygmamba.ops.growing import Growing
 from dygmamba.ops.key_slots import KeySlots
 from dygmamba.sampling.block_lists import BlockLists, CountLists, EventRows, directed_key, flatten_rows
 from dygmamba.sampling.counts import scale_label
-from dygmamba.sampling.table_request import TableRequest
+from dygmamba.sampling.table_request import FeatureRequest, TableRequest
 
 MAX_LAGS = 7  # a key has 3 bits for the lag, and 30 for each node
 AGES = 6  # last events of the source whose ages are features
@@ -64,16 +64,11 @@ class TransitionScales(TableRequest):
 
 
 @dataclass(frozen=True, slots=True)
-class TransitionRequest(TransitionScales):
+class TransitionRequest(TransitionScales, FeatureRequest):
     """Request for transition features of each pair; `lags` last destinations of the source are looked at."""
 
-    @property
-    def tokens(self) -> int:
-        """Cost of one query in tokens of a sequence."""
-        return 1
-
-    def look_up(self, index: Any, pairs: Any, features: Any, draws: Any) -> Any:
-        return index.transition_features(self, pairs.at_table_time())
+    def prepare(self, index: Any) -> Any:
+        return index.table(TransitionTable, self)
 
     @property
     def width(self) -> int:

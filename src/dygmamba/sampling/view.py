@@ -56,7 +56,12 @@ class NeighborRequest:
         """Return the request with at most `length` entries per hop; None: the request itself."""
         return self if length is None else replace(self, fanout=tuple(min(k, length) for k in self.fanout))
 
-    def look_up(self, index: Any, pairs: Any, features: Any, draws: Any) -> "tuple[NeighborSequence, ...]":
+    def prepare(self, index: Any) -> None:
+        """Build the sampling weights, if the strategy needs them."""
+        if self.strategy == "time_aware":
+            index.weights(self.scale)
+
+    def look_up(self, index: Any, pairs: Any, draws: Any) -> "tuple[NeighborSequence, ...]":
         """Return a sequence of each row per hop."""
         return index.gather(self, pairs.node, pairs.when, draws)
 

@@ -66,8 +66,10 @@ class WalkRequest(TableRequest):
                 code="invalid-request",
             )
 
-    def look_up(self, index: Any, pairs: Any, features: Any, draws: Any) -> Any:
-        return index.walks(self)
+    def prepare(self, index: Any) -> Any:
+        if index.is_growing:
+            return TemporalWalks.from_lists(index.table(WalkLists, self, index.near))
+        return index.move_once(self, lambda: TemporalWalks.build(index.list_rows(), self))
 
     @property
     def products(self) -> int:

@@ -14,7 +14,7 @@ from dygmamba.sampling.columns import ColumnRequest
 from dygmamba.sampling.counts import CountRequest
 from dygmamba.sampling.decayed_counts import DecayedCountRequest
 from dygmamba.sampling.event_history import HistoryRequest
-from dygmamba.sampling.index import NeighborIndex, gather_view
+from dygmamba.sampling.index import Index, gather_view
 from dygmamba.sampling.node_features import NodeFeatureRequest
 from dygmamba.sampling.node_values import NodeValueRequest
 from dygmamba.sampling.table_request import TableRequest
@@ -58,7 +58,7 @@ def count_moves(monkeypatch, call):
 @pytest.mark.parametrize("request_", [*PER_BATCH, *ON_DEVICE], ids=lambda one: type(one).__name__)
 def test_a_request_says_whether_it_is_looked_up_on_the_host(request_, monkeypatch):
     """For all but histories: with a table at hand, new queries move to the host if and only if the request says so."""
-    index = NeighborIndex.build(STORE)
+    index = Index(STORE)
     gather_view(index, STORE.features, pairs_at(30), (request_,))
     moves = count_moves(monkeypatch, lambda: gather_view(index, STORE.features, pairs_at(40), (request_,)))
     assert (moves > 0) is request_.on_host
@@ -74,7 +74,7 @@ def list_requests(base):
 def test_every_request_was_tried():
     """Histories of heuristics, which are not trained, are looked up on the host by the heuristic itself."""
     tried = {type(one).__name__ for one in (*PER_BATCH, *LOOKED_UP)}
-    base = {"TransitionScales"}  # of two requests
+    base = {"FeatureRequest", "TransitionScales"}  # of others
     assert {*list_requests(TableRequest)} - tried - base == {"HistoryRequest"}
     assert HistoryRequest().on_host
 
@@ -85,7 +85,7 @@ def test_a_network_without_named_columns_looks_nothing_up_on_the_host(monkeypatc
     settings = TINY["dyg-mamba-counts"] | {
         "pair_features": ["decayed-pair", "walks", "transitions", "history"]
     }
-    model, index = spec.build(build_config(spec.config, settings), FACTS).eval(), NeighborIndex.build(STORE)
+    model, index = spec.build(build_config(spec.config, settings), FACTS).eval(), Index(STORE)
 
     def score(row):
         with torch.no_grad():

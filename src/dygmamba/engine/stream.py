@@ -3,6 +3,7 @@
 Legend: e events, k training events.
 """
 
+from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -18,15 +19,6 @@ from dygmamba.sampling.draws import Draws
 from dygmamba.sampling.index import Index, gather_view
 from dygmamba.sampling.view import PairBatch, PairView, Request
 from dygmamba.tasks.query_types import find_query_types
-
-CACHED_PROPERTIES = (
-    "events",
-    "facts",
-    "train",
-    "index",
-    "training_index",
-    "query_types",
-)  # built on first use
 
 
 @dataclass(frozen=True)
@@ -104,8 +96,6 @@ class Stream:
 
     def alone(self) -> "Stream":
         """Return the stream for use by this process only; it shares what was built already."""
-        alone = Stream(self.store, self.split, self.device)
-        alone.__dict__.update(
-            {name: value for name, value in self.__dict__.items() if name in CACHED_PROPERTIES}
-        )
+        alone = copy(self)
+        alone.__dict__["processes"] = SINGLE_PROCESS
         return alone

@@ -47,14 +47,32 @@ def log_uniform(count: int, low: float, high: float) -> Tensor:
     return torch.empty(count).uniform_(math.log(low), math.log(high)).exp()
 
 
-class RelativeStep(nn.Module):
+class Step(nn.Module):
+    """Base class of steps: a scan with the size that the subclass gives."""
+
+    def __init__(self, config: StepConfig) -> None:
+        super().__init__()
+        self.rule, self.floor = config.rule, config.floor
+
+    def size(self, tokens: Tokens, x: Tensor) -> Float[Tensor, "q l d"]:
+        """Return the step size of each token and channel."""
+        raise NotImplementedError
+
+    def span(self, tokens: Tokens) -> Float[Tensor, "q l"]:
+        """Return the relative span plus the floor."""
+        return tokens.share + self.floor / tokens.length.clamp(min=1)[:, None]
+
+    def forward(self, tokens: Tokens, x: Tensor, system: System, reverse: bool) -> Float[Tensor, "q l d"]:
+        return scan(x, self.size(tokens, x), *system, tokens.mask, rule=self.rule, reverse=reverse)[0]
+
+
+class RelativeStep(Step):
     """Delta = w1 * g(w2 * s) for a shape g given by the subclass."""
 
     w2_range = (1.0, 100.0)
 
     def __init__(self, config: StepConfig) -> None:
-        super().__init__()
-        self.rule, self.floor = config.rule, config.floor
+        super().__init__(config)
         # the logarithms are trained, so w1 and w2 stay positive as Eq. 11 demands
         self.log_w1 = nn.Parameter((10 * log_uniform(config.channels, 1e-3, 1e-1)).log())
         self.log_w2 = nn.Parameter(log_uniform(config.channels, *self.w2_range).log())
@@ -64,10 +82,6 @@ class RelativeStep(nn.Module):
 
     def w2(self) -> Float[Tensor, "d"]:
         return self.log_w2.exp()
-
-    def span(self, tokens: Tokens) -> Float[Tensor, "q l"]:
-        """Return the relative span plus the floor."""
-        return tokens.share + self.floor / tokens.length.clamp(min=1)[:, None]
 
     def shape(self, x: Tensor) -> Tensor:
         """g, increasing from g(0) = 0."""
@@ -79,9 +93,6 @@ class RelativeStep(nn.Module):
 
     def size(self, tokens: Tokens, x: Tensor) -> Float[Tensor, "q l d"]:
         return self.delta(self.span(tokens)).to(x.dtype)
-
-    def forward(self, tokens: Tokens, x: Tensor, system: System, reverse: bool) -> Float[Tensor, "q l d"]:
-        return scan(x, self.size(tokens, x), *system, tokens.mask, rule=self.rule, reverse=reverse)[0]
 
 
 class TimeSpanStep(RelativeStep):
@@ -136,19 +147,15 @@ class ExponentialStep(RelativeStep):
         return torch.expm1(x.clamp(max=10))
 
 
-class ConstantStep(nn.Module):
+class ConstantStep(Step):
     """One learned step per channel, independent of token and time: a time-invariant model (S4-like)."""
 
     def __init__(self, config: StepConfig) -> None:
-        super().__init__()
-        self.rule = config.rule
+        super().__init__(config)
         self.log_delta = nn.Parameter(log_uniform(config.channels, 1e-3, 1e-1).log())
 
     def size(self, tokens: Tokens, x: Tensor) -> Float[Tensor, "q l d"]:
         return self.log_delta.exp().to(x.dtype).expand_as(x)
-
-    def forward(self, tokens: Tokens, x: Tensor, system: System, reverse: bool) -> Float[Tensor, "q l d"]:
-        return scan(x, self.size(tokens, x), *system, tokens.mask, rule=self.rule, reverse=reverse)[0]
 
 
 def step_bias(channels: int) -> Tensor:
@@ -157,13 +164,12 @@ def step_bias(channels: int) -> Tensor:
     return delta + torch.log(-torch.expm1(-delta))  # the inverse of softplus, without exp(delta) - 1 near 0
 
 
-class ContentStep(nn.Module):
+class ContentStep(Step):
     """Delta = softplus(low-rank map of the token): vanilla Mamba, the ablation "without time span"."""
 
     def __init__(self, config: StepConfig) -> None:
-        super().__init__()
+        super().__init__(config)
         rank = math.ceil(config.width / 16)
-        self.rule = config.rule
         self.down = nn.Linear(config.channels, rank, bias=False)
         self.up = nn.Linear(rank, config.channels)
         nn.init.uniform_(self.up.weight, -(rank**-0.5), rank**-0.5)
@@ -176,24 +182,19 @@ class ContentStep(nn.Module):
     def size(self, tokens: Tokens, x: Tensor) -> Float[Tensor, "q l d"]:
         return softplus(self.up(self.source(tokens, x))).to(x.dtype)
 
-    def forward(self, tokens: Tokens, x: Tensor, system: System, reverse: bool) -> Float[Tensor, "q l d"]:
-        return scan(x, self.size(tokens, x), *system, tokens.mask, rule=self.rule, reverse=reverse)[0]
-
 
 class CosineStep(ContentStep):
     """Delta = softplus(low-rank map of cosines of the span): the released code's step."""
 
     def __init__(self, config: StepConfig) -> None:
         super().__init__(config)
-        self.floor = config.floor
         self.encode = TimeEncoding(100, decades=0.9, trainable=True)
         self.lift = nn.Linear(100, config.width)
         self.down = nn.Linear(config.width, self.up.in_features, bias=False)
 
     def source(self, tokens: Tokens, x: Tensor) -> Tensor:
         """Encode the relative span, map it to the model's width and down to the rank."""
-        span = tokens.share + self.floor / tokens.length.clamp(min=1)[:, None]
-        return self.down(self.lift(self.encode(span)))
+        return self.down(self.lift(self.encode(self.span(tokens))))
 
 
 STEPS: dict[str, type[nn.Module]] = {

@@ -52,22 +52,6 @@ class IndexedEvents:
     def __len__(self) -> int:
         return len(self.columns[2] if self.event is None else self.event)
 
-    @property
-    def src(self) -> Int64[Tensor, "s"]:
-        return self._select(0)
-
-    @property
-    def dst(self) -> Int64[Tensor, "s"]:
-        return self._select(1)
-
-    @property
-    def time(self) -> Float64[Tensor, "s"]:
-        return self._select(2)
-
-    def _select(self, column: int) -> Tensor:
-        values = self.columns[column]
-        return values if self.event is None else values[self.event]
-
     def blocks(self) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]]:
         """Iterate over (source, destination, time, row) in blocks; mapped pages are released after each block."""
         for rows in iterate_slices(len(self), 8):

@@ -66,7 +66,11 @@ def count_pair_tokens(node: Int32[Tensor, "q l"], mask: Bool[Tensor, "q l"]) -> 
 
     Masked tokens are not counted and get 0. Counts by sorting, O(l log l) per pair without an (l, l) comparison.
     """
-    p, nowhere = len(node) // 2, torch.iinfo(node.dtype).max  # masked tokens sort to the end and match no id
+    # node.shape, not len(): an exported program would be fixed to one number of pairs
+    p, nowhere = (
+        node.shape[0] // 2,
+        torch.iinfo(node.dtype).max,
+    )  # masked tokens sort to the end and match no id
     among = torch.where(mask, node, nowhere).sort(dim=1).values
     counts = torch.stack([_count(node, side.repeat(2, 1)) for side in (among[:p], among[p:])], dim=-1)
     return counts * mask[..., None]

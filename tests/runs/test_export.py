@@ -209,7 +209,7 @@ def _check_digest(run, file):
     """The program gives the run's logits; with a flipped bit, or without its digest, it does not load."""
     inputs, content = run.inputs([(1, 2), (3, 4)]), bytearray(file.read_bytes())
     scorer = run._predictor.run.scorer
-    assert torch.equal(dm.load_program(file)(inputs), scorer.base + scorer._sums(inputs["numbers"]))
+    assert torch.equal(dm.load_program(file)(inputs), scorer.base + scorer.sums(inputs["numbers"]))
     content[len(content) // 2] ^= 1
     file.write_bytes(content)
     with raises("file-damaged"):
@@ -261,7 +261,7 @@ def test_the_onnx_graph_of_trees_is_their_sum(made, tmp_path):
     numbers = scorer.threshold[: int(scorer.grown)].flatten()[:, None].repeat(1, len(scorer.names))
     inputs = {"numbers": numbers, "new_ends": torch.zeros(len(numbers), 2, dtype=torch.bool)}
     score = exported_sums(scorer, inputs)
-    assert torch.allclose(score, scorer.base + scorer._sums(numbers), rtol=0, atol=1e-12)
+    assert torch.allclose(score, scorer.base + scorer.sums(numbers), rtol=0, atol=1e-12)
     assert len(score.unique()) > 2
     none = made("trees", {"neighbors": 0, "scales": 2})._predictor.run.scorer
     assert exported_sums(none, inputs).tolist() == [0.0] * len(numbers)

@@ -234,8 +234,7 @@ def test_serve_is_checked_and_measured(monkeypatch):
 
 def test_serve_measures_a_stream_of_any_size(monkeypatch, tmp_path):
     """A restart gives the same scores, and is refused if it does not."""
-    for module in ("live_run", "state"):
-        monkeypatch.setattr(f"dygmamba.live.{module}.SHARED_EVENTS", 0)
+    monkeypatch.setattr("dygmamba.live.replica.SHARED_EVENTS", 0)
 
     def stage(command, **_):
         name, *paths = command[-3:]

@@ -14,7 +14,7 @@ from dygmamba.data.events.ids import NodeIds
 from dygmamba.data.readers import ReadOptions, read_in_memory
 from dygmamba.data.readers.bad_rows import ColumnLocation
 from dygmamba.data.readers.values import parse_ids
-from dygmamba.runs.numpy_scorer import NodeNumbers
+from dygmamba.runs.tree_scorer import NodeNumbers
 from numbering import number_nodes
 from raising import raises
 

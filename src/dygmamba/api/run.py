@@ -303,7 +303,7 @@ class Run:
         onnxruntime's `InferenceSession`, which also has the calibrated `probability`. `dygmamba.load_program` has it
         for both, and checks the digest, NAME.sha256. The file describes its inputs and its calibration. Networks that
         read sequences can be exported, and trees as ONNX, which needs the extra `onnx`. NAME.zip holds trees and
-        scorer.py, which computes their features from a table of events with numpy alone.
+        scorer.py, which computes their features from a table of events with numpy and Numba.
 
         Returns:
             The path.

@@ -103,7 +103,8 @@ def hash_sources(file: str) -> str:
     """Hash the sources of a kernel: its own file, this one, and all kernel files, whose helpers it may inline."""
     total = hashlib.sha256()
     for path in (Path(file), Path(__file__), *sorted((PACKAGE / "ops").glob("*/cpu*.py"))):
-        total.update(hashlib.sha256(path.read_bytes()).digest())
+        # by the loader: the package may be in a zip file
+        total.update(hashlib.sha256(__loader__.get_data(str(path))).digest())
     return total.hexdigest()[:16]
 
 

@@ -1,8 +1,7 @@
-"""Export of boosted trees as a program that needs numpy only: a zip file with scorer.py, its model and a command.
+"""Export of boosted trees as a program that needs numpy and Numba only: a zip file with scorer.py and its model.
 
 Networks and ONNX graphs take features that this package computes. Trees can do without: their features are counts of
-earlier events, and the modules `numpy_histories`, `numpy_features` and `numpy_scorer` compute them from a table of
-events. Joined into one file they are scorer.py (decision 048).
+earlier events, and the modules that compute them need no torch. The zip file holds copies of them (decision 048).
 """
 
 import ast
@@ -18,10 +17,10 @@ import numpy as np
 from dygmamba.core.choices import TIME_UNITS
 from dygmamba.core.errors import ConfigError
 from dygmamba.models.trees import BoostedTrees
-from dygmamba.runs import numpy_features, numpy_histories, numpy_scorer
+from dygmamba.runs import tree_scorer
 from dygmamba.runs.export_metadata import describe_program
 from dygmamba.runs.recipes import OpenRun
-from dygmamba.sampling import columns, transitions
+from dygmamba.runs.tree_scorer import Scorer, compute_digest
 from dygmamba.sampling.columns import ColumnRequest
 from dygmamba.sampling.counts import CountRequest
 from dygmamba.sampling.node_features import NodeFeatureRequest
@@ -29,31 +28,62 @@ from dygmamba.sampling.transitions import TransitionRequest
 from dygmamba.sampling.view import Request
 from dygmamba.tasks.calibration import NewNodes
 
-MODULES = (numpy_histories, numpy_features, numpy_scorer)
-SCORER_FILE, MODEL_FILE, COMMAND_FILE = "scorer.py", "model.npz", "__main__.py"
+SCORER = Path(tree_scorer.__file__)
+SOURCES = SCORER.parents[2]  # the folder of the package
+SCORER_FILE, MODEL_FILE, COMMAND_FILE, ABOUT_FILE = "scorer.py", "model.npz", "__main__.py", "README.txt"
 COMMAND = """\
 import sys
 from pathlib import Path
 
-from scorer import main
-
+try:
+    from scorer import main
+except ImportError as error:
+    sys.exit(f"error: {error}")
 main(Path(sys.argv[0]))
 """
+# of the copied package: says what to install, and stands in for the types of annotations
+PACKAGE_INIT = """\
+import sys
+from types import ModuleType
+
+try:
+    import numba
+except ImportError as error:
+    raise ImportError("the scorer needs numpy and Numba; run `pip install numpy numba`") from error
+
+
+class Annotations(ModuleType):
+    def __getattr__(self, name):
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return Annotation
+
+
+class Annotation:
+    def __class_getitem__(cls, item):
+        return object
+
+
+try:
+    import jaxtyping
+except ImportError:  # only annotations use it, and nothing checks them here
+    sys.modules["jaxtyping"] = Annotations("jaxtyping")
+"""
 ZIP_DATE = (1980, 1, 1, 0, 0, 0)  # so that the same run gives the same bytes
-HEADER = '''"""Score pairs of nodes with boosted trees, from earlier events; needs numpy and Python 3.10 only.
+README = """\
+Score pairs of nodes with boosted trees, from earlier events.
 
-    from scorer import Scorer
+    python NAME.zip events.csv pairs.csv > scores.csv
 
-    scorer = Scorer.load("folder")        # the folder of model.npz, or the zip file that holds it
-    scorer.observe(src, dst, time)        # events, oldest first, in any number of parts
-    scorer.score(src, dst, time)          # the probability of each pair
+or in Python, with the zip file or the folder that it was unpacked to in sys.path:
 
-or, for files: python scorer.py events.csv pairs.csv > scores.csv
+    from scorer import Scorer; help(Scorer)
 
-A score depends on events strictly earlier than its time only.
+It needs Python 3.11, numpy and Numba (pip install numpy numba), neither torch nor dygmamba. Numba compiles the program
+at its first call, which takes about ten seconds, and caches the machine code (in NUMBA_CACHE_DIR, if you set it). The
+folder dygmamba/ holds copies of the modules that the program needs: use it in a process that does not import dygmamba.
 Written by dygmamba {version} for the model '{model}' on '{data}'.
 """
-'''
 
 
 def export_numpy_scorer(run: OpenRun) -> bytes:
@@ -76,21 +106,22 @@ def export_numpy_scorer(run: OpenRun) -> bytes:
     about["table"] = [origin.src or "src", origin.dst or "dst", origin.time or "time"]
     arrays = _list_arrays(run, scorer)
     arrays["about"] = np.frombuffer(json.dumps(about).encode(), np.uint8)
-    arrays["digest"] = np.frombuffer(numpy_scorer.compute_digest(arrays).encode(), np.uint8)
+    arrays["digest"] = np.frombuffer(compute_digest(arrays).encode(), np.uint8)
     model = io.BytesIO()
     np.savez_compressed(model, allow_pickle=False, **arrays)
     files = {
-        SCORER_FILE: join_modules(about).encode(),
+        SCORER_FILE: SCORER.read_bytes(),
         COMMAND_FILE: COMMAND.encode(),
         MODEL_FILE: model.getvalue(),
+        ABOUT_FILE: README.format(**about).encode(),
     }
-    return _zip_files(files)
+    return _zip_files(files | copy_modules())
 
 
 def score_last_events(run: OpenRun, content: bytes, count: int) -> np.ndarray:
     """Return the logits of the last `count` events by the program in a zip file, which observes all events."""
     with zipfile.ZipFile(io.BytesIO(content)) as archive:
-        scorer = numpy_scorer.Scorer.parse(archive.read(MODEL_FILE))
+        scorer = Scorer.parse(archive.read(MODEL_FILE))
     store, features = run.stream.store, run.stream.store.features
     ends = [
         run.dataset.ids.to_user(nodes.numpy()).to_numpy(zero_copy_only=False)
@@ -106,22 +137,28 @@ def score_last_events(run: OpenRun, content: bytes, count: int) -> np.ndarray:
     return scorer.compute_logits(src[-count:], dst[-count:], time[-count:], last)
 
 
-def join_modules(about: dict[str, Any]) -> str:
-    """Return the source of scorer.py: the modules one after another, with their imports at the top, each once."""
-    imports, parts = set(), []
-    for module in MODULES:
-        source = Path(str(module.__file__)).read_text("utf-8")
-        statements = ast.parse(source).body
-        body = [node for node in statements[1:] if not isinstance(node, ast.Import | ast.ImportFrom)]
-        imports |= {ast.unparse(node) for node in statements if _is_outside_import(node)}
-        parts.append("\n".join(source.splitlines()[body[0].lineno - 1 :]))
-    head = HEADER.format(**{name: about[name] for name in ("version", "model", "data")})
-    return "\n\n".join([head + "\n" + "\n".join(sorted(imports)), *(f"\n{part}" for part in parts)]) + "\n"
+def copy_modules() -> dict[str, bytes]:
+    """Return the modules of the package that scorer.py imports, and those that they import, by path in the zip file.
 
-
-def _is_outside_import(node: ast.stmt) -> bool:
-    is_own = isinstance(node, ast.ImportFrom) and str(node.module).startswith("dygmamba")
-    return isinstance(node, ast.Import | ast.ImportFrom) and not is_own
+    Only imports at the top of a module count. The files `__init__.py` are empty, as those of the package import torch.
+    """
+    found: set[Path] = set()
+    waiting = {SCORER}
+    while waiting:
+        imports = [
+            node
+            for node in ast.parse(waiting.pop().read_text("utf-8")).body
+            if isinstance(node, ast.ImportFrom) and str(node.module).startswith("dygmamba.")
+        ]
+        for node in imports:
+            path = SOURCES.joinpath(*str(node.module).split("."))
+            names = [path.with_suffix(".py"), *(path / f"{name.name}.py" for name in node.names)]
+            waiting |= {name for name in names if name.exists()} - found
+        found |= waiting
+    folders = {folder for path in found for folder in path.relative_to(SOURCES).parents[:-1]}
+    files = {(folder / "__init__.py").as_posix(): b"" for folder in sorted(folders)}
+    files |= {"dygmamba/__init__.py": PACKAGE_INIT.encode()}
+    return files | {path.relative_to(SOURCES).as_posix(): path.read_bytes() for path in sorted(found)}
 
 
 def _describe_features(requests: tuple[Request, ...], model: str) -> dict[str, Any]:
@@ -133,26 +170,21 @@ def _describe_features(requests: tuple[Request, ...], model: str) -> dict[str, A
         if isinstance(request, CountRequest):
             parts.append({"kind": "counts", "scales": request.scales, "neighbors": request.neighbors})
         elif isinstance(request, TransitionRequest):
-            least = (transitions.LEAST_COUNT, transitions.LEAST_TOTAL)
             parts.append({"kind": "transitions", "scales": request.scales, "lags": request.lags})
-            parts[-1] |= {"ages": transitions.AGES, "least": least}
         elif isinstance(request, ColumnRequest):
-            least = (columns.LEAST_COUNT, columns.LEAST_TOTAL)
-            parts.append(
-                {"kind": "columns", "scales": request.scales, "query": request.query, "least": least}
-            )
+            parts.append({"kind": "columns", "scales": request.scales, "query": request.query})
             parts[-1] |= asdict(request.columns)
             event_columns = [column.name for column in (*request.columns.numeric, *request.columns.types)]
             query_columns = event_columns if request.query else []
         elif isinstance(request, NodeFeatureRequest):
             raise ConfigError(
-                f"model '{model}' of this run reads node features, which the numpy scorer does not support; use the "
+                f"model '{model}' of this run reads node features, which the exported scorer does not support; use the "
                 "suffix .onnx, or train with `node_columns=0`",
                 code="model-not-exportable",
             )
         else:
             raise ConfigError(
-                f"model '{model}' with these settings reads temporal walks, whose 32-bit sums numpy cannot repeat; "
+                f"model '{model}' with these settings reads temporal walks, whose sums need torch; "
                 "use the suffix .onnx, or train with `walks=0`",
                 code="model-not-exportable",
             )

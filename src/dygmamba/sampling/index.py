@@ -75,7 +75,7 @@ class Index(Growing):
             self._entries, self.source = load_disk_entries(store, self._indexed)
         else:
             self.near = NeighborLists(self.list_rows(), is_growing)
-            self._entries = self.near.entries
+            self._entries = _as_tensors(self.near)
 
     def __len__(self) -> int:
         return len(self.store if self.chosen is None else self.chosen)
@@ -147,7 +147,7 @@ class Index(Growing):
         """
         if self.source is not None:
             self.source.check()
-        return self.near.entries if self.is_growing and self.near is not None else self._entries
+        return _as_tensors(self.near) if self.is_growing and self.near is not None else self._entries
 
     def past(
         self, node: Int64[Tensor, "q"], time: Float64[Tensor, "q"]
@@ -273,6 +273,10 @@ class Index(Growing):
             position = pick(self, begin, count, chance, request.scale)
             hops.append(_sequences_at(self.entries, node, time, position, count))
         return tuple(hops)
+
+
+def _as_tensors(lists: NeighborLists) -> NeighborEntries:
+    return NeighborEntries(*map(torch.from_numpy, lists.entries))
 
 
 def to_host(*columns: Tensor) -> tuple[np.ndarray, ...]:

@@ -1,10 +1,8 @@
 """Neighbors of all nodes in lists that events are appended to, and their sampling weights."""
 
 import numpy as np
-import torch
 
-from dygmamba.ops.recent_neighbors import NeighborEntries
-from dygmamba.ops.recent_neighbors.cpu import append_neighbors, append_weights, weigh_blocks
+from dygmamba.ops.recent_neighbors.cpu_kernels import append_neighbors, append_weights, weigh_blocks
 from dygmamba.sampling.block_lists import BlockLists, EventRows, interleave
 
 
@@ -23,10 +21,9 @@ class NeighborLists(BlockLists):
             self.append_rows(part)
 
     @property
-    def entries(self) -> NeighborEntries:
-        """The entries for look-ups; valid until events are appended or dropped."""
-        columns = (self.start, self.size, self.neighbor, self.event, self.time)
-        return NeighborEntries(*map(torch.from_numpy, columns))
+    def entries(self) -> tuple[np.ndarray, ...]:
+        """The arrays that look-ups read; valid until events are appended or dropped."""
+        return self.start, self.size, self.neighbor, self.event, self.time
 
     def append_rows(self, rows: EventRows) -> None:
         """Append events."""

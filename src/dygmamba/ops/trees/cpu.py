@@ -13,7 +13,6 @@ from dygmamba.ops.trees import cpu_kernels as kernels
 if TYPE_CHECKING:
     from dygmamba.ops.trees import GrowthConfig, Trees
 
-EFFORT = 2  # a row's way down a tree counts as this many updates when work is distributed to threads
 UPDATES_PER_THREAD = 150_000  # fewer histogram updates are not worth another thread
 
 
@@ -140,19 +139,9 @@ def add_binned_leaves(trees: "Trees", bins: Tensor, cut: Tensor, before: Tensor)
 
 def _add_leaves(trees: "Trees", threshold: Tensor, x: np.ndarray, before: Tensor) -> Tensor:
     total = before.clone()
-    given = (trees.feature, threshold, _children(trees), trees.value)
-    arrays = [column.contiguous().numpy() for column in given]
-    run_in_threads(
-        kernels.sum_leaves, len(x), EFFORT * len(x) * len(trees.feature), *arrays, x, total.numpy()
-    )
+    given = (trees.feature, threshold, trees.left, trees.right, trees.value)
+    kernels.add_leaves(*(column.numpy() for column in given), x, total.numpy())
     return total
-
-
-def _children(trees: "Trees") -> Tensor:
-    """Return both children of each node side by side; the children of a leaf are itself."""
-    own = torch.arange(trees.feature.shape[1], dtype=torch.int32)
-    sides = [torch.where(trees.feature >= 0, side, own) for side in (trees.left, trees.right)]
-    return torch.stack(sides, dim=2)
 
 
 def expected_value(trees: "Trees") -> Tensor:

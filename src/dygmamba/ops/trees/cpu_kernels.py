@@ -1,11 +1,13 @@
-"""Numba loops of `cpu`: histograms, splits, evaluation and Shapley values."""
+"""Numba loops of `cpu`: histograms, splits, evaluation and Shapley values. Nothing here needs torch."""
 
 import numpy as np
 
 from dygmamba.ops.numba_kernels import inlined, kernel
+from dygmamba.ops.threads import run_in_threads
 
 BINS = 256
 DEEPEST = 64  # most distinct columns on one path
+EFFORT = 2  # a row's way down a tree counts as this many updates when work is distributed to threads
 ROWS_IN_CACHE = 128  # rows that stay in the processor's cache while all trees are evaluated
 
 
@@ -98,6 +100,22 @@ def sums(slopes, rows):
         gradient += slopes[rows[i], 0]
         hessian += slopes[rows[i], 1]
     return gradient, hessian
+
+
+def add_leaves(
+    feature: np.ndarray,
+    threshold: np.ndarray,
+    left: np.ndarray,
+    right: np.ndarray,
+    value: np.ndarray,
+    x: np.ndarray,
+    total: np.ndarray,
+) -> None:
+    """Add the leaf values of each row of `x` to its total, tree after tree."""
+    own = np.arange(feature.shape[1], dtype=np.int32)  # the children of a leaf are itself
+    child = np.stack([np.where(feature >= 0, side, own) for side in (left, right)], axis=2)
+    trees = [np.ascontiguousarray(column) for column in (feature, threshold, child, value)]
+    run_in_threads(sum_leaves, len(x), EFFORT * len(x) * len(feature), *trees, x, total)
 
 
 @kernel()

@@ -1,7 +1,17 @@
-"""Scores of boosted trees for pairs of nodes in numpy, from the events observed so far.
+"""Scores of boosted trees for pairs of nodes, from the events observed so far; needs numpy and Numba only.
 
-With the two modules it imports it is one file, scorer.py, that `dygmamba export` writes next to the model
-(`export_numpy.py`), so it needs numpy only.
+    from scorer import Scorer
+
+    scorer = Scorer.load("folder")        # the folder of model.npz, or the zip file that holds it
+    scorer.observe(src, dst, time)        # events, oldest first, in any number of parts
+    scorer.score(src, dst, time)          # the probability of each pair
+
+or, for files: python scorer.py events.csv pairs.csv > scores.csv
+
+A score depends on events strictly earlier than its time only. `dygmamba export` copies this file, as scorer.py, and the
+modules that it imports into a zip file (`export_numpy.py`).
+
+Legend: p pairs, k neighbors, f features.
 """
 
 import csv
@@ -14,12 +24,20 @@ import zipfile
 import zlib
 from datetime import timezone
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 
-from dygmamba.runs.numpy_features import FEATURES
+from dygmamba.core.errors import DygError
+from dygmamba.data.events.column_facts import ColumnFacts, NumericColumn, TypeColumn
+from dygmamba.ops.recent_neighbors.cpu_kernels import last_k
+from dygmamba.ops.trees.cpu_kernels import add_leaves
+from dygmamba.sampling.block_lists import EventRows
+from dygmamba.sampling.columns import ColumnRequest, ColumnValues
+from dygmamba.sampling.counts import CountRequest, EventCounts, PairNeighbors
+from dygmamba.sampling.neighbor_lists import NeighborLists
+from dygmamba.sampling.transitions import TransitionRequest
 
-MAX_NODES = 1 << 26  # so that the key of a pair and a type has 63 bits
 MISSING_IDS = ("", "nan", "null", "none", "n/a", "#n/a", "<na>", "\\n")
 MAX_PAIRS = 1024  # that are scored at once, which bounds the memory
 
@@ -56,8 +74,6 @@ class NodeNumbers:
                 if names[number] not in table:
                     table[names[number]] = self.count
                     self.count += 1
-        if self.count > MAX_NODES:
-            raise ValueError(f"there are more than {MAX_NODES:,} nodes; score them with dygmamba itself")
 
     def _list_names(self, ids, side):
         """Return the distinct ids as text, the first place of each, and the number of each id among them."""
@@ -79,12 +95,82 @@ class NodeNumbers:
         return text[:-2] if is_whole and re.fullmatch(r"-?[0-9]+\.0", text) else text
 
 
+class History:
+    """The events so far, in the tables of the requests for features; an `Index` of dygmamba without torch."""
+
+    def __init__(self, about):
+        empty = np.zeros(0, np.int64)
+        self.near = NeighborLists(EventRows(empty, empty, empty.astype(np.float64), 0))
+        self.tables, self.columns = {}, ColumnFacts()
+        self.requests = [self._read_request(part) for part in about["features"]]
+        for request in self.requests:
+            request.prepare(self)
+
+    def _read_request(self, about):
+        """Return the request of a group of features; its columns are numbered in their order."""
+        scales = tuple(about["scales"])
+        if about["kind"] == "counts":
+            return CountRequest(scales, about["neighbors"])
+        if about["kind"] == "transitions":
+            return TransitionRequest(scales, about["lags"])
+        numeric = [NumericColumn(**column | {"index": at}) for at, column in enumerate(about["numeric"])]
+        types = [
+            TypeColumn(at, column["name"], tuple(range(len(column["values"]))), tuple(column["values"]))
+            for at, column in enumerate(about["types"])
+        ]
+        self.columns = ColumnFacts(tuple(numeric), tuple(types))
+        return ColumnRequest(self.columns, scales, about["query"])
+
+    def table(self, kind, settings):
+        """Return the table of this kind and these settings."""
+        return self.tables.setdefault((kind, settings), kind(settings, is_growing=True))
+
+    def counts(self, scales):
+        """Return the decayed counts of the events on these scales."""
+        return self.table(EventCounts, scales)
+
+    def find_pair_neighbors(self, pairs, k):
+        """Return the last `k` neighbors of both ends of each pair strictly before its time."""
+        node, when = np.concatenate([pairs.src, pairs.dst]), np.concatenate([pairs.time, pairs.time])
+        (near, event), time = np.empty((2, len(node), k), np.int32), np.empty((len(node), k))
+        length, row = np.empty(len(node), np.int64), np.arange(len(pairs.src))
+        last_k(*self.near.entries, node, when, near, event, time, length)
+        is_entry = np.arange(k) < length[:, None]
+        near, age = np.where(is_entry, near.astype(np.int64), -1), (when[:, None] - time) * is_entry
+        return PairNeighbors(near, age, when, (row, row + len(row)))
+
+    def append(self, src, dst, time, num_nodes, columns):
+        """Append events in time order, none earlier than those before."""
+        edge, codes = self._read_columns(columns, len(src))
+        rows = EventRows(src, dst, time, num_nodes, edge=edge, codes=codes)
+        for table in (self.near, *self.tables.values()):
+            table.append_rows(rows)
+
+    def compute_features(self, src, dst, time, columns):
+        """Return the features of each pair in 32 bits [p f], in the order of `about["numbers"]`."""
+        values = ColumnValues(*self._read_columns(columns, len(src))) if columns else None
+        pairs = SimpleNamespace(src=src, dst=dst, time=time, columns=SimpleNamespace(values=values))
+        return np.concatenate([part.compute(self, pairs, src, dst, time) for part in self.requests], axis=1)
+
+    def _read_columns(self, columns, count):
+        """Return the numbers of events or pairs, and the codes of their types, -1 for a rare or unknown one."""
+        edge = np.zeros((count, len(self.columns.numeric)), np.float32)
+        codes = np.zeros((count, len(self.columns.types)), np.int32)
+        for column in self.columns.numeric:
+            edge[:, column.index] = np.asarray(columns[column.name], np.float32)
+        for column in self.columns.types:
+            code = dict(zip(column.values, column.codes, strict=True))
+            values = np.asarray(columns[column.name]).tolist()
+            codes[:, column.index] = [code.get(str(value), -1) for value in values]
+        return edge, codes
+
+
 class Scorer:
     """Boosted trees, their calibration, and what has been observed of the events so far."""
 
     def __init__(self, about, arrays):
         self.about, self.arrays = about, arrays
-        self.features = [FEATURES[part["kind"]](part) for part in about["features"]]
+        self.history = History(about)
         self.nodes = NodeNumbers(arrays["ids"], arrays.get("is_source"))
         self.first, self.newest, self.has_whole_times = arrays["first_training_time"], -np.inf, True
 
@@ -134,11 +220,10 @@ class Scorer:
         columns = {name: np.asarray(self._get_column(columns, name))[order] for name in self.about["columns"]}
         src, dst = (np.asarray(ids)[order] for ids in (src, dst))
         self.nodes.add(src, dst)
-        ends = [self.nodes.find(ids, side) for side, ids in enumerate((src, dst))]
+        src, dst = (self.nodes.find(ids, side) for side, ids in enumerate((src, dst)))
         if len(order):
             self.has_whole_times &= bool((time == np.floor(time)).all())
-            for part in self.features:
-                part.append(*ends, time[order], columns)
+            self.history.append(src, dst, time[order], self.nodes.count, columns)
             self.newest = float(time[order[-1]])
         return self
 
@@ -154,14 +239,11 @@ class Scorer:
         calibration = self.about["calibration"]
         if calibration is None:
             return 1 / (1 + np.exp(-odds))
-        slope, knots, z = calibration["slope"], calibration["knots"], odds
-        odds = slope * z + calibration["bias"]
-        if len(knots) > 1:
-            x, f = np.transpose(knots)
-            odds = np.interp(z, x, f) + slope * (np.minimum(z - x[0], 0) + np.maximum(z - x[-1], 0))
-        is_new = [self._is_new(ids, side, time) for side, ids in enumerate((src, dst))]
-        odds = odds + is_new[0] * calibration["new_source"] + is_new[1] * calibration["new_destination"]
-        return 1 / (1 + np.exp(-(odds + (is_new[0] & is_new[1]) * calibration["both_new"])))
+        odds = evaluate_curve(odds, calibration["slope"], calibration["bias"], calibration["knots"])
+        new_source, new_destination = (self._is_new(ids, side, time) for side, ids in enumerate((src, dst)))
+        offset = new_source * calibration["new_source"] + new_destination * calibration["new_destination"]
+        offset += (new_source & new_destination) * calibration["both_new"]
+        return 1 / (1 + np.exp(-(odds + offset)))
 
     def _is_new(self, ids, side, time):
         """Return whether each node has no training event strictly before each time."""
@@ -181,41 +263,33 @@ class Scorer:
         """Return the sum of the trees for each pair; the arguments are those of `score`."""
         time = self._fill_time(time, src)
         require_lengths(len(time), {**(columns or {}), "src": src, "dst": dst})
-        ends = [self.nodes.find(ids, side) for side, ids in enumerate((src, dst))]
+        src, dst = (self.nodes.find(ids, side) for side, ids in enumerate((src, dst)))
         wanted = self.about["query_columns"]
         columns = {name: np.asarray(self._get_column(columns, name)) for name in wanted}
-        parts = [np.zeros(0)]
+        total, names = np.zeros(len(time)), ("feature", "threshold", "left", "right", "value")
+        feature, threshold, left, right, value = (self.arrays[name] for name in names)
         for begin in range(0, len(time), MAX_PAIRS):
             rows = slice(begin, begin + MAX_PAIRS)
             query = {name: column[rows] for name, column in columns.items()}
-            parts.append(
-                self._sum_trees(self._compute_features(ends[0][rows], ends[1][rows], time[rows], query))
-            )
-        return np.concatenate(parts)
-
-    def _compute_features(self, src, dst, time, query):
-        """Return the features of each pair in 32 bits [p f], in the order of `about["numbers"]`."""
-        parts = [part for features in self.features for part in features.compute(src, dst, time, query)]
-        return np.concatenate(parts, 1).astype(np.float32)
-
-    def _sum_trees(self, x):
-        """Send every row down every tree: left where its feature is not above the threshold."""
-        rows, total = np.arange(len(x)), np.zeros(len(x))
-        names = ("feature", "threshold", "left", "right", "value")
-        for feature, threshold, left, right, value in zip(
-            *(self.arrays[name] for name in names), strict=True
-        ):
-            at = np.zeros(len(x), np.int64)
-            while (feature[at] >= 0).any():
-                is_left = x[rows, feature[at].clip(0)] <= threshold[at]
-                at = np.where(feature[at] >= 0, np.where(is_left, left[at], right[at]), at)
-            total += value[at]
+            features = self.history.compute_features(src[rows], dst[rows], time[rows], query)
+            add_leaves(feature, threshold, left, right, value, features, total[rows])
         return float(self.arrays["base"]) + total
 
     def _get_column(self, columns, name):
         if columns is None or name not in columns:
             raise ValueError(f"the model reads the column {name!r}; give `columns` with it, an array by name")
         return columns[name]
+
+
+def evaluate_curve(z, slope, bias, knots):
+    """Return the log-odds of logits, as `dygmamba.tasks.calibration.Calibration` defines them, before offsets."""
+    if len(knots) < 2:
+        return slope * z + bias
+    x, f = np.array(knots).T
+    left = (np.searchsorted(x, z) - 1).clip(0, len(x) - 2)
+    inside = f[left] + (z - x[left]) * (f[left + 1] - f[left]) / (x[left + 1] - x[left])
+    below, above = f[0] + slope * (z - x[0]), f[-1] + slope * (z - x[-1])
+    return np.where(z < x[0], below, np.where(z > x[-1], above, inside))
 
 
 def compute_digest(arrays):
@@ -287,7 +361,7 @@ def main(path):
         scorer.observe(*read_csv(sys.argv[1], scorer.about, True))
         src, dst, time, columns = read_csv(sys.argv[2], scorer.about, False)
         scores = scorer.score(src, dst, time, columns)
-    except (ValueError, OSError) as error:
+    except (ValueError, OSError, DygError) as error:
         sys.exit(f"error: {error}")
     writer = csv.writer(sys.stdout)
     writer.writerow([*columns, "score"])

@@ -82,7 +82,7 @@ LONG += tests/e2e/test_data_cli.py tests/e2e/test_processes.py tests/e2e/test_no
 LONG += tests/live/test_live_run.py # more simulated sequences of operations
 LONG += tests/server/test_fuzz.py # 5,000 requests
 LONG += tests/ops/test_scan_triton.py tests/ops/test_scan_cuda.py # all combinations
-LONG += tests/sampling tests/engine/test_stream_scorer.py tests/engine/test_ranker.py # more examples of each property
+LONG += tests/history tests/engine/test_stream_scorer.py tests/engine/test_ranker.py # more examples of each property
 torture: $(READY)
 	$(INSTALL_BROWSER)
 	DYGMAMBA_TORTURE=$(SECONDS) $(BIN)/pytest -s tests/torture $(LONG)

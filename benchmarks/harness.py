@@ -35,11 +35,11 @@ from dygmamba.engine.run_directory import RunDirectory
 from dygmamba.engine.scoring import StreamScorer
 from dygmamba.engine.stream import Stream
 from dygmamba.engine.visibility import MemorySchedule
+from dygmamba.history.view import PairBatch
 from dygmamba.models import find_model
 from dygmamba.models.base import DatasetFacts, EncoderScorer
 from dygmamba.ops.dispatch import use_reference
 from dygmamba.runs.link_training import separate_settings
-from dygmamba.sampling.view import PairBatch
 from dygmamba.tasks.link import LinkTask
 
 UCI = "uci"

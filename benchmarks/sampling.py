@@ -19,9 +19,9 @@ from benchmarks.harness import (
 )
 from dygmamba.data.events.event_store import EventStore
 from dygmamba.data.generate.stream import GeneratorConfig, generate_stream
+from dygmamba.history.index import Index, gather_view
+from dygmamba.history.view import NeighborRequest, NeighborSequence, PairBatch
 from dygmamba.ops.tokens import count_pair_tokens
-from dygmamba.sampling.index import Index, gather_view
-from dygmamba.sampling.view import NeighborRequest, NeighborSequence, PairBatch
 
 QUERIES, LENGTH = 600, 512
 LARGE_EVENTS, LARGE_NODES = 22_800_000, 638_000

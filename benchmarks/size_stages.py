@@ -79,7 +79,7 @@ def build_index(folder: Path, events: int) -> Laps:
     import torch
 
     from dygmamba.data.storage.dataset import load_dataset
-    from dygmamba.sampling.index import Index
+    from dygmamba.history.index import Index
 
     timer = LapTimer()
     store = load_dataset(folder / f"{NAME}.safetensors").store
@@ -100,9 +100,9 @@ def build_counts(folder: Path, events: int) -> Laps:
     import torch
 
     from dygmamba.data.storage.dataset import load_dataset
-    from dygmamba.sampling.counts import CountRequest
-    from dygmamba.sampling.index import Index
-    from dygmamba.sampling.view import PairBatch
+    from dygmamba.history.counts import CountRequest
+    from dygmamba.history.index import Index
+    from dygmamba.history.view import PairBatch
 
     store = load_dataset(folder / f"{NAME}.safetensors").store
     index = Index(store)

@@ -21,9 +21,9 @@ from dygmamba.core.choices import PUBLISHED_NEGATIVES
 from dygmamba.data.events.event_store import EventStore
 from dygmamba.data.events.splits import Split, chronological_split
 from dygmamba.data.storage.library import open_dataset
+from dygmamba.history.negatives import sample_negatives
+from dygmamba.history.view import PairBatch
 from dygmamba.report.result_records import ResultRecord, StudyResults
-from dygmamba.sampling.negatives import sample_negatives
-from dygmamba.sampling.view import PairBatch
 from dygmamba.tasks.base import EvaluationSet
 from dygmamba.tasks.link import SETTINGS, build_link_set, build_negative_request
 from dygmamba.tasks.metric_names import SETTING_LABELS

@@ -18,11 +18,11 @@ from dygmamba.data.events.event_store import EventStore
 from dygmamba.engine.evaluation import score_evaluation_set
 from dygmamba.engine.scoring import Ranker
 from dygmamba.engine.visibility import VisibilityRule
+from dygmamba.history.view import LabelledView, NeighborRequest, PairBatch
 from dygmamba.models import MODELS, find_model
 from dygmamba.models.base import DatasetFacts
 from dygmamba.models.lagging_heuristics import MEMORIES
 from dygmamba.ops.key_slots import KeySlots
-from dygmamba.sampling.view import LabelledView, NeighborRequest, PairBatch
 from dygmamba.tasks.base import EvaluationSet
 from dygmamba.testing import EVENT_TYPES, sample_stream
 from streams import unsplit

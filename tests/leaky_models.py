@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 import dygmamba as dm
-from dygmamba.sampling.decayed_counts import DecayedCountRequest
+from dygmamba.history.decayed_counts import DecayedCountRequest
 
 
 @dataclass(frozen=True)

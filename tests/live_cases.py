@@ -20,12 +20,12 @@ from dygmamba.engine.fit_config import LinkFitConfig
 from dygmamba.engine.run_directory import RunDirectory
 from dygmamba.engine.run_section import RunSection
 from dygmamba.engine.stream import Stream
+from dygmamba.history.view import PairView
 from dygmamba.models.blend import Blend
 from dygmamba.models.classifiers import NodeClassifier
 from dygmamba.runs.predictor import Predictor, build_ranker
 from dygmamba.runs.recipes import OpenRun
 from dygmamba.runs.run_config import RunConfig
-from dygmamba.sampling.view import PairView
 from dygmamba.tasks.node_targets import BinaryTarget
 from numbering import number_nodes
 

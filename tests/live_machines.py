@@ -6,8 +6,8 @@ import torch
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
+from dygmamba.history.view import PairBatch
 from dygmamba.live.state import LiveState
-from dygmamba.sampling.view import PairBatch
 from live_cases import (
     BEGIN,
     KNOWN,

@@ -8,10 +8,10 @@ from torch.nn.functional import layer_norm
 
 from dygmamba.config import build_config
 from dygmamba.data.events.event_store import EventStore, FeatureTable
+from dygmamba.history.index import Index, gather_view
+from dygmamba.history.view import PairBatch
 from dygmamba.models import MODELS
 from dygmamba.models.base import DatasetFacts
-from dygmamba.sampling.index import Index, gather_view
-from dygmamba.sampling.view import PairBatch
 
 TINY = {"out": 4, "time_dim": 3, "dropout": 0.0}
 ATTENTIVE = TINY | {"neighbors": 2, "heads": 2}

@@ -13,11 +13,11 @@ from safetensors.torch import load_file
 from dygmamba.config import build_config
 from dygmamba.data.events.event_store import EventStore, FeatureTable
 from dygmamba.data.events.splits import chronological_split
+from dygmamba.history.index import Index, gather_view
+from dygmamba.history.negatives import NegativeRequest, sample_negatives
+from dygmamba.history.view import PairBatch
 from dygmamba.models import MODELS
 from dygmamba.models.base import DatasetFacts
-from dygmamba.sampling.index import Index, gather_view
-from dygmamba.sampling.negatives import NegativeRequest, sample_negatives
-from dygmamba.sampling.view import PairBatch
 
 SCRIPT = Path(__file__).parents[1] / "examples" / "dyg_mamba_in_one_file.py"
 SIZES = {"width": 4, "time_dim": 6, "blocks": 2, "states": 3, "out": 5}

@@ -73,9 +73,9 @@ if TYPE_CHECKING:
     from dygmamba.core.errors import DygError as DygError
     from dygmamba.core.progress import Progress as Progress
     from dygmamba.data.storage.dataset import Dataset as Dataset
+    from dygmamba.history.view import NeighborRequest as NeighborRequest
     from dygmamba.models import all_models
     from dygmamba.models.base import Encoder as Encoder
-    from dygmamba.sampling.view import NeighborRequest as NeighborRequest
 
     models = all_models  # at run time this is the callable package dygmamba.models
 
@@ -86,7 +86,7 @@ _PUBLIC = {
     "Dataset": "data.storage.dataset",
     "DygError": "core.errors",
     "Encoder": "models.base",
-    "NeighborRequest": "sampling.view",
+    "NeighborRequest": "history.view",
     "Progress": "core.progress",
     "Run": "api.run",
     "Runs": "api.training",

@@ -23,11 +23,11 @@ from dygmamba.engine.evaluation import score_evaluation_set
 from dygmamba.engine.length_buckets import max_pairs_per_pass
 from dygmamba.engine.scoring import Ranker
 from dygmamba.engine.stream import Stream
+from dygmamba.history.draws import Draws
+from dygmamba.history.query_columns import QueryColumns
+from dygmamba.history.view import LabelledPairs, LabelledView, NeighborSequence, PairBatch, PairView
 from dygmamba.models import find_model
 from dygmamba.models.base import DatasetFacts, ModelSpec, Scorer
-from dygmamba.sampling.draws import Draws
-from dygmamba.sampling.query_columns import QueryColumns
-from dygmamba.sampling.view import LabelledPairs, LabelledView, NeighborSequence, PairBatch, PairView
 from dygmamba.tasks.base import EvaluationSet
 from dygmamba.tasks.metrics import PUBLISHED_BATCH
 

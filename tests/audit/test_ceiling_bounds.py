@@ -20,7 +20,7 @@ from dygmamba.auditing.ceiling_bounds import (
 from dygmamba.auditing.oracles import EventsByTime, compute_ceiling, score_moment
 from dygmamba.data.events.event_store import EventStore
 from dygmamba.data.events.splits import chronological_split
-from dygmamba.sampling.view import PairBatch
+from dygmamba.history.view import PairBatch
 from dygmamba.tasks.link import build_link_set
 from dygmamba.tasks.metrics import average_precision, link_metrics, roc_auc
 

@@ -11,7 +11,7 @@ from sklearn.metrics import average_precision_score
 from dygmamba.auditing.oracles import EventsByTime, _expected_untied_ap, compute_ceiling
 from dygmamba.auditing.stream_statistics import describe_period, find_last_times, measure_row_order
 from dygmamba.data.events.splits import chronological_split
-from dygmamba.sampling.view import PairBatch
+from dygmamba.history.view import PairBatch
 from dygmamba.tasks.link import build_link_set, has_events
 from strategies import event_streams
 

@@ -19,7 +19,7 @@ from dygmamba.data.readers.numpy_files import load_matrix
 from dygmamba.data.storage.dataset import Dataset, load_dataset, save_dataset
 from dygmamba.data.storage.mapped_file import MappedFile
 from dygmamba.engine.stream import Stream
-from dygmamba.sampling.view import NeighborRequest, PairBatch
+from dygmamba.history.view import NeighborRequest, PairBatch
 from raising import raises
 
 EVENTS = 20_000  # some pages of each column

@@ -16,9 +16,9 @@ from dygmamba.data.events.event_store import EventStore
 from dygmamba.data.storage.dataset import save_dataset
 from dygmamba.engine.evaluation import rank_evaluation_set, score_evaluation_set
 from dygmamba.engine.visibility import VisibilityRule
+from dygmamba.history.view import PairBatch
 from dygmamba.models import find_model
 from dygmamba.models.base import DatasetFacts
-from dygmamba.sampling.view import PairBatch
 from dygmamba.tasks.base import EvaluationSet
 from dygmamba.tasks.candidates import SampledCandidates
 from dygmamba.tasks.link import build_link_set

@@ -16,9 +16,9 @@ from dygmamba.data.storage.leaderboard import load_leaderboard
 from dygmamba.engine.evaluation import rank_evaluation_set, score_evaluation_set
 from dygmamba.engine.stream import Stream
 from dygmamba.engine.visibility import VisibilityRule
+from dygmamba.history.view import PairBatch
 from dygmamba.models import find_model
 from dygmamba.models.base import DatasetFacts
-from dygmamba.sampling.view import PairBatch
 from dygmamba.tasks.base import EvaluationSet
 from dygmamba.tasks.candidates import BoardCandidates
 from dygmamba.tasks.link import build_link_set

@@ -18,10 +18,10 @@ from dygmamba.data.storage.extension import extend_dataset
 from dygmamba.engine.evaluation import score_evaluation_set
 from dygmamba.engine.scoring import Ranker
 from dygmamba.engine.visibility import MemorySchedule
+from dygmamba.history.view import PairBatch
 from dygmamba.models import MODELS
 from dygmamba.models.base import DatasetFacts, EncoderScorer, Heuristic
 from dygmamba.models.configs import DyGMambaConfig
-from dygmamba.sampling.view import PairBatch
 from dygmamba.tasks.base import EvaluationSet
 from raising import raises
 from strategies import event_streams

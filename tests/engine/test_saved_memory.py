@@ -24,13 +24,13 @@ from dygmamba.engine.stream import Stream
 from dygmamba.engine.visibility import MemorySchedule, VisibilityRule
 from dygmamba.explain.event_removal import StreamRemoval
 from dygmamba.explain.shapley import CachedGame, estimate_shapley
+from dygmamba.history.view import PairBatch
 from dygmamba.models import find_model
 from dygmamba.models.base import DatasetFacts
 from dygmamba.models.blend import Blend
 from dygmamba.runs.evaluation import evaluate_link_scorer
 from dygmamba.runs.link_training import start_link_run
 from dygmamba.runs.opening import open_run, resume_training
-from dygmamba.sampling.view import PairBatch
 from dygmamba.tasks.link import LinkTask, build_link_set
 from dygmamba.tasks.metrics import PUBLISHED_BATCH, link_metrics
 from observers import StepCounter

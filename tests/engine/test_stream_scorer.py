@@ -16,11 +16,11 @@ from dygmamba.engine.fit_config import FitConfig
 from dygmamba.engine.run_directory import RunDirectory
 from dygmamba.engine.scoring import StreamScorer, check_finite
 from dygmamba.engine.visibility import MemorySchedule, VisibilityRule
+from dygmamba.history.view import PairBatch
 from dygmamba.models import MODELS
 from dygmamba.models.base import DatasetFacts, Heuristic
 from dygmamba.models.configs import EdgeBankConfig
 from dygmamba.models.lagging_heuristics import LaggingEdgeBank
-from dygmamba.sampling.view import PairBatch
 from dygmamba.tasks.base import EvaluationSet
 from dygmamba.tasks.link import LinkTask, build_link_set
 from raising import raises

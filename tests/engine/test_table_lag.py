@@ -10,16 +10,16 @@ from dygmamba.engine.fit import Trainer
 from dygmamba.engine.fit_config import FitConfig, LinkFitConfig
 from dygmamba.engine.run_directory import RunDirectory
 from dygmamba.engine.visibility import VisibilityRule
+from dygmamba.history.counts import CountRequest
+from dygmamba.history.decayed_counts import DecayedCountRequest, DecayedCountTable
+from dygmamba.history.index import Index, gather_view
+from dygmamba.history.transitions import TransitionRequest
+from dygmamba.history.view import NeighborRequest, PairBatch
+from dygmamba.history.walks import TemporalWalks, WalkRequest
 from dygmamba.models import find_model
 from dygmamba.models.base import DatasetFacts, Heuristic, Scorer
 from dygmamba.nn.history_features import pair_overlaps
 from dygmamba.runs.evaluation import evaluate_link_scorer
-from dygmamba.sampling.counts import CountRequest
-from dygmamba.sampling.decayed_counts import DecayedCountRequest, DecayedCountTable
-from dygmamba.sampling.index import Index, gather_view
-from dygmamba.sampling.transitions import TransitionRequest
-from dygmamba.sampling.view import NeighborRequest, PairBatch
-from dygmamba.sampling.walks import TemporalWalks, WalkRequest
 from dygmamba.tasks.base import EvaluationSet
 from dygmamba.tasks.candidates import SampledCandidates
 from dygmamba.tasks.link import LinkTask

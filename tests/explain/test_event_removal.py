@@ -26,7 +26,7 @@ from dygmamba.explain.event_removal import (
     reads_windows,
 )
 from dygmamba.explain.shapley import CachedGame, estimate_shapley
-from dygmamba.sampling.view import PairBatch
+from dygmamba.history.view import PairBatch
 from streams import unsplit
 
 

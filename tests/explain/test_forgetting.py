@@ -27,10 +27,10 @@ from dygmamba.explain.forgetting import (
     move_meetings,
     save_forgetting,
 )
+from dygmamba.history.view import NeighborRequest
 from dygmamba.models import find_model
 from dygmamba.models.base import DatasetFacts, Heuristic
 from dygmamba.models.configs import DyGMambaConfig
-from dygmamba.sampling.view import NeighborRequest
 from raising import raises
 from streams import split_stream
 

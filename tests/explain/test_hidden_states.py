@@ -6,10 +6,10 @@ from torch.nn.functional import silu
 
 from contract_cases import build, questions, snapshots
 from dygmamba.explain.hidden_states import compute_readout, read_last_scan, values_by_event
+from dygmamba.history.view import PairBatch
 from dygmamba.nn.ssm import Direction
 from dygmamba.nn.steps import STEPS
 from dygmamba.ops.scan.reference import scan
-from dygmamba.sampling.view import PairBatch
 from streams import unsplit
 
 VARIANTS = [

@@ -17,9 +17,9 @@ from dygmamba.explain import event_removal
 from dygmamba.explain.event_removal import build_game
 from dygmamba.explain.pairs import ScoreScale, explain_pair, find_strongest_events
 from dygmamba.explain.shapley import CachedGame, estimate_shapley
+from dygmamba.history.view import PairBatch
 from dygmamba.report.explanation_page import describe_event, render_explanation
 from dygmamba.runs.predictor import Predictor
-from dygmamba.sampling.view import PairBatch
 from raising import raises
 
 HALF_LIFE = 7_200.0  # of the generated stream's law

@@ -9,7 +9,7 @@ from contract_cases import build, questions, snapshots
 from dygmamba.core.errors import ConfigError
 from dygmamba.engine.scoring import Ranker
 from dygmamba.explain.shapley import attribute_trees
-from dygmamba.sampling.view import PairBatch
+from dygmamba.history.view import PairBatch
 from raising import raises
 from streams import unsplit
 

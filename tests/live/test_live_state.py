@@ -9,11 +9,11 @@ from hypothesis.stateful import run_state_machine_as_test
 
 from contract_cases import build
 from dygmamba.core.errors import ConfigError
+from dygmamba.history.index import Index
+from dygmamba.history.view import PairBatch
 from dygmamba.live.event_log import RunRecord
 from dygmamba.live.snapshots import LOAD_ERRORS, list_snapshots, write_snapshot
 from dygmamba.live.state import LiveState
-from dygmamba.sampling.index import Index
-from dygmamba.sampling.view import PairBatch
 from live_cases import first_events, make_dataset, predictor_of
 from live_machines import END, LiveMachine, MemoryMachine, predictor
 from raising import raises
@@ -106,7 +106,7 @@ def test_a_saved_state_goes_on_as_if_it_had_not_stopped(shared, tmp_path, monkey
 @pytest.mark.parametrize("shared", [False, True])
 def test_tables_built_in_parts_are_those_of_one_part(shared, monkeypatch):
     """Of any part size; also when each table is moved to a file as soon as it is complete."""
-    monkeypatch.setattr("dygmamba.sampling.block_lists.EVENTS_PER_PART", 7)
+    monkeypatch.setattr("dygmamba.history.block_lists.EVENTS_PER_PART", 7)
     if shared:
         monkeypatch.setattr("dygmamba.live.replica.SHARED_EVENTS", 0)
     machine = LiveMachine()

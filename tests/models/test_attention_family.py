@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 
 from dygmamba.config import build_config, find_preset, load_presets
 from dygmamba.data.events.event_store import EventStore, FeatureTable
+from dygmamba.history.draws import Draws
+from dygmamba.history.index import Index, gather_view
+from dygmamba.history.view import NeighborSequence, PairBatch
 from dygmamba.models import MODELS
 from dygmamba.models.base import DatasetFacts
 from dygmamba.models.dygformer import patch_mask, patches
 from dygmamba.nn.tokens import make_tokens, newest_last
-from dygmamba.sampling.draws import Draws
-from dygmamba.sampling.index import Index, gather_view
-from dygmamba.sampling.view import NeighborSequence, PairBatch
 from strategies import event_streams
 
 SMALL = {"out": 8, "time_dim": 6, "dropout": 0.0}

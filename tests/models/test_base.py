@@ -10,11 +10,11 @@ from dygmamba.core.errors import ConfigError
 from dygmamba.core.settings import get_setting_hints, split_bounds
 from dygmamba.data.events.event_store import FeatureTable
 from dygmamba.data.generate.stream import GeneratorConfig, generate_stream
+from dygmamba.history.draws import Draws
+from dygmamba.history.index import Index, gather_view
+from dygmamba.history.view import NeighborRequest, PairBatch, PairView
 from dygmamba.models import MODELS
 from dygmamba.models.base import DatasetFacts, Encoder, EncoderScorer, Scorer, build_scorer
-from dygmamba.sampling.draws import Draws
-from dygmamba.sampling.index import Index, gather_view
-from dygmamba.sampling.view import NeighborRequest, PairBatch, PairView
 from raising import raises
 
 

@@ -10,13 +10,13 @@ from torch import nn
 
 from dygmamba.config import build_config, find_preset, load_presets
 from dygmamba.data.events.event_store import EventStore, FeatureTable
+from dygmamba.history.draws import Draws
+from dygmamba.history.index import Index, gather_view
+from dygmamba.history.view import NeighborRequest, PairBatch, PairView
 from dygmamba.models import MODELS
 from dygmamba.models.base import DatasetFacts
 from dygmamba.models.cawn import WalkLSTM, walk_positions
 from dygmamba.nn.tokens import make_tokens
-from dygmamba.sampling.draws import Draws
-from dygmamba.sampling.index import Index, gather_view
-from dygmamba.sampling.view import NeighborRequest, PairBatch, PairView
 from strategies import event_streams
 
 TINY = {"walks": 4, "heads": 2, "out": 8, "time_dim": 6, "dropout": 0.0}

@@ -12,6 +12,7 @@ from dygmamba.core.setting_descriptions import describe_allowed, describe_settin
 from dygmamba.data.generate.process import LAWS
 from dygmamba.data.readers.options import FORMATS
 from dygmamba.engine.fit_config import LinkFitConfig, NodeFitConfig
+from dygmamba.history.negatives import SAMPLERS
 from dygmamba.models import COMPOSED, MODELS, configs
 from dygmamba.nn.encodings import CHANNELS, PAIR_CHANNELS
 from dygmamba.nn.history_features import HISTORY_CHANNELS
@@ -23,7 +24,6 @@ from dygmamba.nn.steps import STEPS
 from dygmamba.nn.tokens import QUERIES, SPAN_KINDS
 from dygmamba.ops.projections import MOST_ROWS
 from dygmamba.ops.scan.reference import RULES
-from dygmamba.sampling.negatives import SAMPLERS
 from dygmamba.studies import STUDY_NAMES
 from dygmamba.studies.studies import STUDIES
 from dygmamba.tasks.link import SETTINGS, SPLITS

@@ -24,11 +24,11 @@ from contract_cases import (
 from contract_cases import build as fresh
 from dygmamba.config import build_config, load_ablations
 from dygmamba.data.events.event_store import EventStore
+from dygmamba.history.draws import Draws
+from dygmamba.history.index import Index, gather_view
+from dygmamba.history.view import PairBatch
 from dygmamba.models import find_model
 from dygmamba.models.base import DatasetFacts
-from dygmamba.sampling.draws import Draws
-from dygmamba.sampling.index import Index, gather_view
-from dygmamba.sampling.view import PairBatch
 from dygmamba.testing import CHECKS, build_case, list_checks, sample_stream
 from strategies import event_streams
 

@@ -32,9 +32,9 @@ from contract_cases import (
 from dygmamba.engine.evaluation import score_evaluation_set
 from dygmamba.engine.scoring import Ranker, score_view
 from dygmamba.engine.visibility import VisibilityRule
-from dygmamba.sampling.draws import Draws
-from dygmamba.sampling.index import Index, gather_view
-from dygmamba.sampling.view import PairBatch
+from dygmamba.history.draws import Draws
+from dygmamba.history.index import Index, gather_view
+from dygmamba.history.view import PairBatch
 from streams import unsplit
 
 every_kept_way = pytest.mark.parametrize(("case", "way"), KEPT, ids=label_of)

@@ -11,12 +11,12 @@ import dygmamba as dm
 from contract_cases import build, sample_store
 from dygmamba.core.errors import ConfigError, DygError
 from dygmamba.data.events.columns import MAX_UNSCALED_RMS
+from dygmamba.history.draws import Draws
+from dygmamba.history.index import Index, gather_view
+from dygmamba.history.view import PairBatch
 from dygmamba.models import MODELS
 from dygmamba.models.base import DatasetFacts
 from dygmamba.models.configs import NetworkConfig
-from dygmamba.sampling.draws import Draws
-from dygmamba.sampling.index import Index, gather_view
-from dygmamba.sampling.view import PairBatch
 from raising import raises
 
 NETWORKS = [name for name, spec in MODELS.items() if issubclass(spec.config, NetworkConfig)]

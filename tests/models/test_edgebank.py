@@ -8,13 +8,13 @@ from hypothesis import strategies as st
 
 from dygmamba.data.storage.library import open_dataset
 from dygmamba.engine.visibility import VisibilityRule
+from dygmamba.history.index import Index, gather_view
+from dygmamba.history.view import PairBatch, PairView
 from dygmamba.models.base import DatasetFacts
 from dygmamba.models.configs import EdgeBankConfig
 from dygmamba.models.heuristics import EdgeBank
 from dygmamba.models.lagging_heuristics import LaggingEdgeBank
 from dygmamba.runs.baselines import Baselines
-from dygmamba.sampling.index import Index, gather_view
-from dygmamba.sampling.view import PairBatch, PairView
 from strategies import event_streams
 
 MEMORIES = ["unlimited", "window", "repeat", "threshold"]

@@ -9,14 +9,14 @@ from torch.nn.functional import linear
 
 from dygmamba.config import build_config, find_preset, load_presets
 from dygmamba.data.events.event_store import EventStore, FeatureTable
+from dygmamba.history.index import Index, gather_view
+from dygmamba.history.view import PairBatch
 from dygmamba.models import MODELS
 from dygmamba.models.base import DatasetFacts
 from dygmamba.models.freedyg import FrequencyBlock, FrequencyFilter, count_interactions
 from dygmamba.models.graphmixer import MixerBlock
 from dygmamba.nn.tokens import make_tokens
 from dygmamba.runs.link_training import separate_settings
-from dygmamba.sampling.index import Index, gather_view
-from dygmamba.sampling.view import PairBatch
 from strategies import event_streams
 
 TINY = {"length": 3, "out": 8, "time_dim": 6, "count_dim": 4, "dropout": 0.0}

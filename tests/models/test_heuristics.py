@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 
 from dygmamba.data.events.event_store import EventStore
 from dygmamba.data.storage.library import open_dataset
+from dygmamba.history.index import Index, gather_view
+from dygmamba.history.view import LabelledView, PairBatch, PairView
 from dygmamba.models import MODELS
 from dygmamba.models.base import DatasetFacts
 from dygmamba.models.configs import NoConfig
@@ -24,8 +26,6 @@ from dygmamba.models.heuristics import (
 )
 from dygmamba.models.lagging_heuristics import LaggingPopularity, LaggingRecency
 from dygmamba.runs.baselines import Baselines
-from dygmamba.sampling.index import Index, gather_view
-from dygmamba.sampling.view import LabelledView, PairBatch, PairView
 from strategies import event_streams
 
 STORE = EventStore.from_columns(

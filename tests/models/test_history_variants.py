@@ -8,13 +8,13 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from contract_cases import TINY, sample_store
 from dygmamba.config import build_config
+from dygmamba.history.index import Index, gather_view
+from dygmamba.history.view import PairBatch
+from dygmamba.history.walks import WalkRequest
 from dygmamba.models import MODELS, configs
 from dygmamba.models.base import DatasetFacts
 from dygmamba.models.stored_settings import update_stored_settings
 from dygmamba.ops.dispatch import use_reference
-from dygmamba.sampling.index import Index, gather_view
-from dygmamba.sampling.view import PairBatch
-from dygmamba.sampling.walks import WalkRequest
 
 SPEC = MODELS["dyg-mamba-counts"]
 SMALL = TINY["dyg-mamba-counts"]

@@ -13,10 +13,10 @@ from dygmamba.data.events.ids import NodeIds
 from dygmamba.data.generate.stream import GeneratorConfig, generate_stream
 from dygmamba.data.storage.dataset import Dataset, Origin, save_dataset
 from dygmamba.data.storage.library import open_dataset
+from dygmamba.history.view import PairBatch
 from dygmamba.models.base import DatasetFacts
 from dygmamba.runs.link_training import start_link_run
 from dygmamba.runs.opening import resume_training
-from dygmamba.sampling.view import PairBatch
 from memory_cases import NAMES, SETTINGS, Reference, all_pairs, build, replay, ten_events, view_of
 from observers import StepCounter
 from strategies import event_streams

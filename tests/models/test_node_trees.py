@@ -19,14 +19,14 @@ from dygmamba.data.events.ids import NodeIds
 from dygmamba.data.events.splits import PUBLISHED_SPLIT
 from dygmamba.data.storage.dataset import Dataset
 from dygmamba.engine.run_directory import RunDirectory
+from dygmamba.history.block_lists import EventRows
+from dygmamba.history.counts import scale_label
+from dygmamba.history.node_values import NodeValueRequest, NodeValueTable, is_first_meeting
 from dygmamba.models.base import TargetFacts
 from dygmamba.models.objectives import create_objective
 from dygmamba.runs.node_training import start_direct_node_run
 from dygmamba.runs.opening import open_run, resume_training
 from dygmamba.runs.recipes import hide_labels
-from dygmamba.sampling.block_lists import EventRows
-from dygmamba.sampling.counts import scale_label
-from dygmamba.sampling.node_values import NodeValueRequest, NodeValueTable, is_first_meeting
 from dygmamba.tasks.node import split_for_nodes
 from dygmamba.tasks.node_targets import create_target
 from node_cases import labelled_stream

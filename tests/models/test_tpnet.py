@@ -12,10 +12,10 @@ from contract_cases import sample_store
 from dygmamba.config import build_config, find_preset, load_presets
 from dygmamba.data.catalogue.known_datasets import find_entry
 from dygmamba.data.events.event_store import EventStore
+from dygmamba.history.index import Index, gather_view
+from dygmamba.history.view import PairBatch
 from dygmamba.models import MODELS
 from dygmamba.models.base import DatasetFacts
-from dygmamba.sampling.index import Index, gather_view
-from dygmamba.sampling.view import PairBatch
 
 SPEC = MODELS["tpnet"]
 YEAR = 365 * 86400

@@ -12,17 +12,17 @@ from dygmamba.config import build_config
 from dygmamba.core.errors import ConfigError
 from dygmamba.data.events.columns import MAX_CODE_COLUMNS
 from dygmamba.data.events.node_rows import NodeRows
+from dygmamba.history.columns import find_query_columns
+from dygmamba.history.index import Index, gather_view
+from dygmamba.history.node_features import NodeFeatureRequest
+from dygmamba.history.query_columns import QueryColumns
+from dygmamba.history.view import PairBatch
 from dygmamba.models import MODELS
 from dygmamba.models.base import DatasetFacts, EncoderScorer
 from dygmamba.models.classifiers import NodeClassifier, SourceEmbedding
 from dygmamba.models.column_requests import request_columns, request_node_features
 from dygmamba.models.stored_settings import update_stored_settings
 from dygmamba.nn.column_features import TableEncoding
-from dygmamba.sampling.columns import find_query_columns
-from dygmamba.sampling.index import Index, gather_view
-from dygmamba.sampling.node_features import NodeFeatureRequest
-from dygmamba.sampling.query_columns import QueryColumns
-from dygmamba.sampling.view import PairBatch
 from dygmamba.testing import sample_node_rows
 from raising import raises
 

@@ -13,12 +13,12 @@ from dygmamba.core.errors import ConfigError
 from dygmamba.data.events.categories import Category
 from dygmamba.data.events.column_facts import TypeColumn
 from dygmamba.data.events.event_store import FeatureTable
+from dygmamba.history.index import Index, gather_view
+from dygmamba.history.view import NeighborRequest, PairBatch
 from dygmamba.models import MODELS
 from dygmamba.models.base import DatasetFacts
 from dygmamba.nn.encodings import ChannelConfig, EventTypeChannel, assign_type_buckets
 from dygmamba.nn.tokens import make_tokens
-from dygmamba.sampling.index import Index, gather_view
-from dygmamba.sampling.view import NeighborRequest, PairBatch
 from raising import raises
 from strategies import event_streams
 

@@ -2,10 +2,10 @@
 
 import torch
 
+from dygmamba.history.view import NeighborSequence
 from dygmamba.nn.encodings import count_decayed_pair_tokens
 from dygmamba.nn.tokens import make_tokens
 from dygmamba.ops.tokens import count_pair_tokens
-from dygmamba.sampling.view import NeighborSequence
 
 
 def some_tokens(seed: int):

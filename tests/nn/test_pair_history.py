@@ -9,12 +9,12 @@ from hypothesis import strategies as st
 
 from contract_cases import TINY, sample_store
 from dygmamba.config import build_config
+from dygmamba.history.counts import CountRequest
+from dygmamba.history.index import Index, gather_view
+from dygmamba.history.view import PairBatch
 from dygmamba.models import MODELS
 from dygmamba.models.base import DatasetFacts
 from dygmamba.nn.pair_history import ROLES, PairHistory
-from dygmamba.sampling.counts import CountRequest
-from dygmamba.sampling.index import Index, gather_view
-from dygmamba.sampling.view import PairBatch
 from strategies import event_streams
 
 SPEC = MODELS["dyg-mamba-counts"]

@@ -4,11 +4,11 @@ import pytest
 import torch
 from hypothesis import given
 
+from dygmamba.history.index import Index
 from dygmamba.nn.encodings import CountEncoding
 from dygmamba.nn.mixers import POOLS, LinearCrossAttention
 from dygmamba.nn.steps import STEPS, StepConfig
 from dygmamba.nn.tokens import make_tokens
-from dygmamba.sampling.index import Index
 from strategies import event_streams
 
 

@@ -5,6 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dygmamba.data.events.event_store import EventStore
+from dygmamba.history.index import Index
 from dygmamba.ops.recent_neighbors import (
     find_past,
     find_weight_quantile,
@@ -12,7 +13,6 @@ from dygmamba.ops.recent_neighbors import (
     reference,
 )
 from dygmamba.ops.recent_neighbors.cpu import cumulate_weights
-from dygmamba.sampling.index import Index
 from strategies import event_streams
 
 BUILDERS = st.sampled_from([Index, partial(Index, is_growing=True)])  # without spare room, and with it

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from dygmamba.data.events.event_store import EventStore
+from dygmamba.history.index import Index
 from dygmamba.ops.recent_neighbors import NeighborEntries, find_past, last_k_before, reference
-from dygmamba.sampling.index import Index
 from interpreted import DEVICE, INTERPRETED, compile_for_hopper, kernels_run, on_gpu
 
 pytest.importorskip("triton")

@@ -9,10 +9,10 @@ import dygmamba as dm
 from dygmamba.core.errors import ConfigError, NotFoundError
 from dygmamba.data.events.splits import chronological_split
 from dygmamba.engine.evaluation import score_evaluation_set
+from dygmamba.history.view import LabelledView
 from dygmamba.models.base import DatasetFacts
 from dygmamba.models.configs import TreesConfig
 from dygmamba.models.trees import BoostedTrees
-from dygmamba.sampling.view import LabelledView
 from dygmamba.tasks.link import LinkTask, build_link_set
 from purchases import generate_purchases
 from raising import raises

@@ -19,12 +19,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import dygmamba as dm
+from dygmamba.history.view import PairBatch
 from dygmamba.models.base import DatasetFacts
 from dygmamba.models.configs import TreesConfig
 from dygmamba.models.trees import BoostedTrees
 from dygmamba.runs.export_numpy import _describe_features, copy_modules
 from dygmamba.runs.tree_scorer import History, Scorer, compute_digest
-from dygmamba.sampling.view import PairBatch
 from purchases import generate_purchases
 from raising import raises
 from strategies import event_streams

@@ -9,11 +9,11 @@ import dygmamba as dm
 from commands import invoke
 from dygmamba.cli.tables import make_result_tables, make_score_table
 from dygmamba.engine.run_directory import RunDirectory
+from dygmamba.history.view import PairBatch
 from dygmamba.report.comparison import compare_runs
 from dygmamba.runs.baselines import BASELINES
 from dygmamba.runs.evaluation import Queries, Scored
 from dygmamba.runs.final_evaluation import compare_with_baseline
-from dygmamba.sampling.view import PairBatch
 from dygmamba.tasks.base import EvaluationSet
 from dygmamba.tasks.metric_names import QUERY_TYPE_LABELS
 from trained import generate_stream

@@ -11,8 +11,8 @@ import dygmamba as dm
 from commands import invoke
 from dygmamba.api.monitoring import evaluate_events
 from dygmamba.api.validation import LOWER_LIMITS, UPPER_LIMITS
+from dygmamba.history.view import PairBatch
 from dygmamba.runs.evaluation import Queries, Scored
-from dygmamba.sampling.view import PairBatch
 from dygmamba.tasks.base import EvaluationSet
 from raising import raises
 

@@ -16,9 +16,9 @@ from dygmamba.engine.fit_config import NodeFitConfig
 from dygmamba.engine.run_directory import RunDirectory
 from dygmamba.engine.scoring import StreamScorer
 from dygmamba.engine.stream import Stream
+from dygmamba.history.view import PairBatch
 from dygmamba.models.classifiers import FrozenClassifier, NodeClassifier, SourceEmbedding
 from dygmamba.runs.recipes import embed_sources
-from dygmamba.sampling.view import PairBatch
 from dygmamba.tasks.node import NodeTask, split_for_nodes
 from node_cases import TRAINABLE, labelled_stream, small_encoder
 from observers import StepCounter

@@ -10,12 +10,12 @@ import dygmamba as dm
 from dygmamba.core.errors import FileError, Interrupted
 from dygmamba.engine.checkpoint import load_best, read_checkpoint, save_checkpoint
 from dygmamba.engine.run_directory import RunDirectory
+from dygmamba.history.view import PairBatch
 from dygmamba.models.base import DatasetFacts
 from dygmamba.runs.link_training import start_link_run
 from dygmamba.runs.opening import open_run, resume_training, store_run_dataset
 from dygmamba.runs.recipes import build_scorer
 from dygmamba.runs.run_config import RunConfig
-from dygmamba.sampling.view import PairBatch
 from observers import StepCounter
 from raising import raises
 

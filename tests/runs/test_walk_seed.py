@@ -7,6 +7,7 @@ import dygmamba as dm
 from contract_cases import TINY
 from dygmamba.engine.evaluation import score_evaluation_set
 from dygmamba.engine.run_directory import RunDirectory
+from dygmamba.history.walks import WalkRequest, sample_node_rows
 from dygmamba.models import configs
 from dygmamba.models.configs import resolve_walk_seed
 from dygmamba.report.comparison import label_records, read_run_record
@@ -14,7 +15,6 @@ from dygmamba.runs.link_training import start_link_run
 from dygmamba.runs.opening import open_run
 from dygmamba.runs.recipes import build_scorer
 from dygmamba.runs.run_config import RunConfig
-from dygmamba.sampling.walks import WalkRequest, sample_node_rows
 from dygmamba.tasks.link import build_link_set
 
 CPU = torch.device("cpu")

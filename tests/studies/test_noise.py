@@ -6,9 +6,9 @@ from hypothesis import strategies as st
 
 from dygmamba.data.generate.stream import GeneratorConfig, generate_stream
 from dygmamba.engine.evaluation import score_evaluation_set
+from dygmamba.history.view import NeighborRequest, PairBatch
 from dygmamba.models import find_model
 from dygmamba.models.base import DatasetFacts
-from dygmamba.sampling.view import NeighborRequest, PairBatch
 from dygmamba.studies.noise import OverwrittenHistoryStream, insert_noise
 from dygmamba.tasks.link import build_link_set
 from streams import split_stream

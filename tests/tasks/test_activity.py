@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from contract_cases import sample_store
-from dygmamba.sampling.source_activity import SourceActivity
+from dygmamba.history.source_activity import SourceActivity
 from dygmamba.tasks.activity import ActivityRate, choose_activity_weight, fit_activity, maximize_likelihood
 from dygmamba.tasks.metrics import link_metrics
 from strategies import event_streams

@@ -20,13 +20,13 @@ from dygmamba.engine.executor.eager import Batch, BatchExecutor, BucketedExecuto
 from dygmamba.engine.fit_config import LinkFitConfig
 from dygmamba.engine.stream import Stream
 from dygmamba.engine.visibility import MemorySchedule
+from dygmamba.history.draws import Draws
 from dygmamba.models import find_model
 from dygmamba.models.base import DatasetFacts
 from dygmamba.models.configs import TreesConfig
 from dygmamba.models.objectives import LogisticObjective, SoftmaxObjective
 from dygmamba.runs.link_training import resolve_ranking, start_link_run
 from dygmamba.runs.opening import resume_training, store_run_dataset
-from dygmamba.sampling.draws import Draws
 from dygmamba.tasks.link import LinkTask
 from dygmamba.tasks.losses import RankingLoss
 from dygmamba.tasks.training_negatives import CandidateDestinations, RandomDestinations

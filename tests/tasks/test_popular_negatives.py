@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from contract_cases import sample_store
 from dygmamba.data.events.splits import Split
-from dygmamba.sampling.destination_popularity import SCALES, UNIFORM_SHARE, DestinationPopularity
+from dygmamba.history.destination_popularity import SCALES, UNIFORM_SHARE, DestinationPopularity
 from dygmamba.tasks.link import LinkTask
 from dygmamba.tasks.losses import RankingLoss
 from dygmamba.tasks.training_negatives import PopularDestinations

@@ -8,8 +8,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dygmamba.history.view import PairBatch
 from dygmamba.runs.evaluation import Queries, Scored
-from dygmamba.sampling.view import PairBatch
 from dygmamba.tasks import query_types
 from dygmamba.tasks.base import EvaluationSet
 from dygmamba.tasks.metrics import average_precision, rank_metrics

@@ -22,16 +22,16 @@ from dygmamba.engine.fit_config import LinkFitConfig
 from dygmamba.engine.length_buckets import SHARE_CHOICES, SINGLE_BUCKET
 from dygmamba.engine.stream import Stream
 from dygmamba.engine.visibility import MemorySchedule
+from dygmamba.history.device_lists import SortedLists
+from dygmamba.history.draws import Draws
+from dygmamba.history.source_activity import SourceActivity
+from dygmamba.history.view import LabelledView, PairBatch
 from dygmamba.models import find_model
 from dygmamba.models.base import DatasetFacts
 from dygmamba.models.objectives import LogisticObjective
 from dygmamba.runs.link_training import start_link_run
 from dygmamba.runs.opening import resume_training, store_run_dataset
 from dygmamba.runs.run_config import RunConfig
-from dygmamba.sampling.device_lists import SortedLists
-from dygmamba.sampling.draws import Draws
-from dygmamba.sampling.source_activity import SourceActivity
-from dygmamba.sampling.view import LabelledView, PairBatch
 from dygmamba.tasks.activity import fit_activity
 from dygmamba.tasks.link import LinkTask, build_link_set
 from dygmamba.tasks.training_negatives import (

@@ -10,8 +10,8 @@ from dygmamba.core.errors import DygWarning, FileError
 from dygmamba.data.storage.dataset import load_dataset
 from dygmamba.engine.checkpoint import read_newest
 from dygmamba.engine.run_directory import RunDirectory
+from dygmamba.history.negatives import NegativeRequest, load_or_sample_negatives, sample_negatives
 from dygmamba.runs.opening import open_run, resume_training
-from dygmamba.sampling.negatives import NegativeRequest, load_or_sample_negatives, sample_negatives
 from raising import raises
 from torture_cases import CPU, seeds, state
 

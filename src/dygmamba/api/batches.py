@@ -16,11 +16,11 @@ from dygmamba.data.storage.dataset import Dataset
 from dygmamba.data.storage.leaderboard import get_default_split
 from dygmamba.data.storage.library import open_dataset
 from dygmamba.engine.stream import Stream
+from dygmamba.history.draws import Draws
+from dygmamba.history.negatives import SAMPLERS
+from dygmamba.history.view import LabelledPairs, NeighborRequest, PairView
 from dygmamba.runs.opening import choose_device
 from dygmamba.runs.recipes import build_link_stream
-from dygmamba.sampling.draws import Draws
-from dygmamba.sampling.negatives import SAMPLERS
-from dygmamba.sampling.view import LabelledPairs, NeighborRequest, PairView
 from dygmamba.tasks.link import SETTINGS, LinkTask, build_link_set
 
 SPLIT_NAMES = ("train", "val", "test")

@@ -28,6 +28,7 @@ from dygmamba.data.storage.library import open_dataset
 from dygmamba.engine.evaluation import STRICT_RULE
 from dygmamba.engine.run_directory import RunDirectory
 from dygmamba.engine.visibility import VisibilityRule
+from dygmamba.history.negatives import SAMPLERS
 from dygmamba.models import find_model
 from dygmamba.runs.baselines import Baselines
 from dygmamba.runs.calibration import load_calibration, load_link_calibration
@@ -41,7 +42,6 @@ from dygmamba.runs.evaluation import (
 from dygmamba.runs.node_training import evaluate_node_fit
 from dygmamba.runs.opening import as_directory, choose_device, open_run
 from dygmamba.runs.run_config import read_split
-from dygmamba.sampling.negatives import SAMPLERS
 from dygmamba.tasks.link import SETTINGS, SPLITS, build_event_set, has_events
 
 Row = dict[str, Any]

@@ -16,6 +16,7 @@ from dygmamba.engine.run_directory import RunDirectory
 from dygmamba.explain.forgetting import find_known_law, load_forgetting, measure_forgetting, save_forgetting
 from dygmamba.explain.pairs import find_strongest_events
 from dygmamba.explain.shapley import attribute_trees
+from dygmamba.history.view import PairBatch
 from dygmamba.report.comparison import compare_runs
 from dygmamba.report.dataset_summary import TimeFormatter
 from dygmamba.report.document import Document as Document
@@ -36,7 +37,6 @@ from dygmamba.runs.recipes import OpenRun
 from dygmamba.runs.run_config import RunConfig, read_split
 from dygmamba.runs.run_list import find_comparable_runs
 from dygmamba.runs.stored_predictions import load_predictions, recompute_predictions, save_predictions
-from dygmamba.sampling.view import PairBatch
 from dygmamba.tasks.node import split_for_nodes
 
 COMPARE_PAGE = "compare.html"

@@ -52,13 +52,13 @@ from dygmamba.data.storage.alignment import align_dataset
 from dygmamba.data.storage.dataset import Dataset
 from dygmamba.data.storage.library import open_dataset
 from dygmamba.engine.run_directory import RunDirectory
+from dygmamba.history.negatives import SAMPLERS
 from dygmamba.runs.blending import blend_runs
 from dygmamba.runs.opening import SplitSpec, choose_device, store_for_training
 from dygmamba.runs.provenance import is_deterministic
 from dygmamba.runs.run_names import find_run
 from dygmamba.runs.trusted_code import require_known_models
 from dygmamba.runs.warm_start import WarmStart, open_warm_start
-from dygmamba.sampling.negatives import SAMPLERS
 from dygmamba.tasks.metric_names import SETTING_LABELS, get_metric_scale, get_metric_title
 
 GROUP_KEYS = ("split", "setting", "negatives")

@@ -22,7 +22,7 @@ from jaxtyping import Float64, Int64
 from torch import Tensor
 
 from dygmamba.data.events.event_store import EventStore
-from dygmamba.sampling.view import LabelledPairs, PairBatch
+from dygmamba.history.view import LabelledPairs, PairBatch
 from dygmamba.tasks.base import EvaluationSet
 from dygmamba.tasks.metrics import PUBLISHED_BATCH
 

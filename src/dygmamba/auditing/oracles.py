@@ -16,7 +16,7 @@ from torch import Tensor
 
 from dygmamba.auditing.ceiling_bounds import NegativeDraws, bound_by_labels, bound_expectation
 from dygmamba.data.events.event_store import EventStore
-from dygmamba.sampling.view import LabelledPairs, PairBatch
+from dygmamba.history.view import LabelledPairs, PairBatch
 from dygmamba.tasks.base import EvaluationSet
 from dygmamba.tasks.metrics import PUBLISHED_BATCH, LinkMetrics, link_metrics
 

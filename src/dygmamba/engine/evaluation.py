@@ -13,9 +13,9 @@ from dygmamba.core.progress import Advance, no_advance
 from dygmamba.engine.scoring import StreamScorer
 from dygmamba.engine.stream import Stream
 from dygmamba.engine.visibility import MemorySchedule, VisibilityRule
+from dygmamba.history.query_columns import QueryColumns
+from dygmamba.history.view import PairBatch
 from dygmamba.models.base import Scorer
-from dygmamba.sampling.query_columns import QueryColumns
-from dygmamba.sampling.view import PairBatch
 from dygmamba.tasks.base import EvaluationSet
 from dygmamba.tasks.candidates import CandidateSet
 from dygmamba.tasks.metrics import count_ranked_above

@@ -28,8 +28,8 @@ from dygmamba.engine.fit_config import FitConfig
 from dygmamba.engine.run_directory import RunDirectory
 from dygmamba.engine.stream import Stream
 from dygmamba.engine.visibility import MemorySchedule
+from dygmamba.history.draws import Draws, draw_batch_order
 from dygmamba.models.base import Scorer
-from dygmamba.sampling.draws import Draws, draw_batch_order
 from dygmamba.tasks.base import EvaluationSet, Task
 
 STEPS_PER_READ = (

@@ -15,7 +15,7 @@ import torch
 from jaxtyping import Int64
 from torch import Tensor
 
-from dygmamba.sampling.view import NeighborRequest, Request
+from dygmamba.history.view import NeighborRequest, Request
 
 # Tokens of one pass without gradients. They bound the memory and change no score; more gain nothing on a CPU.
 TOKENS_PER_PASS = {"cpu": 16_000, "cuda": 64_000}

@@ -31,10 +31,10 @@ from dygmamba.data.events.event_store import EventStore
 from dygmamba.engine.length_buckets import max_pairs_per_pass, split_by_length
 from dygmamba.engine.stream import Stream
 from dygmamba.engine.visibility import MEMORY_BATCH, MemorySchedule
+from dygmamba.history.draws import Draws
+from dygmamba.history.query_columns import QueryColumns
+from dygmamba.history.view import NeighborRequest, PairBatch, PairView
 from dygmamba.models.base import Scorer
-from dygmamba.sampling.draws import Draws
-from dygmamba.sampling.query_columns import QueryColumns
-from dygmamba.sampling.view import NeighborRequest, PairBatch, PairView
 
 use_one_thread_after_fork()  # servers fork processes after a first score, or after loading a run
 

@@ -14,10 +14,10 @@ from torch import Tensor
 from dygmamba.data.events.event_store import EventStore
 from dygmamba.data.events.splits import Split
 from dygmamba.engine.distributed import SINGLE_PROCESS, ProcessGroup
+from dygmamba.history.draws import Draws
+from dygmamba.history.index import Index, gather_view
+from dygmamba.history.view import PairBatch, PairView, Request
 from dygmamba.models.base import DatasetFacts
-from dygmamba.sampling.draws import Draws
-from dygmamba.sampling.index import Index, gather_view
-from dygmamba.sampling.view import PairBatch, PairView, Request
 from dygmamba.tasks.query_types import find_query_types
 
 

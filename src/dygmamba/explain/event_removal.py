@@ -26,12 +26,12 @@ from dygmamba.engine.length_buckets import split_by_length
 from dygmamba.engine.scoring import count_saved_events, score_views, start_memory
 from dygmamba.engine.stream import Stream
 from dygmamba.engine.visibility import MEMORY_BATCH, MemorySchedule
+from dygmamba.history.draws import Draws
+from dygmamba.history.index import Index, gather_view
+from dygmamba.history.table_request import FeatureRequest
+from dygmamba.history.view import NeighborRequest, NeighborSequence, PairBatch, PairView
+from dygmamba.history.walks import WalkRequest
 from dygmamba.models.base import Scorer
-from dygmamba.sampling.draws import Draws
-from dygmamba.sampling.index import Index, gather_view
-from dygmamba.sampling.table_request import FeatureRequest
-from dygmamba.sampling.view import NeighborRequest, NeighborSequence, PairBatch, PairView
-from dygmamba.sampling.walks import WalkRequest
 
 MAX_PLAYERS = 64  # the two sequences of a default model have 62 events
 GROUPS_PER_NODE = 4  # of older events

@@ -30,13 +30,13 @@ from dygmamba.data.storage.dataset import Dataset
 from dygmamba.engine.run_directory import RunDirectory
 from dygmamba.engine.scoring import score_views
 from dygmamba.engine.stream import Stream
+from dygmamba.history.index import Index
+from dygmamba.history.view import NeighborRequest, NeighborSequence, PairBatch, PairView
 from dygmamba.models.base import Scorer
 from dygmamba.nn.ssm import Direction
 from dygmamba.nn.steps import RelativeStep
 from dygmamba.nn.tokens import Tokens
 from dygmamba.ops.tokens import count_pair_tokens
-from dygmamba.sampling.index import Index
-from dygmamba.sampling.view import NeighborRequest, NeighborSequence, PairBatch, PairView
 
 PROBE_BATCH = 1_000  # pairs per forward pass
 JACKKNIFE_GROUPS = 16

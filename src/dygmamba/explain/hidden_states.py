@@ -18,13 +18,13 @@ from torch import Tensor, nn
 from torch.nn.functional import normalize
 
 from dygmamba.core.errors import ConfigError
+from dygmamba.history.view import PairBatch, PairView
 from dygmamba.models.base import Scorer
 from dygmamba.nn.ssm import Direction, Stack
 from dygmamba.nn.steps import System
 from dygmamba.nn.tokens import Tokens
 from dygmamba.ops.scan.reference import RULES
 from dygmamba.runs.recipes import OpenRun, get_encoder
-from dygmamba.sampling.view import PairBatch, PairView
 
 DIGITS = 4  # of similarities
 

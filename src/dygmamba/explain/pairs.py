@@ -23,11 +23,11 @@ from dygmamba.explain.event_removal import Player, RemovalGame, WindowRemoval, b
 from dygmamba.explain.explanation import Explanation, Number, Numbers, Reason, Without, describe_columns
 from dygmamba.explain.hidden_states import read_last_scan, values_by_event
 from dygmamba.explain.shapley import CachedGame, ShapleyValues, attribute_trees, estimate_shapley
+from dygmamba.history.view import PairBatch
 from dygmamba.models.trees import BoostedTrees
 from dygmamba.runs.predictor import Predictor
 from dygmamba.runs.queries import QueryBatch, TimeLike
 from dygmamba.runs.recipes import OpenRun
-from dygmamba.sampling.view import PairBatch
 from dygmamba.tasks.calibration import Calibration
 
 DEFAULT_ORDERS = 4  # antithetic pairs; more of them reduce the standard errors, the sum is always exact

@@ -18,10 +18,10 @@ from dygmamba.core.errors import ConfigError
 from dygmamba.data.events.times import format_duration, looks_like_epoch_seconds
 from dygmamba.engine.stream import Stream
 from dygmamba.explain.event_removal import RemovalGame
+from dygmamba.history.view import PairBatch
 from dygmamba.models.base import Scorer
 from dygmamba.models.trees import BoostedTrees
 from dygmamba.ops.trees import Trees, shapley_values
-from dygmamba.sampling.view import PairBatch
 
 DECAY_MARKER = ", fading over "  # in the name of a decayed count, before its time scale
 

@@ -17,12 +17,12 @@ from dygmamba.data.storage.dataset import Dataset
 from dygmamba.data.storage.extension import AddedEvents
 from dygmamba.engine.scoring import Ranker
 from dygmamba.engine.stream import Stream
+from dygmamba.history.index import Index
 from dygmamba.live.array_file import ArrayWriter, copy_arrays, list_integers, map_arrays, restore_tables
 from dygmamba.live.growing_events import GrowingEvents
 from dygmamba.ops.growing import Growing
 from dygmamba.runs.predictor import Predictor
 from dygmamba.runs.queries import PLACEHOLDER_NODES
-from dygmamba.sampling.index import Index
 
 SHARED_EVENTS = 1 << 18  # replicas of longer streams share a file
 

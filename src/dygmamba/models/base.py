@@ -19,10 +19,10 @@ from dygmamba.data.events.event_store import EventBatch, EventStore, FeatureTabl
 from dygmamba.data.events.node_rows import select_node_columns
 from dygmamba.data.events.statistics import compute_median_gap
 from dygmamba.data.events.stream_prefix import StreamPrefix
+from dygmamba.history.view import LabelledView, NeighborRequest, PairBatch, PairView, Request
 from dygmamba.models.configs import NetworkConfig
 from dygmamba.models.spec import ModelSpec as ModelSpec
 from dygmamba.ops.rows import gather_rows
-from dygmamba.sampling.view import LabelledView, NeighborRequest, PairBatch, PairView, Request
 
 # Longest time scale of a bank of walk decays, in training periods: the test may lie far behind them.
 SLOWEST_WALKS = 4

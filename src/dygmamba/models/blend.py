@@ -17,11 +17,11 @@ from dygmamba.core.errors import ConfigError, first_line
 from dygmamba.core.settings import check_value, get_setting_hints
 from dygmamba.data.events.event_store import EventBatch
 from dygmamba.data.events.stream_prefix import StreamPrefix
+from dygmamba.history.view import PairView, Request
 from dygmamba.models import COMPOSED, find_model
 from dygmamba.models.base import DatasetFacts, ModelSpec, Scorer
 from dygmamba.models.configs import BlendConfig
 from dygmamba.models.stored_settings import update_stored_settings
-from dygmamba.sampling.view import PairView, Request
 
 
 class Blend(nn.Module, Scorer):

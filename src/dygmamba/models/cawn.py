@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn.functional import linear, relu
 
 from dygmamba.data.events.event_store import FeatureTable
+from dygmamba.history.view import NeighborRequest, PairView
 from dygmamba.models.base import DatasetFacts, Encoder
 from dygmamba.models.configs import CAWNConfig
 from dygmamba.nn.attention import PostNormLayer, lookup, lookup_edges
@@ -22,7 +23,6 @@ from dygmamba.nn.initialization import uniform_parameter
 from dygmamba.nn.mixers import MeanPool
 from dygmamba.nn.tokens import Tokens, make_tokens
 from dygmamba.ops.tokens import count_pair_tokens
-from dygmamba.sampling.view import NeighborRequest, PairView
 
 
 def walk_positions(tokens: Tokens) -> Float[Tensor, "r l 2 2"]:

@@ -6,8 +6,8 @@ Legend: p pairs, d width, c outputs if there are several.
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from dygmamba.history.view import PairView
 from dygmamba.models.base import Encoder, EncoderWrapper
-from dygmamba.sampling.view import PairView
 
 
 class SourceEmbedding(EncoderWrapper):

@@ -1,10 +1,10 @@
 """Requests for the columns of events and for node features, of a dataset that may have neither."""
 
 from dygmamba.data.events.columns import MAX_CODE_COLUMNS
+from dygmamba.history.column_sums import ColumnSumRequest
+from dygmamba.history.columns import ColumnRequest
+from dygmamba.history.node_features import NodeFeatureRequest
 from dygmamba.models.base import DatasetFacts
-from dygmamba.sampling.column_sums import ColumnSumRequest
-from dygmamba.sampling.columns import ColumnRequest
-from dygmamba.sampling.node_features import NodeFeatureRequest
 
 COLUMNS = 8  # numeric columns that are read by default, of events and of nodes
 VALUES = 8  # frequent values of a categorical column that are told apart by default

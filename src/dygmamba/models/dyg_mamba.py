@@ -26,13 +26,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from dygmamba.history.view import NeighborRequest, PairView
 from dygmamba.models.base import DatasetFacts, Encoder
 from dygmamba.models.configs import DyGMambaConfig
 from dygmamba.nn.encodings import ChannelConfig, Channels
 from dygmamba.nn.mixers import PAIR_MIXERS, POOLS
 from dygmamba.nn.ssm import SSMConfig, Stack
 from dygmamba.nn.tokens import QUERIES, Tokens, make_tokens
-from dygmamba.sampling.view import NeighborRequest, PairView
 
 
 class SharedStack(nn.Module):

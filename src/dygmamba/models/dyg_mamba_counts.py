@@ -14,6 +14,10 @@ from torch import Tensor, nn
 
 from dygmamba.core.errors import ConfigError
 from dygmamba.data.events.columns import MAX_CODE_COLUMNS
+from dygmamba.history.decayed_counts import DecayedCountRequest
+from dygmamba.history.transition_counts import TransitionCountRequest
+from dygmamba.history.view import NeighborRequest, PairView
+from dygmamba.history.walks import WalkRequest
 from dygmamba.models.base import DatasetFacts
 from dygmamba.models.column_requests import request_column_sums, request_columns, request_node_features
 from dygmamba.models.configs import STACK_CHANNELS, DyGMambaConfig, DyGMambaCountsConfig
@@ -32,10 +36,6 @@ from dygmamba.nn.history_features import (
 )
 from dygmamba.nn.pair_history import PAIR_FEATURES, PairHistory
 from dygmamba.nn.tokens import Tokens
-from dygmamba.sampling.decayed_counts import DecayedCountRequest
-from dygmamba.sampling.transition_counts import TransitionCountRequest
-from dygmamba.sampling.view import NeighborRequest, PairView
-from dygmamba.sampling.walks import WalkRequest
 
 # Values of a categorical column that are looked at: as many as a run that is trained further stores.
 MAX_TYPE_VALUES = 64

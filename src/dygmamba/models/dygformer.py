@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.nn.functional import pad
 
 from dygmamba.data.events.event_store import FeatureTable
+from dygmamba.history.view import NeighborRequest, PairView
 from dygmamba.models.base import DatasetFacts, Encoder
 from dygmamba.models.configs import DyGFormerConfig
 from dygmamba.nn.attention import PreNormLayer, lookup, lookup_edges
@@ -20,7 +21,6 @@ from dygmamba.nn.initialization import padded_width, uniform_parameter
 from dygmamba.nn.mixers import MeanPool
 from dygmamba.nn.tokens import Tokens, make_tokens
 from dygmamba.ops.tokens import count_pair_tokens
-from dygmamba.sampling.view import NeighborRequest, PairView
 
 
 def patches(x: Float[Tensor, "q l a"], size: int) -> Float[Tensor, "q m b"]:

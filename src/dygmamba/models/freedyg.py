@@ -14,13 +14,13 @@ from torch import Tensor, nn
 from torch.nn.functional import linear
 
 from dygmamba.data.events.event_store import FeatureTable
+from dygmamba.history.view import NeighborRequest, NeighborSequence, PairView
 from dygmamba.models.base import DatasetFacts, Encoder
 from dygmamba.models.configs import FreeDyGConfig
 from dygmamba.nn.attention import FeedForward
 from dygmamba.nn.encodings import ChannelConfig, CountEncoding
 from dygmamba.nn.tokens import Tokens, make_tokens, newest_last
 from dygmamba.ops.tokens import count_pair_tokens
-from dygmamba.sampling.view import NeighborRequest, NeighborSequence, PairView
 
 
 def count_interactions(paired: NeighborSequence) -> Int32[Tensor, "r l 2"]:

@@ -12,6 +12,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from dygmamba.history.view import NeighborRequest, PairView
 from dygmamba.models.base import DatasetFacts, NodeEncoder
 from dygmamba.models.configs import GraphMixerConfig
 from dygmamba.nn.attention import lookup, lookup_edges
@@ -19,7 +20,6 @@ from dygmamba.nn.encodings import TimeEncoding
 from dygmamba.nn.initialization import padded_width, scaled_linear
 from dygmamba.nn.mixers import MeanPool, MixerBlock
 from dygmamba.nn.tokens import newest_last
-from dygmamba.sampling.view import NeighborRequest, PairView
 
 
 class GraphMixer(NodeEncoder):

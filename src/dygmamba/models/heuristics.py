@@ -11,12 +11,12 @@ import torch
 from jaxtyping import Float, Float64, Int64
 from torch import Tensor
 
+from dygmamba.history.block_lists import directed_key, pair_key
+from dygmamba.history.event_history import EventHistory, HistoryRequest, StreamTotals
+from dygmamba.history.view import LabelledView, PairView
 from dygmamba.models.base import DatasetFacts, Heuristic
 from dygmamba.models.configs import EdgeBankConfig, NoConfig
 from dygmamba.nn.logistic import fit_logistic
-from dygmamba.sampling.block_lists import directed_key, pair_key
-from dygmamba.sampling.event_history import EventHistory, HistoryRequest, StreamTotals
-from dygmamba.sampling.view import LabelledView, PairView
 
 POPULARITY_SCALE = 1e-3  # time scale of decayed popularity, as a share of the training period
 LOG_OF_NONE = -1e3  # below the logarithm of any positive number

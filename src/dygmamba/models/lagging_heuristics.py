@@ -12,10 +12,10 @@ from jaxtyping import Float, Float64, Int64
 from torch import Tensor
 
 from dygmamba.data.events.event_store import EventBatch
+from dygmamba.history.view import PairView
 from dygmamba.models.base import DatasetFacts, Heuristic
 from dygmamba.models.configs import EdgeBankConfig, NoConfig
 from dygmamba.ops.key_slots import KeySlots
-from dygmamba.sampling.view import PairView
 
 
 class KeyStatistics:

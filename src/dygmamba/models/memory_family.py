@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from dygmamba.data.events.event_store import EventBatch, FeatureTable
 from dygmamba.data.events.stream_prefix import StreamPrefix
+from dygmamba.history.view import NeighborRequest, PairView
 from dygmamba.models.base import DatasetFacts, Encoder
 from dygmamba.models.configs import DyRepConfig, JODIEConfig, TGNConfig
 from dygmamba.nn.memory import (
@@ -31,7 +32,6 @@ from dygmamba.nn.memory import (
     check_memory_tables,
 )
 from dygmamba.ops.rows import gather_rows
-from dygmamba.sampling.view import NeighborRequest, PairView
 
 Embeddings = tuple[Float[Tensor, "p d"], Float[Tensor, "p d"]]
 

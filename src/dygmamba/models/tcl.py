@@ -11,12 +11,12 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from dygmamba.data.events.event_store import FeatureTable
+from dygmamba.history.view import NeighborRequest, PairView
 from dygmamba.models.base import DatasetFacts, Encoder
 from dygmamba.models.configs import TCLConfig
 from dygmamba.nn.attention import PostNormLayer
 from dygmamba.nn.encodings import ChannelConfig
 from dygmamba.nn.tokens import Tokens, make_tokens
-from dygmamba.sampling.view import NeighborRequest, PairView
 
 
 class DepthTokens(nn.Module):

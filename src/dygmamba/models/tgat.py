@@ -11,12 +11,12 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn.functional import pad
 
+from dygmamba.history.view import NeighborRequest, NeighborSequence, PairView
 from dygmamba.models.base import DatasetFacts, NodeEncoder
 from dygmamba.models.configs import TGATConfig
 from dygmamba.nn.attention import Merge, NeighborAttention, lookup, lookup_edges
 from dygmamba.nn.encodings import TimeEncoding
 from dygmamba.nn.initialization import padded_width
-from dygmamba.sampling.view import NeighborRequest, NeighborSequence, PairView
 
 
 class AttentionLayer(nn.Module):

@@ -12,6 +12,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from dygmamba.history.view import NeighborRequest, PairView
+from dygmamba.history.walks import WalkRequest
 from dygmamba.models.base import DatasetFacts, Encoder
 from dygmamba.models.configs import TPNetConfig
 from dygmamba.nn.attention import lookup, lookup_edges
@@ -20,8 +22,6 @@ from dygmamba.nn.history_features import WalkRelation
 from dygmamba.nn.initialization import padded_width, scaled_linear
 from dygmamba.nn.mixers import MeanPool, MixerBlock
 from dygmamba.nn.tokens import newest_last
-from dygmamba.sampling.view import NeighborRequest, PairView
-from dygmamba.sampling.walks import WalkRequest
 
 
 class TPNet(Encoder):

@@ -2,12 +2,12 @@
 
 A query is a row of features. Those of a link (`BoostedTrees`) are decayed counts of both nodes' events and of their
 common events on nine time scales, counts of one node with the other's neighbors, and the ages of the last events
-(`sampling/counts.py`); the time scales are log-spaced from the median time gap of a node to the training period.
+(`history/counts.py`); the time scales are log-spaced from the median time gap of a node to the training period.
 Further ones say how often the destination followed the source's last destinations, of any source
-(`sampling/transitions.py`), and summarise the columns of earlier events, such as amounts and types
-(`sampling/columns.py`), and the named node features of both ends (`sampling/node_features.py`). Those of a label
+(`history/transitions.py`), and summarise the columns of earlier events, such as amounts and types
+(`history/columns.py`), and the named node features of both ends (`history/node_features.py`). Those of a label
 (`NodeTrees`) are such counts, new partners and means of the edge features of earlier events
-(`sampling/node_values.py`), and the node features of both ends.
+(`history/node_values.py`), and the node features of both ends.
 
 There is no memory and no backbone: a score is a function of the pair, the time, strictly earlier events and node
 features, and with `query_columns` of the columns that the query carries. The trees are stored in buffers, so a
@@ -29,6 +29,11 @@ from jaxtyping import Float, Float32, Float64, Int64, UInt8
 from torch import Tensor, nn
 
 from dygmamba.core.errors import FileError
+from dygmamba.history.counts import CountRequest
+from dygmamba.history.node_values import NodeValueRequest
+from dygmamba.history.transitions import TransitionRequest
+from dygmamba.history.view import LabelledView, PairView, Request
+from dygmamba.history.walks import WalkRequest
 from dygmamba.models.base import DatasetFacts, Offset, Scorer, TargetFacts
 from dygmamba.models.column_requests import request_columns, request_node_features
 from dygmamba.models.configs import BoostingConfig, NodeTreesConfig, TreesConfig
@@ -43,11 +48,6 @@ from dygmamba.ops.trees import (
     sum_binned_leaves,
     sum_leaves,
 )
-from dygmamba.sampling.counts import CountRequest
-from dygmamba.sampling.node_values import NodeValueRequest
-from dygmamba.sampling.transitions import TransitionRequest
-from dygmamba.sampling.view import LabelledView, PairView, Request
-from dygmamba.sampling.walks import WalkRequest
 
 VALUE_SCALES = 4  # time scales of the edge features that trees for nodes read
 COLUMN_TYPES = {

@@ -1,6 +1,6 @@
 """Pair features from named columns, for the link head: node features of both ends, and columns of events.
 
-The tables are those that boosted trees read (`sampling/node_features.py`, `sampling/columns.py`). They are computed
+The tables are those that boosted trees read (`history/node_features.py`, `history/columns.py`). They are computed
 outside of the network, on the CPU, from what is known strictly before the query.
 
 Legend: p pairs, b encoded columns.
@@ -10,10 +10,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from dygmamba.history.columns import ColumnRequest
+from dygmamba.history.node_features import NodeFeatureRequest
+from dygmamba.history.view import PairView
 from dygmamba.nn.initialization import two_layers
-from dygmamba.sampling.columns import ColumnRequest
-from dygmamba.sampling.node_features import NodeFeatureRequest
-from dygmamba.sampling.view import PairView
 
 LARGEST = torch.finfo(torch.float32).max
 

@@ -13,14 +13,14 @@ import torch
 from jaxtyping import Bool, Float, Float32, Float64, Int, Int64
 from torch import Tensor, nn
 
+from dygmamba.history.column_sums import ColumnSumRequest
+from dygmamba.history.decayed_counts import DecayedCountRequest
+from dygmamba.history.transition_counts import TransitionCountRequest, TransitionCountTable
+from dygmamba.history.transitions import LEAST_COUNT, LEAST_TOTAL
+from dygmamba.history.view import NeighborRequest, PairView
+from dygmamba.history.walks import TemporalWalks, WalkRequest
 from dygmamba.nn.initialization import two_layers
 from dygmamba.nn.tokens import Tokens
-from dygmamba.sampling.column_sums import ColumnSumRequest
-from dygmamba.sampling.decayed_counts import DecayedCountRequest
-from dygmamba.sampling.transition_counts import TransitionCountRequest, TransitionCountTable
-from dygmamba.sampling.transitions import LEAST_COUNT, LEAST_TOTAL
-from dygmamba.sampling.view import NeighborRequest, PairView
-from dygmamba.sampling.walks import TemporalWalks, WalkRequest
 
 WalkRows = Float32[Tensor, "*q g s d"]
 

@@ -15,6 +15,8 @@ import torch
 from jaxtyping import Bool, Float, Float32, Float64, Int64
 from torch import Tensor, nn
 
+from dygmamba.history.decayed_counts import DecayedCountTable, Role
+from dygmamba.history.view import NeighborSequence, PairView
 from dygmamba.nn.history_features import (
     HistoryConfig,
     PairDecayedCounts,
@@ -23,8 +25,6 @@ from dygmamba.nn.history_features import (
     count_transitions,
 )
 from dygmamba.nn.initialization import two_layers
-from dygmamba.sampling.decayed_counts import DecayedCountTable, Role
-from dygmamba.sampling.view import NeighborSequence, PairView
 
 HIDDEN, OUT = 256, 128  # columns of the perceptron and of its output
 LARGEST = 8.0  # deviations; numbers of later periods may lie far outside of those of training

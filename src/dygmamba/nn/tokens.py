@@ -9,8 +9,8 @@ import torch
 from jaxtyping import Bool, Float, Float32, Int32, Int64
 from torch import Tensor
 
+from dygmamba.history.view import NeighborSequence
 from dygmamba.ops.tokens import Sequences, build_tokens
-from dygmamba.sampling.view import NeighborSequence
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Kernels on lists of events in blocks (`sampling/block_lists.py`): decayed counts and sums, last destinations.
+"""Kernels on lists of events in blocks (`history/block_lists.py`): decayed counts and sums, last destinations.
 
 Group i has `size[i]` entries from `start[i]` on, oldest first, and room for `room[i]`. A kernel that appends takes the
 events from number `done` on and stops where an array is full; it returns the number of entries in use and the first

@@ -1,4 +1,4 @@
-"""Kernels of temporal walks (`sampling/walks.py`): the rows of each node just after each of its instants."""
+"""Kernels of temporal walks (`history/walks.py`): the rows of each node just after each of its instants."""
 
 import numpy as np
 

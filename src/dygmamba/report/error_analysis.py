@@ -17,11 +17,11 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 from dygmamba.data.storage.dataset import Dataset
 from dygmamba.data.storage.tensor_file import read_seal
 from dygmamba.engine.run_directory import RunDirectory
+from dygmamba.history.query_columns import QueryColumns
+from dygmamba.history.view import PairBatch
 from dygmamba.report.dataset_summary import TimeFormatter, format_node_names
 from dygmamba.report.document import Cell, Histogram, LineChart, ReportTable, Section
 from dygmamba.runs.stored_predictions import StoredPredictions
-from dygmamba.sampling.query_columns import QueryColumns
-from dygmamba.sampling.view import PairBatch
 from dygmamba.tasks.calibration import Reliability
 from dygmamba.tasks.metrics import average_precision
 

@@ -14,6 +14,8 @@ from dygmamba.data.storage.dataset import Dataset
 from dygmamba.engine.evaluation import STRICT_RULE
 from dygmamba.engine.stream import Stream
 from dygmamba.engine.visibility import VisibilityRule
+from dygmamba.history.negatives import PUBLISHED_SEEDS
+from dygmamba.history.view import LabelledView
 from dygmamba.models import find_model
 from dygmamba.models.base import Heuristic, Scorer
 from dygmamba.runs.evaluation import (
@@ -27,8 +29,6 @@ from dygmamba.runs.evaluation import (
     rank_queries,
 )
 from dygmamba.runs.recipes import build_link_stream
-from dygmamba.sampling.negatives import PUBLISHED_SEEDS
-from dygmamba.sampling.view import LabelledView
 from dygmamba.tasks.link import build_event_set, build_link_set, has_events
 from dygmamba.tasks.training_negatives import TRAINING_NEGATIVES
 

@@ -29,10 +29,10 @@ from dygmamba.data.storage.leaderboard import Leaderboard, load_leaderboard
 from dygmamba.engine.evaluation import STRICT_RULE, rank_evaluation_set, score_evaluation_set
 from dygmamba.engine.stream import Stream
 from dygmamba.engine.visibility import VisibilityRule
+from dygmamba.history.columns import find_query_columns
+from dygmamba.history.negatives import PUBLISHED_SEEDS, SAMPLERS
+from dygmamba.history.source_activity import SourceActivity
 from dygmamba.models.base import Scorer
-from dygmamba.sampling.columns import find_query_columns
-from dygmamba.sampling.negatives import PUBLISHED_SEEDS, SAMPLERS
-from dygmamba.sampling.source_activity import SourceActivity
 from dygmamba.tasks.activity import ActivityRate, choose_activity_weight, fit_activity
 from dygmamba.tasks.base import EvaluationSet
 from dygmamba.tasks.calibration import LinkCalibration, Reliability, compute_reliability

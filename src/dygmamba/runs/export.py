@@ -14,6 +14,9 @@ from torch import Tensor
 from dygmamba.core.errors import ConfigError, FileError, make_unreadable_error
 from dygmamba.core.files.writing import write_file, write_text
 from dygmamba.engine.stream import Stream
+from dygmamba.history.draws import Draws
+from dygmamba.history.query_columns import QueryColumns
+from dygmamba.history.view import NeighborRequest, PairBatch, PairView, Request
 from dygmamba.models.trees import BoostedTrees
 from dygmamba.runs.export_metadata import (
     LOGIT_OUTPUT,
@@ -38,9 +41,6 @@ from dygmamba.runs.export_torch import (
 )
 from dygmamba.runs.opening import open_run
 from dygmamba.runs.recipes import OpenRun
-from dygmamba.sampling.draws import Draws
-from dygmamba.sampling.query_columns import QueryColumns
-from dygmamba.sampling.view import NeighborRequest, PairBatch, PairView, Request
 from dygmamba.tasks.calibration import Calibration
 
 TORCH_SUFFIX, ONNX_SUFFIX, NUMPY_SUFFIX = ".pt2", ".onnx", ".zip"

@@ -12,10 +12,10 @@ from torch import Tensor
 
 from dygmamba._version import __version__
 from dygmamba.core.errors import FileError
+from dygmamba.history.view import NeighborRequest, Request
 from dygmamba.models.trees import BoostedTrees
 from dygmamba.runs.calibration import load_calibration, read_calibration
 from dygmamba.runs.recipes import OpenRun
-from dygmamba.sampling.view import NeighborRequest, Request
 from dygmamba.tasks.calibration import Calibration
 
 METADATA_KEY = "dygmamba.json"

@@ -16,16 +16,16 @@ import numpy as np
 
 from dygmamba.core.choices import TIME_UNITS
 from dygmamba.core.errors import ConfigError
+from dygmamba.history.columns import ColumnRequest
+from dygmamba.history.counts import CountRequest
+from dygmamba.history.node_features import NodeFeatureRequest
+from dygmamba.history.transitions import TransitionRequest
+from dygmamba.history.view import Request
 from dygmamba.models.trees import BoostedTrees
 from dygmamba.runs import tree_scorer
 from dygmamba.runs.export_metadata import describe_program
 from dygmamba.runs.recipes import OpenRun
 from dygmamba.runs.tree_scorer import Scorer, compute_digest
-from dygmamba.sampling.columns import ColumnRequest
-from dygmamba.sampling.counts import CountRequest
-from dygmamba.sampling.node_features import NodeFeatureRequest
-from dygmamba.sampling.transitions import TransitionRequest
-from dygmamba.sampling.view import Request
 from dygmamba.tasks.calibration import NewNodes
 
 SCORER = Path(tree_scorer.__file__)

@@ -15,10 +15,10 @@ from torch import Tensor, nn
 from torch.fx.experimental import _config as experimental
 
 from dygmamba.data.events.event_store import FeatureTable
+from dygmamba.history.view import NeighborSequence, PairBatch, PairView, Request
 from dygmamba.models.trees import BoostedTrees
 from dygmamba.ops.dispatch import use_reference
 from dygmamba.runs.export_metadata import METADATA_KEY, NEW_ENDS_INPUT, Inputs, parse_metadata
-from dygmamba.sampling.view import NeighborSequence, PairBatch, PairView, Request
 from dygmamba.tasks.calibration import Calibration
 
 # fields of NeighborSequence

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from dygmamba.core.progress import Progress
 from dygmamba.engine.fit import Trainer
 from dygmamba.engine.fit_config import LinkFitConfig
+from dygmamba.history.negatives import PUBLISHED_SEEDS
 from dygmamba.models.base import Scorer
 from dygmamba.runs.baselines import BASELINES, Baselines
 from dygmamba.runs.calibration import SavedCalibration, fit_link_calibration, save_calibration
@@ -28,7 +29,6 @@ from dygmamba.runs.evaluation import (
 )
 from dygmamba.runs.node_training import build_node_row
 from dygmamba.runs.stored_predictions import ScoreCallback
-from dygmamba.sampling.negatives import PUBLISHED_SEEDS
 from dygmamba.tasks.calibration import fit_calibration
 from dygmamba.tasks.link import SETTINGS, SPLITS
 from dygmamba.tasks.metric_names import DEFAULT_CANDIDATES

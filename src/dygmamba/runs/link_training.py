@@ -14,6 +14,9 @@ from dygmamba.data.storage.leaderboard import get_default_split
 from dygmamba.engine.executor import check_distributable
 from dygmamba.engine.fit import Trainer, check_order
 from dygmamba.engine.fit_config import LinkFitConfig
+from dygmamba.history.columns import find_query_columns
+from dygmamba.history.index import MAX_CACHED_NUMBERS
+from dygmamba.history.view import NeighborRequest
 from dygmamba.models import find_model
 from dygmamba.models.base import Scorer
 from dygmamba.models.configs import TreesConfig, resolve_walk_seed
@@ -24,9 +27,6 @@ from dygmamba.runs.recipes import TRAINING_COPIES, build_run, create_task
 from dygmamba.runs.run_config import RunConfig, describe_run
 from dygmamba.runs.stored_facts import describe_facts
 from dygmamba.runs.warm_start import check_warm_start
-from dygmamba.sampling.columns import find_query_columns
-from dygmamba.sampling.index import MAX_CACHED_NUMBERS
-from dygmamba.sampling.view import NeighborRequest
 from dygmamba.tasks.training_negatives import RANKING_NEGATIVES
 
 TABLE_COPIES = 3  # of a training table, while it is built

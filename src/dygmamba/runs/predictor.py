@@ -22,6 +22,8 @@ from dygmamba.engine.run_directory import RunDirectory
 from dygmamba.engine.scoring import Ranker, StreamScorer
 from dygmamba.engine.stream import Stream
 from dygmamba.engine.visibility import MemorySchedule
+from dygmamba.history.columns import find_query_columns
+from dygmamba.history.view import PairBatch
 from dygmamba.models.base import Scorer
 from dygmamba.models.classifiers import SourceEmbedding
 from dygmamba.runs.calibration import load_calibration
@@ -39,8 +41,6 @@ from dygmamba.runs.queries import (
     score_column,
 )
 from dygmamba.runs.recipes import OpenRun, describe_node_run, get_encoder, hide_labels
-from dygmamba.sampling.columns import find_query_columns
-from dygmamba.sampling.view import PairBatch
 from dygmamba.tasks.calibration import Calibration, NewNodes
 
 

@@ -31,8 +31,8 @@ from dygmamba.engine.distributed import current_group
 from dygmamba.engine.fit_config import FitConfig
 from dygmamba.engine.run_directory import RunDirectory
 from dygmamba.engine.stream import Stream
+from dygmamba.history.counts import CountRequest
 from dygmamba.models.base import Scorer
-from dygmamba.sampling.counts import CountRequest
 
 if TYPE_CHECKING:
     from dygmamba.runs.warm_start import WarmStart

@@ -30,7 +30,7 @@ from dygmamba.data.readers.queries import (
 from dygmamba.data.readers.times import format_iso_time
 from dygmamba.data.storage.dataset import Dataset
 from dygmamba.data.storage.extension import check_time_scale, next_instant
-from dygmamba.sampling.query_columns import QueryColumns
+from dygmamba.history.query_columns import QueryColumns
 from dygmamba.tasks.calibration import Calibration
 
 TimeLike = str | float  # a date or a number

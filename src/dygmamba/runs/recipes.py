@@ -34,11 +34,11 @@ from dygmamba.engine.run_directory import RunDirectory
 from dygmamba.engine.scoring import StreamScorer
 from dygmamba.engine.stream import Stream
 from dygmamba.engine.visibility import MemorySchedule, VisibilityRule
+from dygmamba.history.view import PairBatch
 from dygmamba.models.base import DatasetFacts, Encoder, EncoderWrapper, TargetFacts
 from dygmamba.models.classifiers import FrozenClassifier, NodeClassifier, SourceEmbedding
 from dygmamba.runs.run_config import RunConfig
 from dygmamba.runs.stored_facts import read_facts
-from dygmamba.sampling.view import PairBatch
 from dygmamba.tasks.link import LinkTask
 from dygmamba.tasks.node import NodeTask, split_for_nodes
 from dygmamba.tasks.node_targets import NodeTarget, create_target

@@ -16,8 +16,8 @@ from dygmamba.data.events.splits import Split
 from dygmamba.data.storage.tensor_file import read_seal, read_sealed_tensors, write_sealed_tensors
 from dygmamba.engine.evaluation import score_evaluation_set
 from dygmamba.engine.run_directory import RunDirectory
+from dygmamba.history.view import PairBatch
 from dygmamba.runs.recipes import OpenRun
-from dygmamba.sampling.view import PairBatch
 from dygmamba.tasks.base import EvaluationSet
 from dygmamba.tasks.calibration import Calibration, NewNodes
 from dygmamba.tasks.link import build_link_set

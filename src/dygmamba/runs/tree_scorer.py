@@ -30,13 +30,13 @@ import numpy as np
 
 from dygmamba.core.errors import DygError
 from dygmamba.data.events.column_facts import ColumnFacts, NumericColumn, TypeColumn
+from dygmamba.history.block_lists import EventRows
+from dygmamba.history.columns import ColumnRequest, ColumnValues
+from dygmamba.history.counts import CountRequest, EventCounts, PairNeighbors
+from dygmamba.history.neighbor_lists import NeighborLists
+from dygmamba.history.transitions import TransitionRequest
 from dygmamba.ops.recent_neighbors.cpu_kernels import last_k
 from dygmamba.ops.trees.cpu_kernels import add_leaves
-from dygmamba.sampling.block_lists import EventRows
-from dygmamba.sampling.columns import ColumnRequest, ColumnValues
-from dygmamba.sampling.counts import CountRequest, EventCounts, PairNeighbors
-from dygmamba.sampling.neighbor_lists import NeighborLists
-from dygmamba.sampling.transitions import TransitionRequest
 
 MISSING_IDS = ("", "nan", "null", "none", "n/a", "#n/a", "<na>", "\\n")
 MAX_PAIRS = 1024  # that are scored at once, which bounds the memory

@@ -31,6 +31,7 @@ from dygmamba.engine.run_directory import RunDirectory
 from dygmamba.engine.stream import Stream
 from dygmamba.engine.visibility import VisibilityRule
 from dygmamba.explain.hidden_states import measure_state_similarity
+from dygmamba.history.negatives import PUBLISHED_SEEDS
 from dygmamba.runs.baselines import Baselines
 from dygmamba.runs.calibration import calibrate_link_run
 from dygmamba.runs.evaluation import (
@@ -48,7 +49,6 @@ from dygmamba.runs.node_training import evaluate_node_fit, start_direct_node_run
 from dygmamba.runs.opening import choose_device, open_run, resume_training, store_run_dataset
 from dygmamba.runs.provenance import StartOptions, describe_environment
 from dygmamba.runs.run_config import read_split
-from dygmamba.sampling.negatives import PUBLISHED_SEEDS
 from dygmamba.studies.job import CODE_VERSION, Job, ResultCache
 from dygmamba.studies.noise import OverwrittenHistoryStream, insert_noise, supports_overwriting
 from dygmamba.tasks.link import SETTINGS, build_link_set

@@ -19,8 +19,8 @@ from torch import Tensor
 from dygmamba.data.events.event_store import EventStore
 from dygmamba.data.events.splits import Split
 from dygmamba.engine.stream import Stream
-from dygmamba.sampling.draws import Draws
-from dygmamba.sampling.view import NeighborRequest, NeighborSequence, PairBatch, PairView, Request
+from dygmamba.history.draws import Draws
+from dygmamba.history.view import NeighborRequest, NeighborSequence, PairBatch, PairView, Request
 from dygmamba.tasks.base import EvaluationSet
 
 NOISE_KINDS = ("insert", "release")

@@ -20,7 +20,7 @@ import torch
 from jaxtyping import Float, Float64, Int64
 from torch import Tensor
 
-from dygmamba.sampling.source_activity import SourceActivity
+from dygmamba.history.source_activity import SourceActivity
 from dygmamba.tasks.metrics import PUBLISHED_BATCH, average_precision
 
 MAX_STEPS = 200

@@ -11,7 +11,7 @@ from jaxtyping import Float, Float32, Int64
 from torch import Tensor
 
 from dygmamba.data.events.event_store import EventBatch
-from dygmamba.sampling.view import LabelledPairs, PairBatch
+from dygmamba.history.view import LabelledPairs, PairBatch
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from torch import Tensor
 from dygmamba.core.errors import ConfigError, EventError
 from dygmamba.data.events.event_store import EventStore
 from dygmamba.data.storage.leaderboard import Leaderboard, Period
-from dygmamba.sampling.negatives import FirstEvents
+from dygmamba.history.negatives import FirstEvents
 from dygmamba.tasks.metric_names import BOARD_CANDIDATES, DEFAULT_CANDIDATES, EARLIER_EVENTS, WHOLE_STREAM
 
 

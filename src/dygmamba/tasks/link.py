@@ -16,14 +16,14 @@ from dygmamba.core.choices import BestMetric
 from dygmamba.core.errors import EventError
 from dygmamba.data.events.event_store import EventBatch, EventStore
 from dygmamba.data.events.splits import Split
-from dygmamba.sampling.negatives import (
+from dygmamba.history.negatives import (
     PUBLISHED_SEEDS,
     NegativeRequest,
     load_or_sample_negatives,
     sample_negatives,
 )
-from dygmamba.sampling.query_columns import QueryColumns
-from dygmamba.sampling.view import LabelledPairs, PairBatch
+from dygmamba.history.query_columns import QueryColumns
+from dygmamba.history.view import LabelledPairs, PairBatch
 from dygmamba.tasks.base import EvaluationSet
 from dygmamba.tasks.candidates import SampledCandidates
 from dygmamba.tasks.losses import PAIRWISE_LOSS, Loss, RankingLoss

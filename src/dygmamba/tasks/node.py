@@ -13,8 +13,8 @@ from torch import Tensor
 
 from dygmamba.data.events.event_store import EventBatch, EventStore
 from dygmamba.data.events.splits import PUBLISHED_SPLIT, Split, SplitRule
-from dygmamba.sampling.query_columns import QueryColumns
-from dygmamba.sampling.view import LabelledPairs, PairBatch
+from dygmamba.history.query_columns import QueryColumns
+from dygmamba.history.view import LabelledPairs, PairBatch
 from dygmamba.tasks.base import EvaluationSet
 from dygmamba.tasks.node_targets import NodeTarget, create_target
 

@@ -16,7 +16,7 @@ from jaxtyping import Float64, Int8, Int64
 from torch import Tensor
 
 from dygmamba.data.events.event_store import EventStore
-from dygmamba.sampling.block_lists import pair_key
+from dygmamba.history.block_lists import pair_key
 from dygmamba.tasks.metric_names import QUERY_TYPE_LABELS
 
 QUERY_TYPES = tuple(QUERY_TYPE_LABELS)

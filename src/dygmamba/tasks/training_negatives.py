@@ -33,11 +33,11 @@ from dygmamba.core.choices import TrainNegativesName as TrainNegativesName
 from dygmamba.core.errors import EventError
 from dygmamba.data.events.event_store import EventBatch, EventStore
 from dygmamba.data.events.splits import Split
-from dygmamba.sampling.destination_popularity import DestinationPopularity
-from dygmamba.sampling.device_lists import SortedLists, count_before
-from dygmamba.sampling.draws import Draws
-from dygmamba.sampling.source_activity import SourceActivity
-from dygmamba.sampling.view import LabelledPairs, PairBatch
+from dygmamba.history.destination_popularity import DestinationPopularity
+from dygmamba.history.device_lists import SortedLists, count_before
+from dygmamba.history.draws import Draws
+from dygmamba.history.source_activity import SourceActivity
+from dygmamba.history.view import LabelledPairs, PairBatch
 from dygmamba.tasks.activity import fit_activity
 
 WINDOW_EVENTS = 200  # pairs of an event's window of this many events are not sampled for it, as in evaluation
@@ -348,7 +348,7 @@ class CandidateDestinations(TrainingNegatives):
 class PopularDestinations(TrainingNegatives):
     """The event's source with `count` training destinations by recent popularity, corrected by known odds.
 
-    Each is drawn independently (`sampling/destination_popularity.py`), whether or not it is the event's own: only then
+    Each is drawn independently (`history/destination_popularity.py`), whether or not it is the event's own: only then
     are the odds exact. The drawn number is a key from which the destinations follow.
     """
 

@@ -7,21 +7,21 @@ from contract_cases import TINY, sample_store
 from dygmamba.config import build_config
 from dygmamba.data.events.columns import MAX_CODE_COLUMNS
 from dygmamba.engine.executor.eager import can_capture
+from dygmamba.history.column_sums import ColumnSumRequest
+from dygmamba.history.columns import ColumnRequest
+from dygmamba.history.counts import CountRequest
+from dygmamba.history.decayed_counts import DecayedCountRequest
+from dygmamba.history.event_history import HistoryRequest
+from dygmamba.history.index import Index, gather_view
+from dygmamba.history.node_features import NodeFeatureRequest
+from dygmamba.history.node_values import NodeValueRequest
+from dygmamba.history.table_request import TableRequest
+from dygmamba.history.transition_counts import TransitionCountRequest
+from dygmamba.history.transitions import TransitionRequest
+from dygmamba.history.view import NeighborRequest, PairBatch
+from dygmamba.history.walks import WalkRequest
 from dygmamba.models import MODELS
 from dygmamba.models.base import DatasetFacts
-from dygmamba.sampling.column_sums import ColumnSumRequest
-from dygmamba.sampling.columns import ColumnRequest
-from dygmamba.sampling.counts import CountRequest
-from dygmamba.sampling.decayed_counts import DecayedCountRequest
-from dygmamba.sampling.event_history import HistoryRequest
-from dygmamba.sampling.index import Index, gather_view
-from dygmamba.sampling.node_features import NodeFeatureRequest
-from dygmamba.sampling.node_values import NodeValueRequest
-from dygmamba.sampling.table_request import TableRequest
-from dygmamba.sampling.transition_counts import TransitionCountRequest
-from dygmamba.sampling.transitions import TransitionRequest
-from dygmamba.sampling.view import NeighborRequest, PairBatch
-from dygmamba.sampling.walks import WalkRequest
 
 STORE = sample_store()
 FACTS = DatasetFacts.of(STORE)

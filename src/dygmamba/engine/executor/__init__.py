@@ -28,8 +28,8 @@ from dygmamba.engine.executor.graphs import (
 from dygmamba.engine.fit_config import FitConfig
 from dygmamba.engine.length_buckets import DEVICE_COSTS, SINGLE_BUCKET, choose_shares
 from dygmamba.engine.stream import Stream
+from dygmamba.history.view import NeighborRequest
 from dygmamba.models.base import Scorer
-from dygmamba.sampling.view import NeighborRequest
 from dygmamba.tasks.base import Task
 
 __all__ = ["Batch", "Epoch", "TrainingContext", "check_distributable", "choose_executor"]

@@ -23,9 +23,9 @@ from dygmamba.engine.fit_config import FitConfig
 from dygmamba.engine.length_buckets import BucketPlan, BucketShares, plan_buckets
 from dygmamba.engine.stream import Stream
 from dygmamba.engine.visibility import MemorySchedule, VisibilityRule
+from dygmamba.history.draws import Draws
+from dygmamba.history.view import LabelledPairs, LabelledView, NeighborRequest, PairView, Request
 from dygmamba.models.base import Scorer
-from dygmamba.sampling.draws import Draws
-from dygmamba.sampling.view import LabelledPairs, LabelledView, NeighborRequest, PairView, Request
 from dygmamba.tasks.base import Task
 
 SAMPLED_BATCHES = 100  # from whose queries the statistics of inputs are fitted

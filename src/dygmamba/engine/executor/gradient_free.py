@@ -11,8 +11,8 @@ from dygmamba.core.errors import ConfigError
 from dygmamba.core.progress import Advance, no_advance
 from dygmamba.engine.executor.eager import Batch, Epoch, QueryBuilder
 from dygmamba.engine.stream import Stream
+from dygmamba.history.view import LabelledView
 from dygmamba.models.base import Scorer
-from dygmamba.sampling.view import LabelledView
 
 EVENTS_PER_PASS = 4096  # training events looked up in one pass; does not change any result
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from dygmamba.engine.executor.eager import Batch, BatchExecutor, BucketedExecutor, Epoch, TrainingContext
 from dygmamba.engine.length_buckets import BucketShares
-from dygmamba.sampling.view import LabelledView
+from dygmamba.history.view import LabelledView
 
 
 class GraphRecorder:

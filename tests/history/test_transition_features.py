@@ -1,0 +1,123 @@
+"""Transition features of pairs: equal to brute force, strictly earlier, the same in any batch and from disk."""
+
+import math
+
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dygmamba.core.errors import ConfigError
+from dygmamba.data.generate.stream import GeneratorConfig, generate_stream
+from dygmamba.history.index import Index, gather_view
+from dygmamba.history.transitions import AGES, TransitionRequest
+from dygmamba.history.view import PairBatch
+from raising import raises
+from strategies import event_streams
+
+SCALES = (4.0, 0.5)
+REQUEST = TransitionRequest(SCALES, lags=2)
+
+
+def numbers(store, pairs, request=REQUEST, events=None):
+    index = Index(store, events)
+    return gather_view(index, store.features, pairs, (request,))[request]
+
+
+def every_pair(store, time):
+    nodes = torch.arange(store.num_nodes)
+    src, dst = torch.cartesian_prod(nodes, nodes).T
+    return PairBatch.from_pairs(src, dst, torch.full((len(src),), time, dtype=torch.float64))
+
+
+def by_name(store, u, v, now):
+    """Features of one pair by brute force over the list of events, by their names."""
+    events = list(zip(store.src.tolist(), store.dst.tolist(), store.time.tolist(), strict=True))
+
+    def last_of(node, time):
+        own = sorted(((t, b) for a, b, t in events if a == node and t < time), reverse=True)
+        return [b for _, b in own[: REQUEST.lags]]
+
+    moves = [(lag, w, b, t) for a, b, t in events for lag, w in enumerate(last_of(a, t)) if t < now]
+
+    def fading(test, scale):
+        return sum(math.exp(-(now - t) / scale) for lag, a, b, t in moves if test(lag, a, b))
+
+    origin = last_of(u, now)
+    often, share = [], []
+    for i in range(REQUEST.lags):
+        w = origin[i] if i < len(origin) else None
+        for scale in SCALES:
+            count = fading(lambda lag, a, b, i=i, w=w: (lag, a, b) == (i, w, v), scale)
+            left = fading(lambda lag, a, b, i=i, w=w: (lag, a) == (i, w), scale)
+            often.append(math.log1p(count))
+            share.append(math.log((count + 1e-3) / (left + 1e-2)))
+    near = [
+        math.log1p(
+            sum(
+                fading(lambda lag, a, b, w=w: (a, b) == (w, v), scale)
+                + fading(lambda lag, a, b, w=w: (a, b) == (v, w), scale)
+                for w in origin
+            )
+        )
+        for scale in SCALES
+    ]
+    own = sorted((t for a, _, t in events if a == u and t < now), reverse=True)
+    met = [t for a, b, t in events if (a, b) == (u, v) and t < now]
+    ages = [math.log1p((now - t) / min(SCALES)) for t in own[:AGES]]
+    since = math.log1p(sum(t > max(met) for t in own)) if met else -1.0
+    return [*often, *share, *near, *ages, *[-1.0] * (AGES - len(ages)), since]
+
+
+@settings(max_examples=15, deadline=None)
+@given(store=event_streams(min_events=1, max_events=20, max_nodes=4), at=st.integers(0, 19))
+def test_every_feature_is_what_its_name_says(store, at):
+    """For all streams, pairs and times, with ties and self-loops: equal to brute force."""
+    now = float(store.time[min(at, len(store) - 1)])
+    pairs = every_pair(store, now)
+    expected = torch.tensor(
+        [by_name(store, u, v, now) for u, v in zip(pairs.src.tolist(), pairs.dst.tolist(), strict=True)]
+    )
+    assert expected.shape[1] == REQUEST.width == len(set(REQUEST.names))
+    torch.testing.assert_close(numbers(store, pairs), expected, rtol=1e-5, atol=1e-6)
+
+
+@settings(max_examples=15, deadline=None)
+@given(store=event_streams(min_events=1), cut=st.integers(0, 59))
+def test_later_events_change_no_feature(store, cut):
+    """For all cuts: features at the time of the first dropped event equal those of the shorter stream."""
+    cut = min(cut, len(store) - 1)
+    pairs = every_pair(store, float(store.time[cut]))
+    past = torch.arange(int(torch.searchsorted(store.time, store.time[cut])))
+    assert torch.equal(numbers(store, pairs), numbers(store, pairs, events=past))
+
+
+@settings(max_examples=20, deadline=None)
+@given(store=event_streams(min_events=2), seed=st.integers(0, 9))
+def test_a_pair_has_the_same_bits_in_any_batch(store, seed):
+    """For all orders, subsets and shared rows."""
+    pairs = PairBatch.from_pairs(store.src, store.dst, store.time)
+    together = numbers(store, pairs)
+    order = torch.randperm(len(store), generator=torch.Generator().manual_seed(seed))[: len(store) // 2 + 1]
+    assert torch.equal(numbers(store, pairs.select_shared(order, store.num_nodes)), together[order])
+
+
+def test_features_are_cached_and_a_part_of_a_view_has_its_rows():
+    """Asked again and again: the same tensor; another request: another one; chosen pairs keep their features."""
+    store = generate_stream(GeneratorConfig(nodes=20, events=80, seed=1))
+    pairs, index = PairBatch.from_pairs(store.src, store.dst, store.time), Index(store)
+    _, first, other, again = (
+        index.compute_features(request, pairs)
+        for request in (REQUEST, REQUEST, TransitionRequest((1.0,), 1), REQUEST)
+    )
+    assert first is again
+    assert other.shape[1] == TransitionRequest((1.0,), 1).width != first.shape[1]
+    view = gather_view(index, store.features, pairs, (REQUEST,))
+    chosen = torch.tensor([5, 2])
+    assert torch.equal(view.select_part(chosen)[REQUEST], first[chosen])
+
+
+def test_requests_are_checked():
+    """Scales above 0 and a number of lags that a key can hold."""
+    for scales, lags in (((), 3), ((0.0,), 3), ((1.0,), 0), ((1.0,), 8)):
+        with raises("invalid-request", ConfigError):
+            TransitionRequest(scales, lags)

@@ -1,0 +1,157 @@
+"""Transitions between destinations, against the definition itself."""
+
+import math
+from itertools import pairwise
+
+import numpy as np
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dygmamba.core.errors import ConfigError
+from dygmamba.history.block_lists import EventRows
+from dygmamba.history.transitions import MAX_LAGS, TransitionRequest, TransitionTable
+from raising import raises
+from strategies import event_streams
+
+LAGS = 3
+SCALES = (0.5, 30.0)
+
+
+def rows(store, low=0, high=None):
+    """Some events of a stream."""
+    columns = (store.src[low:high], store.dst[low:high], store.time[low:high])
+    return EventRows(*(column.numpy() for column in columns), store.num_nodes, low)
+
+
+def built(store, cut=None):
+    table = TransitionTable(TransitionRequest(SCALES, LAGS))
+    table.append_rows(rows(store, 0, cut))
+    return table
+
+
+def questions(store, shifts=(0.0, 0.25, 100.0)):
+    """Every pair of nodes at the stream's times and between them."""
+    times = torch.unique(torch.cat([store.time + shift for shift in shifts] + [torch.zeros(1).double()]))
+    nodes = torch.arange(store.num_nodes).double()
+    src, dst, time = torch.cartesian_prod(nodes, nodes, times).T
+    return src.long().numpy(), dst.long().numpy(), time.contiguous().numpy()
+
+
+def answers(table, src, dst, time):
+    """Everything that a table tells about these queries."""
+    origin = table.sources.last_destinations(src, time)
+    return [
+        origin,
+        table.counts(origin, dst, time),
+        table.totals(origin, time),
+        table.covisits(origin, dst, time),
+        table.sources.last_ages(src, time, 4),
+        table.events_since_met(src, dst, time),
+    ]
+
+
+def last_nodes(events, node, time):
+    """The last destinations of a node strictly before a time, by sorting (time, destination)."""
+    own = sorted(((t, b) for a, b, t in events if a == node and t < time), reverse=True)
+    return [b for _, b in own[:LAGS]]
+
+
+def brute(events, src, dst, time):
+    """The same by the definition, one event after another."""
+    moves = [
+        (lag, w, v, t) for u, v, t in events for lag, w in enumerate(last_nodes(events, u, t)) if t < time
+    ]
+
+    def total(test):
+        return [sum(math.exp(-(time - move[3]) / s) for move in moves if test(*move)) for s in SCALES]
+
+    origin = last_nodes(events, src, time)
+    origin += [-1] * (LAGS - len(origin))
+    own = [t for a, _, t in events if a == src and t < time]
+    met = [t for a, b, t in events if (a, b) == (src, dst) and t < time]
+    ages = sorted(time - t for t in own)[:4]
+    near = [total(lambda lag, a, b, t, w=w: (a, b) == (w, dst)) for w in origin if w >= 0] + [
+        total(lambda lag, a, b, t, w=w: (a, b) == (dst, w)) for w in origin if w >= 0
+    ]
+    return [
+        origin,
+        [total(lambda lag, a, b, t, i=i, w=w: (lag, a, b) == (i, w, dst)) for i, w in enumerate(origin)],
+        [total(lambda lag, a, b, t, i=i, w=w: (lag, a) == (i, w)) for i, w in enumerate(origin)],
+        [sum(column) for column in zip(*near, strict=True)] if near else [0.0] * len(SCALES),
+        ages + [-1.0] * (4 - len(ages)),
+        sum(t > max(met) for t in own) if met else -1,
+    ]
+
+
+def listed(store):
+    return list(zip(store.src.tolist(), store.dst.tolist(), store.time.tolist(), strict=True))
+
+
+def equal(first, second):
+    return all(map(np.array_equal, first, second))
+
+
+@settings(max_examples=25, deadline=None)
+@given(store=event_streams(max_events=18, max_nodes=3))
+def test_every_number_is_that_of_the_definition(store):
+    """For all streams, pairs and times, with ties and self-loops: the sum over strictly earlier transitions."""
+    src, dst, time = questions(store, (0.0, 0.25))
+    found = answers(built(store), src, dst, time)
+    asked = zip(src.tolist(), dst.tolist(), time.tolist(), strict=True)
+    expected = zip(*(brute(listed(store), *query) for query in asked), strict=True)
+    for own, other in zip(found, expected, strict=True):
+        np.testing.assert_allclose(own, np.array(other), rtol=1e-12, atol=1e-14)
+
+
+@settings(deadline=None)
+@given(store=event_streams(), seed=st.integers(0, 9))
+def test_the_order_of_simultaneous_events_is_irrelevant(store, seed):
+    """For all orders of the events of each instant: the same bits."""
+    shuffled = torch.randperm(len(store), generator=torch.Generator().manual_seed(seed))
+    order = shuffled[torch.argsort(store.time[shuffled], stable=True)]
+    other = TransitionTable(TransitionRequest(SCALES, LAGS))
+    ends = (store.src[order].numpy(), store.dst[order].numpy())
+    other.append_rows(EventRows(*ends, store.time.numpy(), store.num_nodes))
+    asked = questions(store)
+    assert equal(answers(built(store), *asked), answers(other, *asked))
+
+
+@settings(deadline=None)
+@given(store=event_streams(min_events=1), cut=st.integers(0, 59))
+def test_events_at_and_after_the_query_change_no_bit(store, cut):
+    """For all cuts: queries up to the time of the first dropped event have the same bits without the rest."""
+    cut = min(cut, len(store) - 1)
+    src, dst, time = questions(store)
+    asked = time <= float(store.time[cut])
+    queries = (src[asked], dst[asked], time[asked])
+    past = int(torch.searchsorted(store.time, store.time[cut]))
+    assert equal(answers(built(store), *queries), answers(built(store, past), *queries))
+
+
+@settings(max_examples=30, deadline=None)
+@given(store=event_streams(), steps=st.lists(st.integers(0, 60), max_size=6), is_growing=st.booleans())
+def test_appending_is_building_anew(store, steps, is_growing):
+    """For all ways of cutting a stream into calls, within instants too: the bits of the whole; nodes may be new."""
+    cuts = sorted({0, *(min(step, len(store)) for step in steps), len(store)})
+    table = TransitionTable(TransitionRequest(SCALES, LAGS), is_growing)
+    for low, high in pairwise(cuts):
+        table.append_rows(rows(store, low, high))
+    queries = questions(store)
+    assert equal(answers(table, *queries), answers(built(store), *queries))
+
+
+def test_a_query_without_a_past_has_no_transitions():
+    """Node -1 and a source without events."""
+    none = np.zeros(0, np.int64)
+    for ends in (none, np.array([1])):
+        table = TransitionTable(TransitionRequest(SCALES, LAGS))
+        table.append_rows(EventRows(ends, ends, ends.astype(np.float64), 3))
+        found = answers(table, np.array([-1, 0]), np.array([1, 1]), np.array([9.0, 9.0]))
+        assert [np.unique(part).tolist() for part in found] == [[-1], [0], [0], [0], [-1], [-1]]
+
+
+def test_lags_must_fit_into_a_key():
+    for lags in (0, MAX_LAGS + 1):
+        with raises("invalid-request", ConfigError):
+            TransitionRequest(SCALES, lags)

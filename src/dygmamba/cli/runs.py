@@ -64,7 +64,7 @@ def export_model(
     to: Annotated[
         Path,
         typer.Option(
-            help="Write to this file: .pt2 (torch.export), .onnx, or .zip (trees for numpy).",
+            help="Write to this file: .pt2 (torch.export), .onnx, or .zip (trees for numpy and Numba).",
             show_default=False,
         ),
     ],

@@ -16,7 +16,7 @@ import numpy as np
 
 from dygmamba.core.choices import TIME_UNITS
 from dygmamba.core.errors import ConfigError
-from dygmamba.history.columns import ColumnRequest
+from dygmamba.history.columns import ColumnRequest, find_query_columns
 from dygmamba.history.counts import CountRequest
 from dygmamba.history.node_features import NodeFeatureRequest
 from dygmamba.history.transitions import TransitionRequest
@@ -164,31 +164,28 @@ def copy_modules() -> dict[str, bytes]:
 def _describe_features(requests: tuple[Request, ...], model: str) -> dict[str, Any]:
     """Return what scorer.py needs to know of each group of features, in the order of the features."""
     parts: list[dict[str, Any]] = []
-    event_columns: list[str] = []
-    query_columns: list[str] = []
+    names: list[str] = []
     for request in requests:
-        if isinstance(request, CountRequest):
-            parts.append({"kind": "counts", "scales": request.scales, "neighbors": request.neighbors})
-        elif isinstance(request, TransitionRequest):
-            parts.append({"kind": "transitions", "scales": request.scales, "lags": request.lags})
-        elif isinstance(request, ColumnRequest):
-            parts.append({"kind": "columns", "scales": request.scales, "query": request.query})
-            parts[-1] |= asdict(request.columns)
-            event_columns = [column.name for column in (*request.columns.numeric, *request.columns.types)]
-            query_columns = event_columns if request.query else []
-        elif isinstance(request, NodeFeatureRequest):
+        if isinstance(request, NodeFeatureRequest):
             raise ConfigError(
                 f"model '{model}' of this run reads node features, which the exported scorer does not support; use the "
                 "suffix .onnx, or train with `node_columns=0`",
                 code="model-not-exportable",
             )
-        else:
+        if not isinstance(request, CountRequest | TransitionRequest | ColumnRequest):
             raise ConfigError(
-                f"model '{model}' with these settings reads temporal walks, whose sums need torch; "
-                "use the suffix .onnx, or train with `walks=0`",
+                f"model '{model}' with these settings reads temporal walks, whose sums need torch; use the suffix "
+                ".onnx, or train with `walks=0`",
                 code="model-not-exportable",
             )
-    return {"features": parts, "columns": event_columns, "query_columns": query_columns}
+        parts.append({"kind": type(request).__name__, **asdict(request)})
+        if isinstance(request, ColumnRequest):
+            names = [column.name for column in (*request.columns.numeric, *request.columns.types)]
+    return {
+        "features": parts,
+        "columns": names,
+        "query_columns": names if find_query_columns(requests) else [],
+    }
 
 
 def _list_arrays(run: OpenRun, scorer: BoostedTrees) -> dict[str, np.ndarray]:
@@ -209,7 +206,7 @@ def _list_arrays(run: OpenRun, scorer: BoostedTrees) -> dict[str, np.ndarray]:
 
 def _zip_files(files: dict[str, bytes]) -> bytes:
     buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
+    with zipfile.ZipFile(buffer, "w") as archive:
         for name, content in files.items():
-            archive.writestr(zipfile.ZipInfo(name, ZIP_DATE), content)
+            archive.writestr(zipfile.ZipInfo(name, ZIP_DATE), content, zipfile.ZIP_DEFLATED)
     return buffer.getvalue()

@@ -102,24 +102,22 @@ class History:
         empty = np.zeros(0, np.int64)
         self.near = NeighborLists(EventRows(empty, empty, empty.astype(np.float64), 0))
         self.tables, self.columns = {}, ColumnFacts()
-        self.requests = [self._read_request(part) for part in about["features"]]
+        self.requests = [self._read_request(**part) for part in about["features"]]
         for request in self.requests:
             request.prepare(self)
 
-    def _read_request(self, about):
+    def _read_request(self, kind, scales, columns=None, **settings):
         """Return the request of a group of features; its columns are numbered in their order."""
-        scales = tuple(about["scales"])
-        if about["kind"] == "counts":
-            return CountRequest(scales, about["neighbors"])
-        if about["kind"] == "transitions":
-            return TransitionRequest(scales, about["lags"])
-        numeric = [NumericColumn(**column | {"index": at}) for at, column in enumerate(about["numeric"])]
+        if columns is None:
+            kinds = {"CountRequest": CountRequest, "TransitionRequest": TransitionRequest}
+            return kinds[kind](tuple(scales), **settings)
+        numeric = [NumericColumn(**column | {"index": at}) for at, column in enumerate(columns["numeric"])]
         types = [
             TypeColumn(at, column["name"], tuple(range(len(column["values"]))), tuple(column["values"]))
-            for at, column in enumerate(about["types"])
+            for at, column in enumerate(columns["types"])
         ]
         self.columns = ColumnFacts(tuple(numeric), tuple(types))
-        return ColumnRequest(self.columns, scales, about["query"])
+        return ColumnRequest(self.columns, tuple(scales), **settings)
 
     def table(self, kind, settings):
         """Return the table of this kind and these settings."""

@@ -124,6 +124,9 @@ def make_queries(events):
     return {f"query.{name}": column for name, column in queries.items()}
 
 
+FEATURES = [f"dygmamba.history.{name}" for name in ("columns", "counts", "transitions")]
+
+
 @pytest.fixture(scope="module", autouse=True)
 def place(tmp_path_factory):
     """A function that copies programs to one path, so that processes which use them compile the kernels once."""
@@ -203,7 +206,7 @@ def test_the_command_scores_files(exported, place, tmp_path):
             writer.writerows(zip(*(column[part].tolist() for column in rows.values()), strict=True))
     with zipfile.ZipFile(program) as archive:
         own = {"scorer.py", "model.npz", "__main__.py", "README.txt"}
-        assert set(archive.namelist()) == {*own, *copy_modules()}
+        assert set(archive.namelist()) == {*own, *copy_modules(FEATURES)}
         archive.extractall(tmp_path / "unpacked")
     expected = run.score({name: rows[name][-9:] for name in ("src", "dst", "time")})["score"].to_numpy()
     for path in (program, tmp_path / "unpacked", tmp_path / "unpacked" / "scorer.py"):
@@ -234,7 +237,7 @@ def test_without_numba_the_error_says_what_to_install(exported, tmp_path):
 def test_the_copied_modules_need_no_torch():
     """They import nothing but the standard library, numpy, Numba and each other; jaxtyping is replaced."""
     known = {*sys.stdlib_module_names, "numpy", "numba", "llvmlite", "jaxtyping"}
-    copies = copy_modules()
+    copies = copy_modules(FEATURES)
     for path, content in copies.items():
         for node in ast.parse(content).body:
             if isinstance(node, ast.ImportFrom) and str(node.module).startswith("dygmamba."):

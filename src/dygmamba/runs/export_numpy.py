@@ -8,18 +8,20 @@ import ast
 import io
 import json
 import zipfile
-from dataclasses import asdict
+from collections.abc import Iterable
+from dataclasses import asdict, replace
+from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
 from dygmamba.core.choices import TIME_UNITS
 from dygmamba.core.errors import ConfigError
+from dygmamba.data.events.column_facts import ColumnFacts
 from dygmamba.history.columns import ColumnRequest, find_query_columns
-from dygmamba.history.counts import CountRequest
 from dygmamba.history.node_features import NodeFeatureRequest
-from dygmamba.history.transitions import TransitionRequest
+from dygmamba.history.table_request import FeatureRequest
 from dygmamba.history.view import Request
 from dygmamba.models.trees import BoostedTrees
 from dygmamba.runs import tree_scorer
@@ -115,7 +117,8 @@ def export_numpy_scorer(run: OpenRun) -> bytes:
         MODEL_FILE: model.getvalue(),
         ABOUT_FILE: README.format(**about).encode(),
     }
-    return _zip_files(files | copy_modules())
+    modules = {type(request).__module__ for request in scorer.requests}
+    return _zip_files(files | copy_modules(modules))
 
 
 def score_last_events(run: OpenRun, content: bytes, count: int) -> np.ndarray:
@@ -137,13 +140,13 @@ def score_last_events(run: OpenRun, content: bytes, count: int) -> np.ndarray:
     return scorer.compute_logits(src[-count:], dst[-count:], time[-count:], last)
 
 
-def copy_modules() -> dict[str, bytes]:
-    """Return the modules of the package that scorer.py imports, and those that they import, by path in the zip file.
+def copy_modules(features: Iterable[str]) -> dict[str, bytes]:
+    """Return these modules of features, those that scorer.py imports, and all that they import, by path in the zip file.
 
     Only imports at the top of a module count. The files `__init__.py` are empty, as those of the package import torch.
     """
-    found: set[Path] = set()
-    waiting = {SCORER}
+    found = {Path(str(import_module(name).__file__)) for name in features}
+    waiting = {SCORER, *found}
     while waiting:
         imports = [
             node
@@ -164,7 +167,7 @@ def copy_modules() -> dict[str, bytes]:
 def _describe_features(requests: tuple[Request, ...], model: str) -> dict[str, Any]:
     """Return what scorer.py needs to know of each group of features, in the order of the features."""
     parts: list[dict[str, Any]] = []
-    names: list[str] = []
+    columns = ColumnFacts()
     for request in requests:
         if isinstance(request, NodeFeatureRequest):
             raise ConfigError(
@@ -172,20 +175,37 @@ def _describe_features(requests: tuple[Request, ...], model: str) -> dict[str, A
                 "suffix .onnx, or train with `node_columns=0`",
                 code="model-not-exportable",
             )
-        if not isinstance(request, CountRequest | TransitionRequest | ColumnRequest):
+        if not isinstance(request, FeatureRequest):
             raise ConfigError(
                 f"model '{model}' with these settings reads temporal walks, whose sums need torch; use the suffix "
                 ".onnx, or train with `walks=0`",
                 code="model-not-exportable",
             )
-        parts.append({"kind": type(request).__name__, **asdict(request)})
         if isinstance(request, ColumnRequest):
-            names = [column.name for column in (*request.columns.numeric, *request.columns.types)]
+            columns = _number_columns(request.columns)
+            request = replace(request, columns=columns)
+        parts.append(
+            {
+                "kind": [type(request).__module__, type(request).__name__],
+                "settings": asdict(cast(Any, request)),
+            }
+        )
+    names = [column.name for column in (*columns.numeric, *columns.types)]
     return {
         "features": parts,
         "columns": names,
         "query_columns": names if find_query_columns(requests) else [],
     }
+
+
+def _number_columns(columns: ColumnFacts) -> ColumnFacts:
+    """Return the columns, and the values of types, numbered in their order: the scorer gets no others."""
+    numeric = (replace(column, index=at) for at, column in enumerate(columns.numeric))
+    types = (
+        replace(column, index=at, codes=tuple(range(len(column.values))))
+        for at, column in enumerate(columns.types)
+    )
+    return ColumnFacts(tuple(numeric), tuple(types))
 
 
 def _list_arrays(run: OpenRun, scorer: BoostedTrees) -> dict[str, np.ndarray]:

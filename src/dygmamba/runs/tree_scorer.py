@@ -23,18 +23,19 @@ import sys
 import zipfile
 import zlib
 from datetime import timezone
+from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 
 from dygmamba.core.errors import DygError
-from dygmamba.data.events.column_facts import ColumnFacts, NumericColumn, TypeColumn
+from dygmamba.core.settings import load
+from dygmamba.data.events.column_facts import ColumnFacts
 from dygmamba.history.block_lists import EventRows
 from dygmamba.history.columns import ColumnRequest, ColumnValues
-from dygmamba.history.counts import CountRequest, EventCounts, PairNeighbors
+from dygmamba.history.counts import EventCounts, PairNeighbors
 from dygmamba.history.neighbor_lists import NeighborLists
-from dygmamba.history.transitions import TransitionRequest
 from dygmamba.ops.recent_neighbors.cpu_kernels import last_k
 from dygmamba.ops.trees.cpu_kernels import add_leaves
 
@@ -102,22 +103,11 @@ class History:
         empty = np.zeros(0, np.int64)
         self.near = NeighborLists(EventRows(empty, empty, empty.astype(np.float64), 0))
         self.tables, self.columns = {}, ColumnFacts()
-        self.requests = [self._read_request(**part) for part in about["features"]]
+        self.requests = [read_request(**part) for part in about["features"]]
         for request in self.requests:
             request.prepare(self)
-
-    def _read_request(self, kind, scales, columns=None, **settings):
-        """Return the request of a group of features; its columns are numbered in their order."""
-        if columns is None:
-            kinds = {"CountRequest": CountRequest, "TransitionRequest": TransitionRequest}
-            return kinds[kind](tuple(scales), **settings)
-        numeric = [NumericColumn(**column | {"index": at}) for at, column in enumerate(columns["numeric"])]
-        types = [
-            TypeColumn(at, column["name"], tuple(range(len(column["values"]))), tuple(column["values"]))
-            for at, column in enumerate(columns["types"])
-        ]
-        self.columns = ColumnFacts(tuple(numeric), tuple(types))
-        return ColumnRequest(self.columns, tuple(scales), **settings)
+            if isinstance(request, ColumnRequest):
+                self.columns = request.columns
 
     def table(self, kind, settings):
         """Return the table of this kind and these settings."""
@@ -161,6 +151,14 @@ class History:
             values = np.asarray(columns[column.name]).tolist()
             codes[:, column.index] = [code.get(str(value), -1) for value in values]
         return edge, codes
+
+
+def read_request(kind, settings):
+    """Return the request of a group of features, from its module, its name and its settings."""
+    module, name = kind
+    if not module.startswith("dygmamba.history."):
+        raise ValueError(f"{module} is no module of features; export the run again")
+    return load(getattr(import_module(module), name), settings)
 
 
 class Scorer:

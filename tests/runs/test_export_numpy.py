@@ -35,7 +35,7 @@ ULPS = 1e-15  # of the logistic function, which numpy and torch round differentl
 # In a process of its own, with numpy and Numba alone: events and queries come in, logits and scores go out. The modules
 # of dygmamba come from the program.
 ABSENT = """
-import sys
+import os, sys
 
 class Absent:
     def find_spec(self, name, path=None, target=None):
@@ -43,7 +43,7 @@ class Absent:
             raise ImportError(f"{{name}} is not installed here")
 
 sys.meta_path.insert(0, Absent())
-sys.path.insert(0, sys.argv[1])
+sys.path.insert(0, os.path.relpath(sys.argv[1]))
 """
 ALONE = (
     ABSENT.format(absent=("torch", "jaxtyping", "pyarrow", "pandas"))
@@ -51,6 +51,7 @@ ALONE = (
 import numpy as np
 from scorer import Scorer
 
+os.chdir(os.path.dirname(sys.argv[1]))  # the relative path in sys.path leads nowhere now
 given = np.load(sys.argv[2])
 read = lambda kind: [given[f"{kind}.{name}"] for name in ("src", "dst", "time")]
 columns = lambda kind: {name[len(kind) + 8:]: given[name] for name in given if name.startswith(f"{kind}.column.")}
@@ -62,7 +63,7 @@ methods = {"logit": scorer.compute_logits, "score": scorer.score}
 answer = {name: method(*read("query"), columns("query")) for name, method in methods.items()}
 assert "torch" not in sys.modules
 own = [module for name, module in sys.modules.items() if name.partition(".")[0] == "dygmamba"]
-assert own and all(module.__file__.startswith(sys.argv[1]) for module in own)
+assert own and all(module.__file__.startswith(sys.path[0]) for module in own)
 np.savez(sys.argv[3], **answer)
 """
 )

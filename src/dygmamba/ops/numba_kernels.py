@@ -61,6 +61,8 @@ class KernelCache:
     def __init__(self, folder: Path, function: Callable[..., Any]) -> None:
         self.folder, self.function = folder, function
         self.cache_path = str(folder)
+        # at once: the path of the package may be relative, and the working directory may change
+        self._stamp = hash_sources(getfile(function))
         self._name = f"{function.__module__}.{function.__qualname__}".replace("<", "").replace(">", "")
 
     def load_overload(self, signature: Any, context: Any) -> CompileResult | None:
@@ -78,7 +80,7 @@ class KernelCache:
         path = self._path(signature, result.codegen)
         with suppress(WriteError, OSError):
             for old in self.folder.glob(f"{self._name}-*"):
-                if not old.name.startswith(f"{self._name}-{hash_sources(getfile(self.function))}"):
+                if not old.name.startswith(f"{self._name}-{self._stamp}"):
                     old.unlink()
             path.unlink(missing_ok=True)  # it may be a symbolic link or belong to another user
             write_file(path, [hashlib.sha256(content).digest(), content])
@@ -94,8 +96,9 @@ class KernelCache:
         names = [getattr(cell, "__qualname__", repr(cell)) for cell in cells]
         versions = (platform.python_version(), numba.__version__, llvmlite.__version__)
         key = repr((signature, codegen.magic_tuple(), names, versions))
-        stamp = hash_sources(getfile(self.function))
-        return self.folder / f"{self._name}-{stamp}-{hashlib.sha256(key.encode()).hexdigest()[:16]}.kernel"
+        return (
+            self.folder / f"{self._name}-{self._stamp}-{hashlib.sha256(key.encode()).hexdigest()[:16]}.kernel"
+        )
 
 
 @cache

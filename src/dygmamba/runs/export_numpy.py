@@ -141,7 +141,7 @@ def score_last_events(run: OpenRun, content: bytes, count: int) -> np.ndarray:
 
 
 def copy_modules(features: Iterable[str]) -> dict[str, bytes]:
-    """Return these modules of features, those that scorer.py imports, and all that they import, by path in the zip file.
+    """Return these modules, those that scorer.py imports and all that they import, by path in the zip file.
 
     Only imports at the top of a module count. The files `__init__.py` are empty, as those of the package import torch.
     """

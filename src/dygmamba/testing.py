@@ -25,6 +25,7 @@ from dygmamba.engine.scoring import Ranker
 from dygmamba.engine.stream import Stream
 from dygmamba.history.draws import Draws
 from dygmamba.history.query_columns import QueryColumns
+from dygmamba.history.table_request import FeatureRequest
 from dygmamba.history.view import LabelledPairs, LabelledView, NeighborSequence, PairBatch, PairView
 from dygmamba.models import find_model
 from dygmamba.models.base import DatasetFacts, ModelSpec, Scorer
@@ -79,6 +80,12 @@ class CheckCase:
     def pairs(self) -> LabelledPairs:
         return self.queries.pairs
 
+    @property
+    def features(self) -> "list[CheckCase]":
+        """The same case with the features that the model requests as the score; empty if it requests none."""
+        features = FeatureSum(self.build())
+        return [replace(self, build=lambda: features)] if features.requests else []
+
     def select(self, rows: Tensor, time: Tensor | None = None) -> LabelledPairs:
         """Return some of the pairs, if `time` is given at another one."""
         pairs = self.pairs.select(rows)
@@ -115,6 +122,19 @@ class CheckCase:
 
 
 Score = Callable[[PairBatch], Tensor]
+
+
+class FeatureSum(nn.Module, Scorer):
+    """Sum of the features that a model requests: trees would hide a wrong one until one of them splits on it."""
+
+    def __init__(self, scorer: Scorer) -> None:
+        super().__init__()
+        self.requests = tuple(one for one in scorer.requests if isinstance(one, FeatureRequest))
+
+    def forward(self, view: PairView) -> Tensor:
+        features = torch.cat([view[request] for request in self.requests], dim=1).double()
+        # counts and amounts of any size weigh about the same; weights differ, so that no two differences cancel
+        return features.asinh() @ torch.linspace(0.5, 1.5, features.shape[1], dtype=torch.float64)
 
 
 def _get_first_columns(store: EventStore, pairs: PairBatch) -> QueryColumns | None:
@@ -168,20 +188,21 @@ class Check:
 
     def run(self, cases: Iterable[CheckCase], name: str | None = None) -> CheckResult:
         """Check every case; any exception of the model, which may be foreign code, is a failure."""
-        findings = [self._run(case) for case in cases]
+        findings = [finding for case in cases for finding in self._run(case)]
         problems = [finding.problem for finding in findings if finding.problem is not None]
         differences = [finding.difference for finding in findings if finding.difference is not None]
         detail = "; ".join(dict.fromkeys(problems))
         return CheckResult(name or self.name, not problems, max(differences, default=None), detail)
 
-    def _run(self, case: CheckCase) -> Finding:
+    def _run(self, case: CheckCase) -> list[Finding]:
         try:
             with torch.random.fork_rng(devices=[]):
                 torch.manual_seed(1)
-                return self.find(case)
+                cases = [case] if self.needs_weights else [case, *case.features]
+                return [self.find(one) for one in cases]
         except Exception as error:
             message = str(error).splitlines()[0] if str(error) else "no message"
-            return Finding(f"{type(error).__name__}: {message}")
+            return [Finding(f"{type(error).__name__}: {message}")]
 
 
 def list_checks(trainable: bool) -> list[Check]:

@@ -3,8 +3,9 @@
 The same through evaluation, prediction and training is `test_contract_walk.py` and `test_contract_memory.py`.
 """
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -26,10 +27,11 @@ from dygmamba.config import build_config, load_ablations
 from dygmamba.data.events.event_store import EventStore
 from dygmamba.history.draws import Draws
 from dygmamba.history.index import Index, gather_view
+from dygmamba.history.transitions import TransitionRequest
 from dygmamba.history.view import PairBatch
 from dygmamba.models import find_model
-from dygmamba.models.base import DatasetFacts
-from dygmamba.testing import CHECKS, build_case, list_checks, sample_stream
+from dygmamba.models.base import DatasetFacts, Scorer
+from dygmamba.testing import CHECKS, CheckCase, build_case, list_checks, sample_queries, sample_stream
 from strategies import event_streams
 
 VARIANTS = [*((name, {}) for name in TRAINABLE), BLENDED, TYPED, COLUMNED, *DRAWN]
@@ -87,6 +89,33 @@ def test_every_variant_keeps_the_contract(variant, check):
 def test_every_heuristic_keeps_the_contract(case, check):
     result = check.run([build_check_case(case)])
     assert result.passed, result.detail
+
+
+@dataclass(frozen=True, slots=True)
+class TransitionsUntilNow(TransitionRequest):
+    """Leaks: events of the query's own time are counted too."""
+
+    def compute(self, index, pairs, src, dst, time):
+        return TransitionRequest.compute(self, index, pairs, src, dst, np.nextafter(time, np.inf))
+
+
+class UnreadFeatures(Scorer):
+    """Requests features and reads none, as trees that split on others."""
+
+    def __init__(self, request):
+        self.requests = (request,)
+
+    def __call__(self, view):
+        return torch.zeros(len(view.pairs))
+
+
+@pytest.mark.parametrize("kind", [TransitionRequest, TransitionsUntilNow])
+def test_a_leak_is_found_in_a_feature_that_no_tree_splits_on(kind):
+    """For a feature that the score does not depend on yet: it must be causal all the same."""
+    store = sample_stream()
+    case = CheckCase(lambda: UnreadFeatures(kind((1.0,))), store, sample_queries(store))
+    holds = {check.name: check.run([case]).passed for check in list_checks(trainable=False)}
+    assert holds == dict.fromkeys(holds, True) | {"causal": kind is TransitionRequest}
 
 
 def build_check_case(variant):

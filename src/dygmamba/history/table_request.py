@@ -50,13 +50,18 @@ class TableRequest:
 class FeatureRequest(TableRequest):
     """A request for features of each pair, which are computed on the CPU at the pair's table time.
 
-    Its fields are its settings, and its module imports no torch: exported trees carry it. `prepare` may return None
-    where the features need no table of their own.
+    Its fields are its settings, plain values, and its module in `history` imports no torch: exported trees carry both.
+    `prepare` may return None where the features need no table of their own.
     """
 
     __slots__ = ()
     names: Any  # description of each feature, in the order of the columns
     query: bool = False  # whether queries carry columns, which are read too
+
+    @property
+    def units(self) -> list[FeatureUnit]:
+        """Name and scale of each feature, for networks."""
+        return [FeatureUnit(name) for name in self.names]
 
     @property
     def tokens(self) -> int:

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from dygmamba.core.errors import ConfigError
 from dygmamba.data.events.columns import MAX_CODE_COLUMNS
 from dygmamba.history.decayed_counts import DecayedCountRequest
+from dygmamba.history.table_request import FeatureRequest
 from dygmamba.history.transition_counts import TransitionCountRequest
 from dygmamba.history.view import NeighborRequest, PairView
 from dygmamba.history.walks import WalkRequest
@@ -99,15 +100,15 @@ def build_pair_features(
     `tokens` are the history channels, whose relation of walks a pair may share.
     """
     walks = [table for table in tokens if isinstance(table, TokenWalks)]
-    columns = {
+    requests: dict[str, tuple[FeatureRequest, ...]] = {
         "node-features": request_node_features(facts),
         "columns": request_columns(facts, config.query_columns),
     }
     features: list[PairFeature] = []
     for name in config.pair_features:
-        if name in columns:
+        if name in requests:
             features += [
-                TableEncoding(request, config.width, config.table_dropout) for request in columns[name]
+                TableEncoding(request, config.width, config.table_dropout) for request in requests[name]
             ]
         elif name == "walks" and walks and config.relation == "shared":
             features.append(SharedPairWalks(walks[0]))

@@ -10,8 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from dygmamba.history.columns import ColumnRequest
-from dygmamba.history.node_features import NodeFeatureRequest
+from dygmamba.history.table_request import FeatureRequest
 from dygmamba.history.view import PairView
 from dygmamba.nn.initialization import two_layers
 
@@ -28,7 +27,7 @@ class TableEncoding(nn.Module):
     mean: Tensor
     deviation: Tensor
 
-    def __init__(self, request: ColumnRequest | NodeFeatureRequest, width: int, dropout: float) -> None:
+    def __init__(self, request: FeatureRequest, width: int, dropout: float) -> None:
         super().__init__()
         self.request, self.requests, self.out_dim = request, (request,), width
         units = request.units

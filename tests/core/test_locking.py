@@ -9,7 +9,7 @@ import sys
 import pytest
 
 from dygmamba.core.errors import DygWarning, LockedError
-from dygmamba.core.files.locking import acquire_lock, release_and_remove
+from dygmamba.core.files.locking import acquire_lock, hold_lock
 from raising import raises
 
 HOLD = (
@@ -45,7 +45,8 @@ def test_a_released_lock_can_be_acquired_again(tmp_path):
     lock.release()
     again = acquire_lock(path)
     del again
-    release_and_remove(acquire_lock(path))
+    with hold_lock(path):
+        assert path.exists()
     assert not path.exists()
 
 

@@ -29,7 +29,7 @@ def test_no_path_in_an_archive_leads_out_of_the_folder(tmp_path):
     (tmp_path / "a.zip").write_bytes(body)
     unpack_archive(tmp_path / "a.zip", tmp_path / "in" / "set", ["x.csv"], ["y.csv", "z.csv"], 100)
     assert sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file()) == [
-        "a.zip", "in/set/source.json", "in/set/x.csv", "in/set/y.csv",
+        "a.zip", "in/set/x.csv", "in/set/y.csv",
     ]  # fmt: skip
     assert (tmp_path / "in" / "set" / "x.csv").read_bytes() == b"a"
 
@@ -67,7 +67,7 @@ def test_unpacking_into_a_folder_keeps_what_else_is_there(tmp_path):
     (tmp_path / "set" / "notes.txt").write_text("mine")
     (tmp_path / "a.zip").write_bytes(zipped({"x.csv": b"1"}))
     unpack_archive(tmp_path / "a.zip", tmp_path / "set", ["x.csv"], [], 100)
-    assert sorted(path.name for path in (tmp_path / "set").iterdir()) == ["notes.txt", "source.json", "x.csv"]
+    assert sorted(path.name for path in (tmp_path / "set").iterdir()) == ["notes.txt", "x.csv"]
 
 
 def test_deflate64_is_unpacked_by_a_tool(tmp_path, monkeypatch):

@@ -8,13 +8,13 @@ and are read in the same way.
 """
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
 from dygmamba.core.errors import FileError, WriteError
-from dygmamba.core.files.locking import acquire_lock, release_and_remove
+from dygmamba.core.files.locking import hold_lock
 from dygmamba.core.files.untrusted import read_verified_file
 from dygmamba.core.files.writing import (
     TEMPORARY_NAME,
@@ -57,7 +57,7 @@ def replace_shared_files(
         for name, path in sources.items()
     }
     manifest_path = folder / manifest[0]
-    with _hold_lock(folder):
+    with hold_lock(folder / LOCK_FILE):
         # those of an interrupted push of the same run may be in use
         unused = [path for path in contents if not path.exists()]
         try:
@@ -117,13 +117,3 @@ def _remove_files(paths: Iterable[Path]) -> None:
     for path in list(paths):
         with suppress(WriteError):
             remove_file(path)
-
-
-@contextmanager
-def _hold_lock(folder: Path) -> Iterator[None]:
-    """Let one process push into a folder at a time; LockedError if another one does."""
-    lock = acquire_lock(folder / LOCK_FILE)
-    try:
-        yield
-    finally:
-        release_and_remove(lock)

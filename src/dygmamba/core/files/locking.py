@@ -4,7 +4,8 @@ import errno
 import os
 import stat
 import warnings
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from filelock import BaseFileLock, FileLock, Timeout
@@ -48,12 +49,17 @@ def acquire_lock(path: Path) -> BaseFileLock:
     return lock
 
 
-def release_and_remove(lock: BaseFileLock) -> None:
-    """Release a lock and delete its file: first, while no other process can hold it; on Windows that fails."""
-    if lock.is_locked:
-        with suppress(OSError):
-            os.unlink(lock.lock_file)
-    lock.release()
+@contextmanager
+def hold_lock(path: Path) -> Iterator[None]:
+    """Context manager: lock a folder by a file in it, which is deleted at the end; the errors are `acquire_lock`'s."""
+    lock = acquire_lock(path)
+    try:
+        yield
+    finally:
+        if lock.is_locked:  # deleted first, while no other process can hold it; on Windows that fails
+            with suppress(OSError):
+                os.unlink(lock.lock_file)
+        lock.release()
 
 
 def _write_holder(handle: int) -> None:

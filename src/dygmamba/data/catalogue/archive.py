@@ -1,6 +1,5 @@
 """Unpack chosen files of a zip archive: verified, all of them or none."""
 
-import json
 import lzma
 import re
 import shutil
@@ -12,17 +11,15 @@ from collections.abc import Callable, Sequence
 from pathlib import Path, PurePosixPath
 
 from dygmamba.core.errors import FileError, NotFoundError, first_line
-from dygmamba.core.files.untrusted import locate_inside
-from dygmamba.core.files.writing import create_temporary_folder, publish_path, sync_file, write_text
-from dygmamba.data.catalogue.download import check_disk_space, translate_disk_errors
+from dygmamba.core.files.writing import create_temporary_folder, publish_path, sync_file, translate_os_errors
+from dygmamba.data.catalogue.download import check_disk_space
 
-RECEIPT = "source.json"  # sizes and CRCs of the unpacked files
 CHUNK_BYTES = 2**20
 DEFLATE64 = 9  # compression method that Python cannot read; the archive of reddit uses it
 # What the standard library raises for damaged archives and absurd sizes or names.
 ZIP_ERRORS = (
     *(zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, RuntimeError, ValueError, IndexError),
-    *(struct.error, OverflowError),
+    *(struct.error, OverflowError, OSError, subprocess.CalledProcessError),
 )
 # Command-line programs that read Deflate64, with the options to write one member to stdout.
 UNPACKERS = {"unzip": ("-p",), "7z": ("x", "-so"), "7zz": ("x", "-so"), "7za": ("x", "-so")}
@@ -36,7 +33,7 @@ def unpack_archive(
     limit: int,
     check: Callable[[Path], None] = lambda staging: None,
 ) -> None:
-    """Unpack files of an archive into a folder, with a receipt of their sizes and CRCs.
+    """Unpack files of an archive into a folder.
 
     Members are matched by file name alone and stored under the requested names, so no path in the archive can lead
     outside the folder. A new folder appears complete. Into an existing folder the files are moved one by one, the first
@@ -47,47 +44,26 @@ def unpack_archive(
 
     Raises:
         FileError: The archive is damaged, too large, or lacks a member.
-        DownloadError: The files cannot be written.
+        DownloadError: They do not fit on the disk.
     """
     try:
-        with translate_disk_errors(folder), create_temporary_folder(folder.parent) as staging:
+        with create_temporary_folder(folder.parent) as staging:
             with zipfile.ZipFile(archive) as bundle:
                 chosen = _select_members(bundle, archive, members, extras)
                 _check_size(archive, chosen, limit, staging)
-                receipt = {
-                    name: _extract_member(bundle, info, staging / name) for name, info in chosen.items()
-                }
+                for name, info in chosen.items():
+                    _extract_member(bundle, info, staging / name)
             check(staging)
-            name = archive.name.removesuffix(".part")
-            write_text(staging / RECEIPT, json.dumps({"archive": name, "files": receipt}))
-            _move_into_place(staging, folder, members[0])
+            if not folder.exists():
+                publish_path(staging, folder)
+                return
+            for name in reversed(chosen):
+                publish_path(staging / name, folder / name)
     except ZIP_ERRORS as error:
         raise FileError(
             f"{archive} is not a complete zip archive ({first_line(error)}); fetch it again",
             code="archive-damaged",
         ) from error
-
-
-def is_intact(folder: Path) -> bool | None:
-    """Return whether the files of a folder match their receipt; None if there is no receipt."""
-    try:
-        files = json.loads((folder / RECEIPT).read_text(encoding="utf-8"))["files"]
-        return all(
-            _compute_size_and_crc(locate_inside(folder, name, folder / RECEIPT)) == list(expected)
-            for name, expected in files.items()
-        )
-    except FileNotFoundError:
-        return None if not (folder / RECEIPT).exists() else False
-    except (OSError, FileError, ValueError, KeyError, TypeError, AttributeError):
-        return False
-
-
-def _compute_size_and_crc(path: Path) -> list[int]:
-    crc = 0
-    with path.open("rb") as file:
-        while chunk := file.read(CHUNK_BYTES):
-            crc = zlib.crc32(chunk, crc)
-    return [path.stat().st_size, crc]
 
 
 def _select_members(
@@ -117,19 +93,16 @@ def _check_size(archive: Path, chosen: dict[str, zipfile.ZipInfo], limit: int, s
     check_disk_space(staging.parent, size, archive.name)
 
 
-def _extract_member(bundle: zipfile.ZipFile, info: zipfile.ZipInfo, target: Path) -> list[int]:
-    """Unpack one member and return its size and CRC, which must be those stated in the archive."""
-    with target.open("wb") as file:
+def _extract_member(bundle: zipfile.ZipFile, info: zipfile.ZipInfo, target: Path) -> None:
+    """Unpack one member, whose CRC must be the one stated in the archive."""
+    with translate_os_errors(target), target.open("wb") as file:
         if info.compress_type == DEFLATE64:
-            subprocess.run(_find_unpacker(bundle, info), stdout=file, stderr=subprocess.DEVNULL)
+            subprocess.run(_find_unpacker(bundle, info), stdout=file, stderr=subprocess.DEVNULL, check=True)
         else:
             with bundle.open(info) as source:
                 shutil.copyfileobj(source, file, CHUNK_BYTES)
         file.flush()
         sync_file(file.fileno(), target)
-    if (receipt := _compute_size_and_crc(target)) != [info.file_size, info.CRC]:
-        raise zipfile.BadZipFile(f"{info.filename} is damaged")
-    return receipt
 
 
 def _find_unpacker(bundle: zipfile.ZipFile, info: zipfile.ZipInfo) -> list[str]:
@@ -142,15 +115,3 @@ def _find_unpacker(bundle: zipfile.ZipFile, info: zipfile.ZipInfo) -> list[str]:
             code="deflate64-unsupported",
         )
     return [tool, *UNPACKERS[tool], str(bundle.filename), info.filename]
-
-
-def _move_into_place(staging: Path, folder: Path, last: str) -> None:
-    if not folder.exists():
-        publish_path(staging, folder)
-        return
-    (folder / RECEIPT).unlink(missing_ok=True)  # until all files are in place the folder is not intact
-    names = sorted(
-        (path.name for path in staging.iterdir()), key=lambda name: (name == RECEIPT, name == last)
-    )
-    for name in names:
-        publish_path(staging / name, folder / name)

@@ -1,4 +1,4 @@
-"""Download a file over HTTP with retries, resuming and a checksum.
+"""Download a file over HTTP: resumed, retried, and compared with its checksum.
 
 NAME.part has the bytes so far and NAME.part.json the file they belong to. A download is resumed only if the server
 proves that it still has the same file, by a strong ETag or a modification date (RFC 9110, 13.1.5), or if a checksum
@@ -10,7 +10,6 @@ import hashlib
 import json
 import re
 import shutil
-import socket
 import time
 import urllib.request as http
 from collections.abc import Callable, Iterator
@@ -20,18 +19,15 @@ from pathlib import Path
 from urllib.error import HTTPError, URLError
 from urllib.parse import unquote, urlsplit
 
-from dygmamba.core.errors import ConfigError, DownloadError, FileError, LockedError, WriteError
-from dygmamba.core.files.locking import acquire_lock, release_and_remove
-from dygmamba.core.files.writing import write_text
+from dygmamba.core.errors import ConfigError, DownloadError, FileError
+from dygmamba.core.files.writing import translate_os_errors, write_text
 
 DownloadProgress = Callable[[int, int | None], None]
 
 CHUNK_BYTES = 2**16
-MIN_PROGRESS_BYTES = 2**20  # an attempt that gained this much does not count as a failure
 RETRYABLE_STATUS = {408, 416, 425, 429, 500, 502, 503, 504}
 # "identity": with a compressed body, Content-Length and ranges would not refer to the bytes of the file.
 REQUEST_HEADERS = {"User-Agent": "dygmamba", "Accept-Encoding": "identity"}
-DISK_ADVICE = "free some space or choose another folder, and run the command again"
 
 
 @contextmanager
@@ -40,7 +36,6 @@ def open_download(
     target: Path,
     *,
     checksum: str | None = None,
-    checksum_hint: str = "",
     progress: DownloadProgress | None = None,
     timeout: float = 30.0,
     retries: int = 5,
@@ -52,33 +47,30 @@ def open_download(
 
     Args:
         url: HTTP or HTTPS; credentials in it are sent to this host only.
-        target: Names the partial file.
+        target: Names the partial file; its folder exists, and no other process downloads the file.
         checksum: "md5:..." or "sha256:...".
-        checksum_hint: Appended to the message about a wrong checksum.
         progress: Called with the bytes added and the total size. What is added sums to the size; it is negative if the
             download has to start again.
         timeout: Seconds without a byte.
-        retries: Attempts without progress, after the first.
+        retries: Attempts after the first.
 
     Raises:
         DownloadError: The file could not be downloaded; the message says what to do.
     """
     part = PartialDownload(url, target, checksum is not None, progress, timeout)
-    with _lock_download(target):
-        part.download(retries)
-        if (actual := compute_checksum(part.path, checksum)) != checksum:
-            part.discard()
-            raise DownloadError(
-                f"{target.name} arrived corrupt ({actual} instead of {checksum}) and was deleted; "
-                f"{part.manual_advice}{checksum_hint}",
-                code="checksum-mismatch",
-            )
-        try:
-            yield part.path
-        except FileError:
-            part.discard()
-            raise
+    part.download(retries)
+    if (actual := compute_checksum(part.path, checksum)) != checksum:
         part.discard()
+        raise DownloadError(
+            f"{target.name} arrived corrupt ({actual} instead of {checksum}) and was deleted; {part.manual_advice}",
+            code="checksum-mismatch",
+        )
+    try:
+        yield part.path
+    except FileError:
+        part.discard()
+        raise
+    part.discard()
 
 
 def compute_checksum(path: Path, checksum: str | None) -> str | None:
@@ -96,44 +88,14 @@ def strip_credentials(url: str) -> str:
     return re.sub(r"^(\w[\w+.-]*:)?(//)?[^/?#]*@", r"\1\2", url)
 
 
-@contextmanager
-def translate_disk_errors(target: Path) -> Iterator[None]:
-    """Context manager: raise DownloadError if the disk is full or cannot be written."""
-    try:
-        yield
-    except WriteError as error:
-        raise DownloadError(f"{error}, and run the command again", code="write-failed") from error
-    except OSError as error:
-        raise DownloadError(
-            f"{target.name} cannot be written to {target.parent} ({error.strerror}); {DISK_ADVICE}",
-            code="write-failed",
-        ) from error
-
-
 def check_disk_space(folder: Path, size: int, name: str) -> None:
     """Raise DownloadError if a file of this size does not fit."""
     if size > (free := shutil.disk_usage(folder).free):
         raise DownloadError(
-            f"{name} needs {size:,} bytes and {folder} has {free:,} free; {DISK_ADVICE}",
+            f"{name} needs {size:,} bytes and {folder} has {free:,} free; free some space or choose another folder, "
+            "and run the command again",
             code="disk-too-small",
         )
-
-
-@contextmanager
-def _lock_download(target: Path) -> Iterator[None]:
-    with translate_disk_errors(target):
-        target.parent.mkdir(parents=True, exist_ok=True)
-    try:
-        lock = acquire_lock(target.with_name(f"{target.name}.lock"))
-    except LockedError as error:
-        message = f"another process is downloading {target}; wait until it is done"
-        raise DownloadError(message, code="download-locked") from error
-    except FileError as error:
-        raise DownloadError(f"{error}, and run the command again", code="write-failed") from error
-    try:
-        yield
-    finally:
-        release_and_remove(lock)
 
 
 class PartialDownload:
@@ -153,7 +115,12 @@ class PartialDownload:
         self._size = self._reported = 0
         self._total: int | None = None
         self._validator: str | None = None
-        self._has_answered = False
+        # without a stamp for this URL the size stays 0, and what is there is overwritten
+        with suppress(OSError, ValueError, KeyError, TypeError):
+            stamp = json.loads(self._stamp_path.read_text(encoding="utf-8"))
+            if stamp["url"] == self.url:
+                self._total, self._validator = stamp["total"], stamp["validator"]
+                self._size = self.path.stat().st_size
 
     @property
     def manual_advice(self) -> str:
@@ -166,15 +133,16 @@ class PartialDownload:
 
     def download(self, retries: int) -> None:
         """Request the file until all of it is here."""
-        self._read_stamp()
-        failures, size = 0, self._size
+        attempt, reason = 0, ""
         try:
-            while (reason := self._attempt_request()) is not None:
-                failures += self._size - size < MIN_PROGRESS_BYTES
-                size = self._size
-                if failures > retries:
-                    raise self._make_error(reason, "download-failed")
-                time.sleep(min(self._timeout, self._timeout / 60 * 2**failures))  # exponential backoff
+            while attempt <= retries:
+                try:
+                    return self._request_rest()
+                except (HTTPException, OSError, ValueError) as error:  # ValueError: a redirect to no URL
+                    reason = self._explain(error, is_first=attempt == 0)
+                attempt += 1
+                time.sleep(min(self._timeout, self._timeout / 60 * 2**attempt))  # exponential backoff
+            raise self._make_error(reason, "download-failed")
         except DownloadError:
             if not self._size:  # nothing to resume
                 self.discard()
@@ -185,42 +153,23 @@ class PartialDownload:
         self.path.unlink(missing_ok=True)
         self._stamp_path.unlink(missing_ok=True)
 
-    def _read_stamp(self) -> None:
-        # without a stamp for this URL the size stays 0, and what is there is overwritten
-        with suppress(OSError, ValueError, KeyError, TypeError):
-            stamp = json.loads(self._stamp_path.read_text(encoding="utf-8"))
-            if stamp["url"] == self.url:
-                self._total, self._validator = stamp["total"], stamp["validator"]
-                self._size = self.path.stat().st_size
-
-    def _attempt_request(self) -> str | None:
-        """Request what is missing; return what went wrong, None if the file is complete."""
-        try:
+    def _request_rest(self) -> None:
+        """Request what is missing; raise an error unless the file is complete then."""
+        if not self._is_resumable or self._size != self._total:
             with http.urlopen(self._make_request(), timeout=self._timeout) as response:
                 self._begin(response)
                 while chunk := response.read1(CHUNK_BYTES):
-                    self._write(chunk)
-        except HTTPError as error:
-            return self._handle_status(error)
-        except URLError as error:
-            return self._describe_url_error(error)
-        except TimeoutError:
-            return f"{self._host} sent nothing for {self._timeout:g} s"
-        except (
-            HTTPException,
-            OSError,
-            ValueError,
-        ) as error:  # ValueError: a redirect to something that is no URL
-            return f"the connection to {self._host} broke ({type(error).__name__})"
-        if self._total in (None, self._size):
-            return None
-        return f"{self._host} announced {self._total:,} bytes and sent {self._size:,}"
+                    with translate_os_errors(self.path), self.path.open("ab") as file:
+                        file.write(chunk)
+                    self._size += len(chunk)
+                    self._report_progress()
+        if self._total not in (None, self._size):
+            raise HTTPException(f"{self._size:,} of {self._total:,} bytes")
 
     def _make_request(self) -> http.Request:
         request = http.Request(self.url, headers=REQUEST_HEADERS)
         if self._credentials:  # not sent to another host after a redirect
-            name, _, password = self._credentials.partition(":")
-            pair = base64.b64encode(f"{unquote(name)}:{unquote(password)}".encode()).decode()
+            pair = base64.b64encode(unquote(self._credentials).encode()).decode()
             request.add_unredirected_header("Authorization", f"Basic {pair}")
         if self._is_resumable:
             request.add_header("Range", f"bytes={self._size}-")
@@ -230,7 +179,6 @@ class PartialDownload:
 
     def _begin(self, response: HTTPResponse) -> None:
         """Go on behind the bytes that are here if the response is the rest of the same file, else start again."""
-        self._has_answered = True
         if urlsplit(response.url).scheme not in ("https", urlsplit(self.url).scheme):
             to = strip_credentials(response.url)
             raise self._make_error(f"it redirects to {to}, which is not encrypted", "insecure-redirect")
@@ -242,22 +190,15 @@ class PartialDownload:
             self._validator = tag if tag.startswith('"') else response.headers.get("Last-Modified")
             self._total = response.length
             stamp = {"url": self.url, "validator": self._validator, "total": self._total}
-            with translate_disk_errors(self.target):
-                write_text(self._stamp_path, json.dumps(stamp))
+            write_text(self._stamp_path, json.dumps(stamp))
         elif not is_rest:
             self._restart()
             raise HTTPException("another part of the file")
         check_disk_space(self.target.parent, (self._total or 0) - self._size, self.target.name)
         self._report_progress()
 
-    def _write(self, chunk: bytes) -> None:
-        with translate_disk_errors(self.target), self.path.open("ab") as file:
-            file.write(chunk)
-        self._size += len(chunk)
-        self._report_progress()
-
     def _restart(self) -> None:
-        with translate_disk_errors(self.target):
+        with translate_os_errors(self.path):
             self.path.write_bytes(b"")
         self._size, self._total, self._validator = 0, None, None
 
@@ -266,32 +207,24 @@ class PartialDownload:
             added, self._reported = self._size - self._reported, self._size
             self._progress(added, self._total)
 
-    def _handle_status(self, error: HTTPError) -> str | None:
-        self._has_answered = True
-        reason = f"{self._host} answered {error.code} {str(error.reason).partition(chr(10))[0]}"  # loops: three lines
-        with error:
+    def _explain(self, error: Exception, is_first: bool) -> str:
+        """Return what went wrong; raise DownloadError if asking again does not help."""
+        if isinstance(error, HTTPError):
+            error.close()
+            reason = f"{self._host} answered {error.code} {str(error.reason).partition(chr(10))[0]}"  # loops: 3 lines
             if error.code not in RETRYABLE_STATUS:
                 raise self._make_error(reason, "http-error") from error
-            if (
-                error.code == 416
-            ):  # nothing is behind the bytes that are here: they are all, or of another file
-                is_end = error.headers.get("Content-Range") == f"bytes */{self._size}"
-                if is_end and self._size and self._total in (None, self._size):
-                    return None
+            if error.code == 416:  # nothing is behind the bytes that are here, so they are of another file
                 self._restart()
-        return reason
-
-    def _describe_url_error(self, error: URLError) -> str:
-        if isinstance(error.reason, TimeoutError):
+            return reason
+        if isinstance(error, URLError):
+            reason = f"{self._host} cannot be reached ({error.reason})"
+            if is_first:  # waiting helps if a server answered before, not if there is no connection
+                raise self._make_error(reason, "host-unreachable") from error
+            return reason
+        if isinstance(error, TimeoutError):
             return f"{self._host} sent nothing for {self._timeout:g} s"
-        reason = f"{self._host} cannot be reached ({error.reason})"
-        if isinstance(error.reason, socket.gaierror):
-            reason = f"the host {self._host} cannot be found"
-        elif isinstance(error.reason, ConnectionRefusedError):
-            reason = f"{self._host} refused the connection"
-        if not self._has_answered:  # waiting helps if a server answered before, not if there is no connection
-            raise self._make_error(reason, "host-unreachable") from error
-        return reason
+        return f"the connection to {self._host} broke ({error or type(error).__name__})"
 
     def _make_error(self, reason: str, code: str) -> DownloadError:
         resume = (

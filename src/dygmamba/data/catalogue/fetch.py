@@ -1,21 +1,16 @@
-"""Fetch datasets of the catalogue, so that `open_dataset` finds them.
-
-Some publishers give no checksum. Then the hash of the first archive that can be read is pinned in ARCHIVE.sha256 next
-to it, and every later archive of that name must match (trust on first use). There is a file per archive, in the format
-of `sha256sum -c`, so that fetches at the same time need no lock.
-"""
+"""Fetch datasets of the catalogue, so that `open_dataset` finds them."""
 
 import csv
 import os
-import re
 import shlex
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from dygmamba.core.errors import ConfigError, DownloadError, DygError, FileError, make_unreadable_error
-from dygmamba.core.files.writing import write_text
-from dygmamba.data.catalogue.archive import is_intact, unpack_archive
+from dygmamba.core.errors import ConfigError, DownloadError, DygError, FileError, WriteError
+from dygmamba.core.files.locking import hold_lock
+from dygmamba.core.files.writing import make_folder
+from dygmamba.data.catalogue.archive import unpack_archive
 from dygmamba.data.catalogue.download import (
     DownloadProgress,
     compute_checksum,
@@ -42,59 +37,27 @@ class FetchResult:
 def fetch_dataset(
     entry: CatalogueEntry, folder: Path, *, progress: DownloadProgress | None = None
 ) -> FetchResult:
-    """Fetch a dataset to `folder`/NAME unless it is there and intact.
+    """Fetch a dataset to `folder`/NAME unless it is there.
 
     The files get their final names only after the checksum was verified and the events were read. An archive that the
     user has put into `folder` is used without a network, and kept. Behind a firewall, set DYGMAMBA_MIRROR to the URL of
     a folder with the same archives; it replaces everything but the file name of an archive's URL.
     """
-    place = folder / entry.name
-    if is_fetched(entry, folder) and is_intact(place) is not False:
+    place, archive = folder / entry.name, folder / entry.archive
+    if is_fetched(entry, folder):
         return FetchResult(entry, place, "present")
-    archive = folder / entry.archive
-    expected = ExpectedArchive.of(entry, archive)
-    if not archive.exists():
-        return FetchResult(entry, place, "download", _download_archive(entry, archive, expected, progress))
-    if (actual := compute_checksum(archive, expected.checksum)) != expected.checksum:
-        # it may be the user's file, so it is not touched
-        raise DownloadError(
-            f"{archive} is not the published file ({actual} instead of {expected.checksum}); "
-            f"move it away and run the command again{expected.hint}",
-            code="checksum-mismatch",
-        )
-    return FetchResult(entry, place, "archive", _unpack_validated(entry, archive, place, expected))
-
-
-@dataclass(frozen=True, slots=True)
-class ExpectedArchive:
-    """The checksum that an archive must have: the published one, else the pinned one, if any."""
-
-    checksum: str | None
-    pinned: Path  # in the format of `sha256sum -c`
-    hint: str = ""  # further advice if an archive does not match its pinned hash
-
-    @staticmethod
-    def of(entry: CatalogueEntry, archive: Path) -> "ExpectedArchive":
-        pinned = archive.with_name(f"{archive.name}.sha256")
-        if entry.checksum is not None or not pinned.exists():
-            return ExpectedArchive(entry.checksum, pinned)
-        try:
-            text = pinned.read_bytes().decode("ascii", "replace")
-        except OSError as error:
-            raise make_unreadable_error(pinned, error) from error
-        if (match := re.fullmatch(r"([0-9a-f]{64})  [^\n]*\n?", text)) is None:
-            raise FileError(
-                f"{pinned} does not contain a SHA-256; delete it to trust the next {archive.name} that can be read",
-                code="trusted-hash-damaged",
+    make_folder(folder)
+    with hold_lock(folder / f".{entry.archive}.lock"):
+        if not archive.exists():
+            return FetchResult(entry, place, "download", _download_archive(entry, archive, progress))
+        if (actual := compute_checksum(archive, entry.checksum)) != entry.checksum:
+            # it may be the user's file, so it is not touched
+            raise DownloadError(
+                f"{archive} is not the published file ({actual} instead of {entry.checksum}); "
+                "move it away and run the command again",
+                code="checksum-mismatch",
             )
-        hint = f", or delete {pinned} if the publisher has changed it"
-        return ExpectedArchive(f"sha256:{match[1]}", pinned, hint)
-
-    def trust(self, path: Path) -> None:
-        """Pin the hash of an archive that could be read, unless one is known already (trust on first use)."""
-        if self.checksum is None:
-            digest = str(compute_checksum(path, "sha256:")).removeprefix("sha256:")
-            write_text(self.pinned, f"{digest}  {self.pinned.stem}\n")
+        return FetchResult(entry, place, "archive", _unpack_validated(entry, archive, place))
 
 
 def is_fetched(entry: CatalogueEntry, folder: Path) -> bool:
@@ -132,15 +95,14 @@ def format_import_command(fetched: FetchResult) -> str | None:
     return f"dygmamba data import {shlex.join(words)}"
 
 
-def _download_archive(
-    entry: CatalogueEntry, archive: Path, expected: ExpectedArchive, progress: DownloadProgress | None
-) -> str | None:
+def _download_archive(entry: CatalogueEntry, archive: Path, progress: DownloadProgress | None) -> str | None:
     failure: DownloadError | None = None
-    how = {"checksum": expected.checksum, "checksum_hint": expected.hint, "progress": progress}
     for url in get_download_urls(entry):
         try:
-            with open_download(url, archive, **how) as part:
-                return _unpack_validated(entry, part, archive.with_name(entry.name), expected)
+            with open_download(url, archive, checksum=entry.checksum, progress=progress) as part:
+                return _unpack_validated(entry, part, archive.with_name(entry.name))
+        except WriteError:
+            raise
         except FileError as error:
             message = f"the downloaded file is not usable: {error}"
             failure = failure or DownloadError(message, code="download-unusable")
@@ -152,9 +114,7 @@ def _download_archive(
     raise failure
 
 
-def _unpack_validated(
-    entry: CatalogueEntry, archive: Path, place: Path, expected: ExpectedArchive
-) -> str | None:
+def _unpack_validated(entry: CatalogueEntry, archive: Path, place: Path) -> str | None:
     """Unpack an archive after reading its events; return how they differ from the published statistics."""
     warnings: list[str | None] = []
 
@@ -165,7 +125,6 @@ def _unpack_validated(
             raise FileError(
                 f"{archive} does not contain {entry.name}: {error}", code="archive-unreadable"
             ) from error
-        expected.trust(archive)
 
     unpack_archive(archive, place, entry.members, entry.extras, entry.unpacked_limit, check)
     return warnings[0]

@@ -120,12 +120,21 @@ class IdIndex(NodeIds):
     Look-ups take constant time per id, whatever the number of nodes, and give the answers of `NodeIds`.
     """
 
-    __slots__ = ("_is_text", "_keys", "_known", "_known_nodes", "_new_nodes", "_sides", "_texts")
+    __slots__ = (
+        "_is_text",
+        "_keys",
+        "_known",
+        "_known_count",
+        "_known_nodes",
+        "_new_nodes",
+        "_sides",
+        "_texts",
+    )
     __setattr__ = object.__setattr__  # unlike other ids, these change
 
     def __init__(self, known: NodeIds, like: "IdIndex | None" = None) -> None:
         """Begin with known ids; an index of the same known ids, `like`, shares its tables of them, never changed."""
-        self._known, self._is_text = known, known.kind == "string"
+        self._known, self._known_count, self._is_text = known, len(known), known.kind == "string"
         self._known_nodes = _map_ids(known) if like is None else like._known_nodes
         self.whole = (known.has_whole_ids("src"), known.has_whole_ids("dst")) if like is None else like.whole
         self._keys: list[Key] = []  # id of each new node
@@ -135,7 +144,7 @@ class IdIndex(NodeIds):
         self._new_nodes = {"src": nodes, "dst": nodes if self._known.is_source is None else {}}
 
     def __len__(self) -> int:
-        return len(self._known) + len(self._keys)
+        return self._known_count + len(self._keys)
 
     @property
     def new(self) -> list[tuple[Key, Side]]:
@@ -183,9 +192,10 @@ class IdIndex(NodeIds):
     def add(self, value: Key, side: Side) -> int:
         """Return the node of an id; an unknown one becomes a new node."""
         key = self._to_key(value, side)
-        node = self._find(key, side)
+        node = self._known_nodes[side].get(key, -1)
         if node < 0:
-            self._new_nodes[side][key] = node = len(self)
+            node = self._new_nodes[side].setdefault(key, len(self))
+        if node == len(self):
             self._keys.append(key)
             self._sides.append(side)
             self._texts += isinstance(key, str)
@@ -194,7 +204,7 @@ class IdIndex(NodeIds):
     def add_events(self, src: Sequence[Key], dst: Sequence[Key]) -> tuple[np.ndarray, np.ndarray]:
         """Return the nodes of the ends of events; unknown ids become new nodes, each source before its destination."""
         sources: dict[Key, int] = {}
-        destinations: dict[Key, int] = {}
+        destinations: dict[Key, int] = sources if self._known.is_source is None else {}
         for a, b in zip(src, dst, strict=True):
             if a not in sources:
                 sources[a] = self.add(a, "src")
@@ -236,12 +246,9 @@ class IdIndex(NodeIds):
     def _to_key(self, value: Key, side: Side) -> Key:
         """Return an id in the type of the known ids; text that is no 64-bit integer stays text."""
         text = strip_decimal_zero(str(value)) if self.has_whole_ids(side) else str(value)
-        if self._is_text or len(text) > MAX_DIGITS:
+        if self._is_text or len(text) > MAX_DIGITS or not text.removeprefix("-").isdecimal():
             return text
-        try:
-            number = int(text)
-        except ValueError:
-            return text
+        number = int(text)
         return number if str(number) == text and -(2**63) <= number < 2**63 else text  # '007' is not 7
 
     def _find(self, key: Key, side: Side) -> int:

@@ -33,7 +33,7 @@ SUFFIXES = {".jsonl", ".ndjson"}
 # without its searches for whitespace, which cost more than parsing a line.
 scan_value = json.JSONDecoder(parse_float=str, parse_int=str, parse_constant=str).scan_once  # pyright: ignore[reportAttributeAccessIssue]
 TEXT_TYPES = {str, type(None)}
-FOR_PYTHON = re.compile(r"\\u|-0(?![.\d])")
+MINUS_ZERO = re.compile(rb"-0(?![.\d])")
 
 
 def is_json_lines(path: Path, head: str) -> bool:
@@ -66,7 +66,7 @@ def open_json_lines(path: Path, options: ReadOptions) -> Iterator[Source]:
 
 def read_keys(path: Path, options: ReadOptions) -> tuple[str, ...]:
     """Return the keys of the first objects, in order of appearance."""
-    texts = chain.from_iterable(_iter_lines(path, options))
+    texts = chain.from_iterable(map(_split_lines, _iter_blocks(path, options)))
     lines = [_parse_object(text) for text in islice(texts, SAMPLE_OBJECTS)]
     objects = [fields for fields in lines if isinstance(fields, dict)]
     if not objects:
@@ -78,13 +78,17 @@ def read_keys(path: Path, options: ReadOptions) -> tuple[str, ...]:
     return tuple(dict.fromkeys(key for fields in objects for key in fields))
 
 
-def _iter_lines(path: Path, options: ReadOptions) -> Iterator[list[str]]:
-    """Iterate over runs of lines that are not empty."""
+def _iter_blocks(path: Path, options: ReadOptions) -> Iterator[bytes]:
+    """Iterate over runs of whole lines in UTF-8."""
     filters = [mark_undecodable] if is_utf8(options.encoding) else []
     with NormalizedLines(path, options.encoding, BLOCK_BYTES, *filters) as lines:
-        for block in lines.iter_blocks():
-            texts = (line.strip().removeprefix("\ufeff") for line in block.decode().split("\n"))
-            yield [text for text in texts if text]
+        yield from lines.iter_blocks()
+
+
+def _split_lines(block: bytes) -> list[str]:
+    """Return the lines that are not empty."""
+    texts = (line.strip().removeprefix("\ufeff") for line in block.decode().split("\n"))
+    return [text for text in texts if text]
 
 
 def _parse_object(text: str) -> dict[str, Any] | str:
@@ -109,12 +113,15 @@ def _iter_batches(
     """Iterate over the columns of a layout as text; lines that cannot be used go to `bad_rows`."""
     waiting = pa.schema([(name, pa.string()) for name in layout.needed]).empty_table()
     first, schema = 1, None
-    for texts in _iter_lines(path, options):
-        schema = schema if first > 1 else _detect_schema(texts[:SAMPLE_OBJECTS], layout)
-        table = None if schema is None else _parse_with_arrow(texts, schema)
+    for block in _iter_blocks(path, options):
+        schema = schema if first > 1 else _detect_schema(_split_lines(block)[:SAMPLE_OBJECTS], layout)
+        table = None if schema is None else _parse_with_arrow(block, schema)
         if table is None:
+            texts = _split_lines(block)
             table = _parse_lines(texts, layout, bad_rows, first)
-        first += len(texts)
+            first += len(texts)
+        else:
+            first += table.num_rows
         waiting = pa.concat_tables([waiting, table])
         while waiting.num_rows >= BATCH_ROWS:
             yield waiting[:BATCH_ROWS].combine_chunks().to_batches()[0]
@@ -165,23 +172,21 @@ def _detect_schema(texts: list[str], layout: Layout) -> pa.Schema | None:
     return pa.schema(types)
 
 
-def _parse_with_arrow(texts: list[str], schema: pa.Schema) -> pa.Table | None:
+def _parse_with_arrow(block: bytes, schema: pa.Schema) -> pa.Table | None:
     """Parse lines with Arrow, many times as fast as one by one; None if a line does not fit the schema."""
-    content = "\n".join(texts)
-    is_framed = all(
-        text[0] == "{" and text[-1] == "}" for text in texts
-    )  # else an object may go over two lines
-    # Python decides on escapes of half a character, on -0, and on a key that an object has twice
-    has_twice = any(content.count(f'"{name}"') > len(texts) for name in schema.names)
-    if not texts or not is_framed or has_twice or FOR_PYTHON.search(content):
+    lines = (block.replace(b"\r\n", b"\n") if b"\r" in block else block).strip()
+    count = 1 + lines.count(b"\n")
+    # one object per line: else one may go over two lines
+    is_framed = lines[:1] + lines[-1:] == b"{}" and lines.count(b"}\n{") == count - 1
+    if not is_framed or MINUS_ZERO.search(lines):  # Arrow would write -0 as 0
         return None
     parsing = arrow_json.ParseOptions(schema, unexpected_field_behavior="ignore")
-    reading = arrow_json.ReadOptions(use_threads=False, block_size=len(content.encode()) + 1)
+    reading = arrow_json.ReadOptions(use_threads=False, block_size=len(lines) + 1)
     try:
-        table = arrow_json.read_json(pa.BufferReader(content.encode()), reading, parsing)
-    except pa.ArrowInvalid:
+        table = arrow_json.read_json(pa.BufferReader(lines), reading, parsing)
+    except pa.ArrowInvalid:  # also for a key that an object has twice, and for escapes of half a character
         return None
-    if table.num_rows != len(texts):
+    if table.num_rows != count:
         return None
     return table.select(schema.names).cast(pa.schema({name: pa.string() for name in schema.names}))
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from safetensors import SafetensorError, safe_open
 
 from dygmamba.core.errors import DygWarning, FileError, NotFoundError, make_unreadable_error
-from dygmamba.core.files.locking import acquire_lock, release_and_remove
+from dygmamba.core.files.locking import hold_lock
 from dygmamba.core.files.writing import make_folder, publish_path, remove_file, write_file
 from dygmamba.data.events.ids import NodeIds
 from dygmamba.data.events.origin import Origin
@@ -90,11 +90,10 @@ def lock_dataset(name: str, folder: Path) -> Iterator[None]:
     """Let no other process save a dataset of this name, new or not, until the end of the block."""
     is_new = not folder.exists()
     make_folder(folder)
-    lock = acquire_lock(folder / f".{check_dataset_name(name)}.lock")
     try:
-        yield
+        with hold_lock(folder / f".{check_dataset_name(name)}.lock"):
+            yield
     finally:
-        release_and_remove(lock)
         if is_new:
             with suppress(OSError):  # nothing was saved if it is empty
                 folder.rmdir()

@@ -103,12 +103,12 @@ def act(kind: str, out: Path, parts: list[Path], kill_at: int, answer: Path) -> 
     """Do it or go on with it, and end at the write of this number (0: none); the body of a process."""
     count, replace = 0, Disk.replace
 
-    def count_and_replace(disk: Disk, old: Path, new: Path) -> None:
+    def count_and_replace(self: Disk, old: Path, new: Path) -> None:
         nonlocal count
         count += 1
         if count == kill_at:
             os.kill(os.getpid(), signal.SIGKILL)
-        replace(disk, old, new)
+        replace(self, old, new)
 
     Disk.replace = count_and_replace
     found = KINDS[kind](out, parts)

@@ -30,6 +30,7 @@ SECONDS = float(os.environ.get("DYGMAMBA_TORTURE", "0"))
 SHARES = {
     "kill -9, training": 0.24,
     "kill -9, import, generate, report": 0.16,
+    "kill -9, kinds of run": 0.01,  # of each
     "power cut, training": 0.04,
     "power cut, dataset": 0.02,
     "power cut, live run": 0.05,

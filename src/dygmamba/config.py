@@ -50,7 +50,6 @@ def find_size_preset(name: str, model: str) -> dict[str, Any]:
         name: "small" for CPUs, "short" for minutes on a GPU, "paper" (which changes nothing), or a file NAME.toml.
         model: The model that has them.
     """
-    model = model
     if name == "paper":
         return {}
     if is_preset_file(name):

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from optuna.distributions import CategoricalDistribution
 
 import dygmamba as dm
 from browser import find_browser
@@ -21,7 +22,7 @@ from dygmamba.report.html import render_document
 from dygmamba.report.tuning_page import build_tuning_sheet
 from dygmamba.runs import tuning
 from dygmamba.runs.tuning import TuningRequest
-from dygmamba.runs.tuning_trials import JOURNAL_FILE, Choices, Range, build_search_space
+from dygmamba.runs.tuning_trials import JOURNAL_FILE, build_search_space
 from raising import raises
 
 SMALL = {"epochs": 4, "patience": 4, "rounds": 2, "neighbors": 0, "scales": 2, "others": 1}
@@ -254,8 +255,11 @@ def test_the_search_space_of_every_model_is_valid_and_contains_the_default(model
     assert not {"train_negatives", "batch", "visible", "epochs"} & set(space.parts)
     for name, part in space.parts.items():
         default = space.default[name]
-        assert default in part.ends if isinstance(part, Choices) else part.low <= default <= part.high
-        assert not isinstance(part, Range) or not part.log or part.low > 0
+        if isinstance(part, CategoricalDistribution):
+            assert default in part.choices
+        else:
+            assert part.low <= default <= part.high
+            assert not part.log or part.low > 0
     own = load_presets("spaces.toml")["model"].get(model, {})
     assert set(own.get("setting", {})) <= set(space.parts)
     assert not set(own.get("leave", ())) & set(space.parts)

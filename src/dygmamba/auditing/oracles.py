@@ -9,6 +9,7 @@ Legend: p pairs, m distinct (time, source).
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float, Int64
@@ -20,6 +21,8 @@ from dygmamba.history.view import LabelledPairs, PairBatch
 from dygmamba.tasks.base import EvaluationSet
 from dygmamba.tasks.metrics import PUBLISHED_BATCH, LinkMetrics, link_metrics
 
+AP_NAMES = ("ap", "ap_pooled")
+METRIC_NAMES = (*AP_NAMES, "auc", "auc_pooled")
 TIE_ORDERS = 400  # random orders of tied pairs from which the spread of AP is estimated
 
 
@@ -194,40 +197,29 @@ def compute_ceiling(events_by_time: EventsByTime, evaluation_set: EvaluationSet)
         events=len(evaluation_set.events),
         times=len(torch.unique(pairs.time)),
         true_share=float(is_event[is_negative].double().mean()),
-        edge_oracle_ap=edge.ap,
-        edge_oracle_ap_pooled=edge.ap_pooled,
         edge_oracle_ap_untied=_expected_untied_ap(pairs, is_event),
-        edge_oracle_auc=edge.auc,
-        edge_oracle_auc_pooled=edge.auc_pooled,
-        membership_oracle_ap=membership.ap,
-        membership_oracle_ap_pooled=membership.ap_pooled,
-        roles_oracle_ap=roles.ap,
-        roles_oracle_ap_pooled=roles.ap_pooled,
         edge_oracle_ap_with_order=_evaluate_oracle(pairs, is_unseen).ap,
         # A positive is always unseen. So a negative that is a past event is ranked below it, and one that is
         # not past ties, which counts half.
         order_auc=float(1 - is_unseen[event_negatives].double().mean() / 2)
         if bool(event_negatives.any())
         else None,
-        moment_oracle_ap=moment.ap,
-        moment_oracle_ap_pooled=moment.ap_pooled,
-        moment_oracle_auc=moment.auc,
-        moment_oracle_auc_pooled=moment.auc_pooled,
-        posterior_oracle_ap=posterior.ap,
-        posterior_oracle_ap_pooled=posterior.ap_pooled,
-        posterior_oracle_auc=posterior.auc,
-        posterior_oracle_auc_pooled=posterior.auc_pooled,
+        **_name_metrics("edge_oracle", edge),
+        **_name_metrics("membership_oracle", membership, AP_NAMES),
+        **_name_metrics("roles_oracle", roles, AP_NAMES),
+        **_name_metrics("moment_oracle", moment),
+        **_name_metrics("posterior_oracle", posterior),
         reference_ap=max(edge.ap, moment.ap, posterior.ap),
         reference_auc=max(edge.auc, moment.auc, posterior.auc),
-        expected_bound_ap=expected.ap,
-        expected_bound_auc=expected.auc,
+        **_name_metrics("expected_bound", expected, ("ap", "auc")),
         likely_bound_ap=min(expected.likely_ap, bound.ap),
         likely_bound_auc=min(expected.likely_auc, bound.auc),
-        bound_ap=bound.ap,
-        bound_ap_pooled=bound.ap_pooled,
-        bound_auc=bound.auc,
-        bound_auc_pooled=bound.auc_pooled,
+        **_name_metrics("bound", bound),
     )
+
+
+def _name_metrics(prefix: str, metrics: Any, names: tuple[str, ...] = METRIC_NAMES) -> dict[str, Any]:
+    return {f"{prefix}_{name}": getattr(metrics, name) for name in names}
 
 
 def score_moment(events_by_time: EventsByTime, evaluation_set: EvaluationSet) -> Float[Tensor, "p"]:

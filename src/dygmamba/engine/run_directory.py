@@ -5,7 +5,6 @@ Also `to_toml`, which writes plain values as TOML (toml.io, v1.0) such that they
 
 import hashlib
 import json
-import math
 import os
 import re
 import secrets
@@ -28,8 +27,6 @@ from dygmamba.engine.run_section import map_references
 from dygmamba.engine.stored_values import find_config_fault, is_plain_object, is_result_row
 from dygmamba.models.stored_settings import find_stored_model
 
-TOML_ESCAPES = {"\b": "\\b", "\t": "\\t", "\n": "\\n", "\f": "\\f", "\r": "\\r", '"': '\\"', "\\": "\\\\"}
-
 
 def to_toml(sections: dict[str, dict[str, Any]]) -> str:
     """Return the sections as TOML tables."""
@@ -46,14 +43,10 @@ def _toml_key(name: str) -> str:
 
 
 def _toml_value(value: Any) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, int):
-        return str(value)
-    if isinstance(value, float):
-        return repr(value) if math.isfinite(value) else str(value)  # TOML knows inf, -inf and nan
     if isinstance(value, str):
         return _toml_string(value)
+    if isinstance(value, bool | int | float):  # TOML knows inf, -inf and nan as Python writes them
+        return repr(value).lower()
     if isinstance(value, list | tuple):
         return "[" + ", ".join(_toml_value(item) for item in value) + "]"
     raise ConfigError(
@@ -68,13 +61,8 @@ def _toml_string(text: str) -> str:
         raise ConfigError(
             f"{text!r} is not valid UTF-8 and cannot be stored in a config; rename it", code="not-utf8"
         )
-    return '"' + "".join(_escape_character(letter) for letter in text) + '"'
-
-
-def _escape_character(letter: str) -> str:
-    if letter in TOML_ESCAPES:
-        return TOML_ESCAPES[letter]
-    return f"\\u{ord(letter):04X}" if ord(letter) < 0x20 or ord(letter) == 0x7F else letter
+    # JSON escapes what TOML wants to be escaped, but for one control character
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007F")
 
 
 RESTORE_HINT = "restore it or train again"
@@ -285,14 +273,14 @@ class RunDirectory:
 
     def verdict(self) -> dict[str, Any]:
         """Read the comparison of the run with its best baseline; empty if there is none."""
-        rows = self._read("results.json", lambda text: [json.loads(text).get("verdict", {})])
-        return rows[0] if rows else {}
+        return self._read_entry("verdict", is_result_row)
 
     def selection(self) -> dict[str, Any]:
         """Read what was tried before this run was chosen within a budget; empty for a run that was trained alone."""
-        rows = self._read(
-            "results.json", lambda text: [json.loads(text).get("selection", {})], is_plain_object
-        )
+        return self._read_entry("selection", is_plain_object)
+
+    def _read_entry(self, name: str, is_valid: Callable[[Any], bool]) -> dict[str, Any]:
+        rows = self._read("results.json", lambda text: [json.loads(text).get(name, {})], is_valid)
         return rows[0] if rows else {}
 
     def _read(

@@ -1,34 +1,32 @@
 """Checks of what the files of a run may hold: a valid checksum says who wrote a file last, not that it makes sense."""
 
-import math
-from typing import Any
+from math import inf
+from typing import Annotated, Any
 
 from dygmamba.core.errors import ConfigError
-from dygmamba.core.settings import check_value, get_setting_hints
+from dygmamba.core.settings import Bounds, check_value, get_setting_hints
 from dygmamba.engine.run_section import RunSection
 from dygmamba.tasks.metric_names import QUERY_TYPE_LABELS
 
 MAX_ITEMS, MAX_DEPTH = 1_000_000, 4  # of lists
 # entries of the rows of results.json and metrics.jsonl
-TEXTS = {
-    "dataset",
-    "model",
-    "run",
-    "protocol",
-    "train_negatives",
-    "split",
-    "setting",
-    "negatives",
-    "visible",
-    "sentence",
+TEXTS = (
+    "dataset", "model", "run", "protocol", "train_negatives", "split", "setting", "negatives", "visible", "sentence",
     "target",
-}
-COUNTS = {"batch", "n", "epoch", "positives", "classes"}
-SHARES = {
+)  # fmt: skip
+COUNTS = ("batch", "n", "epoch", "positives", "classes")
+SHARES = (
     "ap", "auc", "ap_pooled", "auc_pooled", "ece", "ece_raw", "mrr", "hits@10", "val_ap", "val_auc", "val_ap_pooled",
     "val_auc_pooled", "macro_f1", "accuracy", "val_macro_f1", "val_accuracy",
     "constant_macro_f1", "constant_accuracy",
-}  # fmt: skip
+)  # fmt: skip
+# NaN is the AUC of a period without positives
+ROW_HINTS: dict[str, Any] = {
+    **dict.fromkeys(TEXTS, str),
+    **dict.fromkeys(COUNTS, Annotated[int, Bounds(0, 2**63 - 1)]),
+    **dict.fromkeys(SHARES, Annotated[float, Bounds(0, 1, nan=True)]),
+}
+OTHER_NUMBER = Annotated[float, Bounds(-inf, inf, nan=True)]
 
 
 def find_config_fault(sections: dict[str, Any]) -> str | None:
@@ -71,31 +69,12 @@ def _is_plain_or_object(value: Any, depth: int) -> bool:
     return value is None or _is_plain(value) or is_plain_object(value, depth)
 
 
-def is_number(value: Any, low: float = -math.inf, high: float = math.inf) -> bool:
-    """Return whether a value of JSON is a finite number between two bounds."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return False
-    return low <= value <= high and abs(value) < math.inf
-
-
-def is_share(value: Any, low: float = 0) -> bool:
-    """Return whether a value of JSON is a number of at most 1, or NaN, as the AUC of a period without positives."""
-    return is_number(value, low, 1) or (isinstance(value, float) and math.isnan(value))
-
-
-def is_count(value: Any, low: int = 0) -> bool:
-    """Return whether a value of JSON is a whole number of at least `low`, in 64 bits."""
-    return type(value) is int and low <= value < 2**63
-
-
 def is_result_row(row: Any) -> bool:
     """Return whether a value can be a row of results or of metrics: known entries have their types.
 
     Rows are flat, except for the metrics of each query type.
     """
-    if not isinstance(row, dict):
-        return False
-    return all(_is_result_value(name, value) for name, value in row.items())
+    return isinstance(row, dict) and all(_is_result_value(name, value) for name, value in row.items())
 
 
 def _is_result_value(name: str, value: Any) -> bool:
@@ -105,10 +84,12 @@ def _is_result_value(name: str, value: Any) -> bool:
             and set(value) == set(QUERY_TYPE_LABELS)
             and all(map(is_result_row, value.values()))
         )
-    if name in TEXTS:
-        return isinstance(value, str)
-    if name in COUNTS:
-        return is_count(value)
-    if name in SHARES:
-        return value is None or is_share(value)
-    return value is None or isinstance(value, str | bool) or is_number(value) or is_share(value)
+    if value is None:
+        return name in SHARES or name not in ROW_HINTS
+    if name not in ROW_HINTS and isinstance(value, str | bool):
+        return True
+    try:
+        check_value(name, value, ROW_HINTS.get(name, OTHER_NUMBER))
+    except ConfigError:
+        return False
+    return True

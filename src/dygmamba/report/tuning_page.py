@@ -17,7 +17,7 @@ from dygmamba.report.document import (
     Section,
 )
 from dygmamba.runs.tuning import Tuning, TuningRequest
-from dygmamba.runs.tuning_trials import Choices, Range, TrialRow
+from dygmamba.runs.tuning_trials import TrialRow
 
 # A chart begins this many times further below the best trial than the median trial is. Worse trials are drawn at its
 # lower edge, so that a few failures do not squeeze all others into one line.
@@ -151,11 +151,11 @@ def _settings_section(request: TuningRequest, tuning: Tuning) -> Section:
     return Section("Score by setting", text, (), tuple(charts))
 
 
-def _setting_axis(name: str, part: Range | Choices | None, rows: list[TrialRow]) -> TrialAxis:
+def _setting_axis(name: str, part: Any, rows: list[TrialRow]) -> TrialAxis:
     """Return the axis of a setting: its scale in the search, or numbered values if they are not numbers."""
     title, values = f"Validation AP by {name}", [row["settings"][name] for row in rows]
     if all(isinstance(value, int | float) and not isinstance(value, bool) for value in values):
-        is_log = part.log if isinstance(part, Range) else max(values) >= 4 * min(values)
+        is_log = getattr(part, "log", max(values) >= 4 * min(values))
         linear: AxisKind = "count" if all(isinstance(value, int) for value in values) else "number"
         kind = "log" if is_log and min(values) > 0 else linear
         return TrialAxis(title, name, kind, lambda row: row["settings"][name])

@@ -8,20 +8,19 @@ to. A run that was trained further since, or trained before this file existed, c
 import hashlib
 import json
 from dataclasses import asdict, dataclass, replace
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
-from dygmamba.core.errors import FileError, make_unreadable_error
+from dygmamba.core.errors import ConfigError, FileError, make_unreadable_error
 from dygmamba.core.progress import SILENT, Progress
+from dygmamba.core.settings import load
 from dygmamba.data.events.event_store import EventStore
 from dygmamba.data.events.splits import Split
 from dygmamba.data.storage.tensor_file import read_seal
 from dygmamba.engine.fit import Trainer
 from dygmamba.engine.run_directory import RunDirectory
-from dygmamba.engine.stored_values import is_count, is_number
 from dygmamba.engine.stream import Stream
 from dygmamba.runs.evaluation import EvaluationKey, Scored
 from dygmamba.tasks.base import EvaluationSet
@@ -36,7 +35,6 @@ from dygmamba.tasks.link import SETTINGS, build_link_set, has_events
 
 CALIBRATION_FILE = "calibration.json"
 CARRIED_FILE = "start_calibration.json"  # of the run that a run started from
-LARGEST_NUMBER = 1e9  # of logits, log-odds and slopes; products of two stay finite
 ScoredSets = dict[EvaluationKey, tuple[EvaluationSet, Tensor]]
 
 
@@ -59,6 +57,16 @@ class SavedCalibration:
     new_nodes: Calibration | None = None
     new_nodes_before: Reliability | None = None
     new_nodes_after: Reliability | None = None
+
+    def __post_init__(self) -> None:
+        for one in (self.before, self.after, self.new_nodes_before, self.new_nodes_after):
+            if one is None:
+                continue
+            is_even = len(one.score) == len(one.share) == len(one.count) > 0
+            if not is_even or not all(0 <= value <= 1 for value in (*one.score, *one.share)):
+                raise ConfigError(
+                    "a reliability diagram has numbers that none has", code="damaged-calibration"
+                )
 
     def with_diagrams(self, test: Scored) -> "SavedCalibration":
         """Return it with the diagrams of the test period with random negatives (or with none, of a classifier)."""
@@ -160,60 +168,19 @@ def _read_saved(run: RunDirectory, name: str) -> tuple[SavedCalibration, Any] | 
         content = json.loads(path.read_bytes().decode("utf-8"))
         if content.pop("sha256") != _compute_digest(content):
             raise ValueError("its checksum differs")
-        saved = SavedCalibration(
-            read_calibration(content["calibration"]),
-            _read_diagram(content["before"]),
-            _read_diagram(content["after"]),
-            # files written before new nodes had a calibration of their own do not have these
-            None if content.get("new_nodes") is None else read_calibration(content["new_nodes"]),
-            _read_diagram(content.get("new_nodes_before")),
-            _read_diagram(content.get("new_nodes_after")),
-        )
+        weights = content.pop("weights")
+        # files written before new nodes had a calibration of their own have fewer entries
+        return load(SavedCalibration, content), weights
     except FileNotFoundError:
         return None
     except OSError as error:
         raise make_unreadable_error(path, error) from error
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, OverflowError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError, ConfigError) as error:
         raise FileError(
             f"{path} is damaged ({type(error).__name__}); delete it, then `dygmamba.resume({str(run.path)!r})` "
             "writes it again",
             code="damaged-calibration",
         ) from error
-    return saved, content["weights"]
-
-
-def read_calibration(values: dict[str, Any]) -> Calibration:
-    """Build a calibration from JSON; raise ValueError for numbers that none of ours has."""
-    knots = tuple((float(x), float(odds)) for x, odds in values["knots"])
-    numbers = {name: value for name, value in values.items() if name not in ("knots", "pairs")}
-    is_valid = (
-        all(
-            is_number(value, -LARGEST_NUMBER, LARGEST_NUMBER)
-            for value in (*numbers.values(), *sum(knots, ()))
-        )
-        and is_count(values["pairs"])
-        and values["slope"] > 0
-        and all(is_number(values[name], 0, 1) for name in ("prior", "stretch"))
-        and all(left[0] < right[0] and left[1] <= right[1] for left, right in pairwise(knots))
-    )
-    if not is_valid:
-        raise ValueError("it has numbers that no calibration has")
-    fields: dict[str, Any] = values | {"knots": knots}
-    return Calibration(**fields)
-
-
-def _read_diagram(values: dict[str, Any] | None) -> Reliability | None:
-    if values is None:
-        return None
-    diagram = Reliability(**{name: tuple(column) for name, column in values.items()})
-    is_valid = (
-        all(is_number(value, 0, 1) for value in (*diagram.score, *diagram.share))
-        and all(is_count(value, low=1) for value in diagram.count)
-        and len(diagram.score) == len(diagram.share) == len(diagram.count) > 0
-    )
-    if not is_valid:
-        raise ValueError("a reliability diagram has numbers that none has")
-    return diagram
 
 
 def load_calibration(run: RunDirectory) -> Calibration | None:

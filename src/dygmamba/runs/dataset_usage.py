@@ -1,12 +1,12 @@
 """Runs and the datasets that they use, found by reading the config files below a folder; needs no torch."""
 
 import tomllib
-from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from dygmamba.data.storage.library import DatasetVersion
-from dygmamba.runs.run_names import CONFIG_PATTERNS
+from dygmamba.runs.run_names import CONFIG_NAME, iterate_runs
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,16 +26,10 @@ class DatasetUse:
 
 def find_dataset_uses(root: Path) -> list[DatasetUse]:
     """List the runs below a folder with their datasets; directories without a readable config are skipped."""
-    return list(_scan_configs(root)) if root.is_dir() else []
-
-
-def _scan_configs(root: Path) -> Iterator[DatasetUse]:
-    for pattern in CONFIG_PATTERNS:
-        for path in sorted(root.glob(pattern)):
-            try:
-                about = tomllib.loads(path.read_text(encoding="utf-8")).get("run", {})
-                yield DatasetUse(
-                    path.parent, str(about["data"]), str(about["digest"]), str(about.get("version", ""))
-                )
-            except (OSError, ValueError, KeyError, AttributeError, TypeError, RecursionError):
-                continue
+    uses = []
+    for path in sorted(iterate_runs(root)):
+        with suppress(OSError, ValueError, KeyError, AttributeError, TypeError, RecursionError):
+            about = tomllib.loads((path / CONFIG_NAME).read_text(encoding="utf-8")).get("run", {})
+            names = (str(about["data"]), str(about["digest"]), str(about.get("version", "")))
+            uses.append(DatasetUse(path, *names))
+    return uses

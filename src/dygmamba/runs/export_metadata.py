@@ -11,10 +11,11 @@ from typing import Any
 from torch import Tensor
 
 from dygmamba._version import __version__
-from dygmamba.core.errors import FileError
+from dygmamba.core.errors import ConfigError, FileError
+from dygmamba.core.settings import load
 from dygmamba.history.view import NeighborRequest, Request
 from dygmamba.models.trees import BoostedTrees
-from dygmamba.runs.calibration import load_calibration, read_calibration
+from dygmamba.runs.calibration import load_calibration
 from dygmamba.runs.recipes import OpenRun
 from dygmamba.tasks.calibration import Calibration
 
@@ -86,8 +87,8 @@ def read_stored_calibration(about: dict[str, Any]) -> Calibration | None:
     """
     values = about.get("calibration")
     try:
-        return None if values is None else read_calibration(values)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        return None if values is None else load(Calibration, values)
+    except ConfigError as error:
         raise FileError(
             f"the calibration in {METADATA_KEY} of the program is damaged; export the run again",
             code="damaged-calibration",

@@ -13,7 +13,7 @@ from dygmamba.data.storage.dataset import Dataset
 from dygmamba.data.storage.leaderboard import get_default_split
 from dygmamba.engine.executor import check_distributable
 from dygmamba.engine.fit import Trainer, check_order
-from dygmamba.engine.fit_config import LinkFitConfig
+from dygmamba.engine.fit_config import FitConfig, LinkFitConfig
 from dygmamba.history.columns import find_query_columns
 from dygmamba.history.index import MAX_CACHED_NUMBERS
 from dygmamba.history.view import NeighborRequest
@@ -36,9 +36,11 @@ TABLE_SAMPLES = 3  # rows of a ranking table per row that a tree may be grown fr
 MIN_CANDIDATES = 3  # of the ranking loss of trees, however long the stream is
 
 
-def separate_settings(settings: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Divide settings into those of the training loop and those of the model."""
-    loop_names = {field.name for field in fields(LinkFitConfig)}
+def separate_settings(
+    settings: dict[str, Any], kind: type[FitConfig] = LinkFitConfig
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Divide settings into those of the training loop of this kind and those of the model."""
+    loop_names = {field.name for field in fields(kind)}
     loop = {key: value for key, value in settings.items() if key in loop_names}
     return loop, {key: value for key, value in settings.items() if key not in loop_names}
 

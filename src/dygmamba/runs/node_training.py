@@ -5,7 +5,7 @@ learns labels directly (`ModelSpec.for_nodes`).
 """
 
 import math
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ from dygmamba.engine.fit_config import FitConfig, NodeFitConfig
 from dygmamba.engine.run_directory import RunDirectory
 from dygmamba.models import find_model
 from dygmamba.runs.evaluation import CALIBRATION_METRICS, Queries, Scored
-from dygmamba.runs.link_training import require_table_memory
+from dygmamba.runs.link_training import require_table_memory, separate_settings
 from dygmamba.runs.opening import create_run_from, open_link_dataset
 from dygmamba.runs.recipes import OpenRun, build_run, load_backbone
 from dygmamba.runs.run_config import RunConfig, describe_run
@@ -48,11 +48,11 @@ class NodeSettings:
     @staticmethod
     def from_settings(dataset: str, model: str, settings: dict[str, Any]) -> "NodeSettings":
         """Divide the user's settings and add the preset for backbones of this task."""
-        node_names = {field.name for field in fields(NodeFitConfig)}
-        shared_names = {field.name for field in fields(FitConfig)}
-        node = {key: value for key, value in settings.items() if key in node_names}
-        link = {key: value for key, value in settings.items() if key not in node_names or key in shared_names}
-        return NodeSettings(find_node_preset(model, dataset) | link, build_config(NodeFitConfig, node))
+        node, link = separate_settings(settings, NodeFitConfig)
+        shared, _ = separate_settings(node, FitConfig)
+        return NodeSettings(
+            find_node_preset(model, dataset) | link | shared, build_config(NodeFitConfig, node)
+        )
 
 
 def check_backbone(path: Path, dataset: Dataset, model: str | None) -> None:
@@ -126,13 +126,10 @@ def start_direct_node_run(
     """Create a run directory under `root` and return a trainer of a model without a backbone."""
     spec = find_model(model)
     assert spec.for_nodes is not None
-    names = {field.name for field in fields(NodeFitConfig)}
-    config = build_config(NodeFitConfig, {name: settings[name] for name in settings if name in names})
-    own = build_config(
-        spec.for_nodes.config, {name: settings[name] for name in settings if name not in names}
-    )
+    loop, own = separate_settings(settings, NodeFitConfig)
+    config = build_config(NodeFitConfig, loop)
     about = describe_run(dataset, rule, model, seed, task="node", source=spec.source, balance=config.balance)
-    run_config = RunConfig(about, config, to_settings(own))
+    run_config = RunConfig(about, config, to_settings(build_config(spec.for_nodes.config, own)))
     run = build_run(run_config, dataset, device)
     check_distributable(run.scorer, current_group(), config.batch)
     require_table_memory(run.scorer, len(run.stream.split.train))

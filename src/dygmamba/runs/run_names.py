@@ -46,7 +46,7 @@ def find_runs(name: str | Path = LATEST, runs: Path = RUNS_FOLDER) -> list[Path]
     # a name with a separator is a path and not the name of a dataset
     is_name = len(path.parts) == 1 and path.name not in ("", "..")
     root = runs if str(name) == LATEST else path if path.is_dir() or not is_name else runs / path
-    return sorted(_iterate_runs(root), key=_get_age_key, reverse=True)
+    return sorted(iterate_runs(root), key=_get_age_key, reverse=True)
 
 
 def is_finished(run: Path) -> bool:
@@ -54,7 +54,8 @@ def is_finished(run: Path) -> bool:
     return (run / "results.json").is_file()
 
 
-def _iterate_runs(root: Path) -> Iterator[Path]:
+def iterate_runs(root: Path) -> Iterator[Path]:
+    """Iterate over the run directories below a folder, which may be one itself."""
     for pattern in CONFIG_PATTERNS:
         for config in root.glob(pattern):
             if config.is_file():

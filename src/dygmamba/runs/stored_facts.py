@@ -1,10 +1,11 @@
 """Dataset facts in config.toml: those of a run that started from another one, whose model was built with them."""
 
-from math import isfinite
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from dygmamba.core.errors import FileError
+from dygmamba.core.errors import ConfigError, FileError
+from dygmamba.core.settings import load
 from dygmamba.data.events.categories import Category
 from dygmamba.data.events.column_facts import ColumnFacts, NumericColumn, TypeColumn
 from dygmamba.data.events.columns import MAX_CODE_COLUMNS
@@ -38,75 +39,56 @@ def _describe_columns(columns: ColumnFacts) -> dict[str, Any]:
 
 def read_facts(section: dict[str, Any], store: EventStore, path: Path) -> DatasetFacts:
     """Return the facts of a section, with the sizes of a stream; `path` is the run, for messages."""
+    features, rows = store.features, store.features.node_rows
+    sizes = {
+        "num_nodes": store.num_nodes,
+        "node_dim": features.node.shape[1],
+        "edge_dim": features.edge.shape[1],
+    }
     try:
-        return _parse_facts(section, store)
-    except (KeyError, TypeError, ValueError, OverflowError) as error:
+        columns = {
+            "columns": _name_entries(section["numeric"], section["types"]),
+            "node_columns": _name_entries(section.get("node_numeric", []), section.get("node_types", [])),
+            "edge_scale": section.get("edge_scale", []),
+        }
+        facts = load(DatasetFacts, sizes | {name: section[name] for name in (*NUMBERS, *PAIRS)} | columns)
+        own = (0, ()) if rows is None else (len(rows.names), rows.categories)
+        if not (
+            _has_valid_times(facts)
+            and len(facts.edge_scale) in (0, facts.edge_dim)
+            and min(facts.edge_scale, default=1) > 0
+            and _is_of_stream(facts.columns, facts.edge_dim, features.categories)
+            and _is_of_stream(facts.node_columns, *own)
+        ):
+            raise ValueError("a number is none of this stream")
+    except (KeyError, TypeError, ValueError, ConfigError) as error:
         raise FileError(
             f"{path}/config.toml has an incomplete section [facts] ({error!r:.80}); restore it or train again",
             code="damaged-config",
         ) from error
+    return facts
 
 
-def _parse_facts(section: dict[str, Any], store: EventStore) -> DatasetFacts:
-    numbers: dict[str, Any] = {name: _number(section[name]) for name in NUMBERS}
-    numbers |= {name: tuple(_number(value) for value in section[name]) for name in PAIRS}
-    features, rows = store.features, store.features.node_rows
-    scale = tuple(_number(value) for value in section.get("edge_scale", ()))
-    if scale and (len(scale) != features.edge.shape[1] or min(scale) <= 0):
-        raise ValueError("edge_scale needs a factor above 0 for each edge feature")
-    columns = _parse_columns(
-        section["numeric"], section["types"], features.edge.shape[1], features.categories
-    )
-    own = _parse_columns(
-        section.get("node_numeric", []),
-        section.get("node_types", []),
-        0 if rows is None else len(rows.names),
-        () if rows is None else rows.categories,
-    )
-    if min(numbers["node_gap"], numbers["period"], numbers["gap_mean"]) <= 0 or any(
-        len(numbers[name]) != 2 or numbers[name][1] <= 0 for name in PAIRS
-    ):
-        raise ValueError("a time that must be above 0 is not")
-    return DatasetFacts(
-        num_nodes=store.num_nodes,
-        node_dim=features.node.shape[1],
-        edge_dim=features.edge.shape[1],
-        **numbers,
-        columns=columns,
-        node_columns=own,
-        edge_scale=scale,
+def _name_entries(numeric: Any, types: Any) -> dict[str, Any]:
+    """Return the columns of events or of nodes with the names of their fields, which are not stored."""
+    return {
+        part: [dict(zip([field.name for field in fields(kind)], row, strict=True)) for row in rows]
+        for part, kind, rows in (("numeric", NumericColumn, numeric), ("types", TypeColumn, types))
+    }
+
+
+def _has_valid_times(facts: DatasetFacts) -> bool:
+    pairs = (facts.src_gap, facts.dst_gap)
+    return all(len(pair) == 2 and pair[1] > 0 for pair in pairs) and (
+        min(facts.node_gap, facts.period, facts.gap_mean) > 0
     )
 
 
-def _parse_columns(numeric: Any, types: Any, count: int, categories: tuple[Category, ...]) -> ColumnFacts:
-    """Parse the columns of events or of nodes, of which a stream has `count` numeric and these categorical ones."""
-    numbers = tuple(
-        NumericColumn(_index(index, count), str(name), _number(mean), _number(deviation))
-        for index, name, mean, deviation in numeric
+def _is_of_stream(columns: ColumnFacts, count: int, categories: tuple[Category, ...]) -> bool:
+    """Return whether a stream with `count` numeric and these categorical columns has these ones."""
+    return all(0 <= one.index < count and one.deviation > 0 for one in columns.numeric) and all(
+        0 <= one.index < len(categories)
+        and len(one.codes) == len(one.values)
+        and all(0 <= code < len(categories[one.index].values) for code in one.codes)
+        for one in columns.types
     )
-    words = tuple(
-        TypeColumn(
-            _index(index, len(categories)),
-            str(name),
-            tuple(_index(code, len(categories[index].values)) for code in codes),
-            tuple(map(str, values)),
-        )
-        for index, name, codes, values in types
-    )
-    if any(column.deviation <= 0 for column in numbers) or any(
-        len(column.codes) != len(column.values) for column in words
-    ):
-        raise ValueError("a column has values that none has")
-    return ColumnFacts(numbers, words)
-
-
-def _number(value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not isfinite(value):
-        raise ValueError(f"{value!r:.40} is not a finite number")
-    return float(value)
-
-
-def _index(value: Any, count: int) -> int:
-    if type(value) is not int or not 0 <= value < count:
-        raise ValueError(f"{value!r:.40} is not a number from 0 to {count - 1}")
-    return value

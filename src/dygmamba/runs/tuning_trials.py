@@ -23,39 +23,10 @@ TrialRow = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Range:
-    """Range of a number; of integers if both ends are integers."""
-
-    low: float
-    high: float
-    log: bool = False
-
-    def include(self, value: Any) -> "Range":
-        """Return the range, widened to contain the value."""
-        return Range(min(self.low, value), max(self.high, value), self.log and value > 0)
-
-    @property
-    def ends(self) -> tuple[Any, ...]:
-        """Values to validate: if they are valid, all values between them are."""
-        return (self.low, self.high)
-
-
-@dataclass(frozen=True, slots=True)
-class Choices:
-    """A list of allowed values."""
-
-    ends: tuple[Any, ...]
-
-    def include(self, value: Any) -> "Choices":
-        """Return the choices, with the value added if necessary."""
-        return self if value in self.ends else Choices((value, *self.ends))
-
-
-@dataclass(frozen=True, slots=True)
 class SearchSpace:
-    """Search space by setting, the default of each of these settings, and the epochs and patience of a trial."""
+    """Optuna's distribution of each setting, the default of each, and the epochs and patience of a trial."""
 
-    parts: dict[str, Range | Choices]
+    parts: dict[str, Any]
     default: dict[str, Any]
     trial: dict[str, Any]
 
@@ -72,11 +43,16 @@ def build_search_space(model: str, settings: dict[str, Any], fixed: dict[str, An
     overrides = table["model"].get(model, {})
     hints = get_setting_hints(LinkFitConfig) | get_setting_hints(config)
     default = _defaults(LinkFitConfig) | _defaults(config) | settings
-    parts = {}
-    for name, entry in (table["setting"] | overrides.get("setting", {})).items():
-        if name in hints and name not in fixed and name not in overrides.get("leave", ()):
-            part = _validate_part(name, _parse_part(entry), default[name], hints[name])
-            parts |= {} if part is None else {name: part}
+    searched = {
+        name: entry
+        for name, entry in (table["setting"] | overrides.get("setting", {})).items()
+        if name in hints and name not in fixed and name not in overrides.get("leave", ())
+    }
+    parts = {
+        name: _build_distribution(entry, default[name])
+        for name, entry in searched.items()
+        if _is_of_setting(name, entry, default[name], hints[name])
+    }
     if not parts:
         raise ConfigError(
             f"model '{model}' has no setting left to search; fix fewer settings or choose another model",
@@ -86,19 +62,30 @@ def build_search_space(model: str, settings: dict[str, Any], fixed: dict[str, An
     return SearchSpace(parts, {name: default[name] for name in parts}, trial)
 
 
-def _validate_part(name: str, part: Range | Choices, default: Any, hint: Any) -> Range | Choices | None:
-    """Return the part with the default included; None if the setting has another meaning in this model."""
+def _is_of_setting(name: str, entry: dict[str, Any], default: Any, hint: Any) -> bool:
+    """Return whether an entry of the table is one of this setting, which may have another meaning in this model."""
+    if "choices" not in entry and not isinstance(default, int | float):
+        return False
+    # if both ends of a range are valid, all values between them are
+    ends = entry.get("choices") or (entry["low"], entry["high"])
     try:
-        check_value(name, default, hint)
-        for end in part.ends:
-            check_value(name, end, hint)
-        return part.include(default)
-    except (ConfigError, TypeError):
-        return None
+        for value in (default, *ends):
+            check_value(name, value, hint)
+    except ConfigError:
+        return False
+    return True
 
 
-def _parse_part(entry: dict[str, Any]) -> Range | Choices:
-    return Choices(tuple(entry["choices"])) if "choices" in entry else Range(**entry)
+def _build_distribution(entry: dict[str, Any], default: Any) -> Any:
+    """Return the distribution of a setting, widened to contain the default."""
+    distributions = _import_optuna().distributions
+    if choices := entry.get("choices"):
+        return distributions.CategoricalDistribution(choices if default in choices else (default, *choices))
+    ends = min(entry["low"], default), max(entry["high"], default)
+    is_log = entry.get("log", False) and default > 0
+    if all(isinstance(end, int) for end in ends):
+        return distributions.IntDistribution(*ends, log=is_log)
+    return distributions.FloatDistribution(*ends, log=is_log)
 
 
 def _defaults(config: type) -> dict[str, Any]:
@@ -108,8 +95,8 @@ def _defaults(config: type) -> dict[str, Any]:
 class TrialJournal:
     """A study on disk: the finished trials, and the sampler of the next one."""
 
-    def __init__(self, folder: Path, study: Any, distributions: dict[str, Any]) -> None:
-        self.folder, self._study, self._distributions = folder, study, distributions
+    def __init__(self, folder: Path, study: Any, space: SearchSpace) -> None:
+        self.folder, self._study, self._space = folder, study, space
 
     @staticmethod
     def open(folder: Path, about: dict[str, Any], space: SearchSpace, startup: int) -> "TrialJournal":
@@ -143,9 +130,7 @@ class TrialJournal:
         # trials that were running when a process was killed
         for left in study.get_trials(deepcopy=False, states=(optuna.trial.TrialState.RUNNING,)):
             study.tell(left.number, state=optuna.trial.TrialState.FAIL)
-        return TrialJournal(
-            folder, study, {name: _to_distribution(part) for name, part in space.parts.items()}
-        )
+        return TrialJournal(folder, study, space)
 
     @property
     def done(self) -> list[Any]:
@@ -164,7 +149,7 @@ class TrialJournal:
         waiting = self._study.get_trials(deepcopy=False, states=(optuna.trial.TrialState.WAITING,))
         if given and not waiting:
             self._study.enqueue_trial(given)
-        return self._study.ask(self._distributions)
+        return self._study.ask(self._space.parts)
 
     def end(self, trial: Any, value: float | None, **attributes: Any) -> None:
         """End a trial with its validation AP; without one it was pruned, or refused, so that it is not repeated."""
@@ -263,13 +248,3 @@ def _require_same_study(folder: Path, stored: dict[str, Any] | None, about: dict
                 "`studies` to another folder",
                 code="different-study",
             )
-
-
-def _to_distribution(part: Range | Choices) -> Any:
-    from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
-
-    if isinstance(part, Choices):
-        return CategoricalDistribution(part.ends)
-    if isinstance(part.low, int) and isinstance(part.high, int):
-        return IntDistribution(part.low, part.high, log=part.log)
-    return FloatDistribution(part.low, part.high, log=part.log)

@@ -1,7 +1,7 @@
 """The studies of the paper (`STUDIES` by name) and the jobs that each of them consists of."""
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -215,9 +215,7 @@ def node_jobs(request: StudyRequest) -> list[Job]:
 
 
 def _direct_node_job(request: StudyRequest, dataset: Dataset, model: str, spec: NodeSpec, seed: int) -> Job:
-    names = {field.name for field in fields(NodeFitConfig)}
-    loop = {name: value for name, value in request.settings.items() if name in names}
-    own = {name: value for name, value in request.settings.items() if name not in names}
+    loop, own = separate_settings(request.settings, NodeFitConfig)
     settings = to_settings(build_config(NodeFitConfig, loop)) | to_settings(build_config(spec.config, own))
     asks = get_default_split(dataset, request.protocol).stamp
     size = {"events": float(len(dataset.store))}

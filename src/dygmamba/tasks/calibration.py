@@ -13,14 +13,17 @@ Legend: p pairs, c columns, n nodes, k events.
 """
 
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from math import inf, log, pi, sqrt
+from typing import Annotated
 
 import numpy as np
 import torch
 from jaxtyping import Bool, Float, Float64, Int64
 from torch import Tensor
 
-from dygmamba.core.errors import ScoreError
+from dygmamba.core.errors import ConfigError, ScoreError
+from dygmamba.core.settings import Bounds, Share
 from dygmamba.data.events.event_store import EventStore
 from dygmamba.nn.logistic import fit_logistic
 from dygmamba.tasks.base import EvaluationSet
@@ -32,6 +35,8 @@ KNOTS = 10
 MIN_KNOT_PAIRS = 20  # with fewer pairs of either class per knot there are no knots
 PRIOR_PAIRS = 4.0  # weight of the line at a knot, in pairs
 EVENTS_PER_READ = 1 << 20
+LARGEST_NUMBER = 1e9  # of logits, log-odds and slopes; products of two stay finite
+Number = Annotated[float, Bounds(-LARGEST_NUMBER, LARGEST_NUMBER)]
 OFFSET_RIDGE = 1.0  # penalty of squared offsets, in units of the log loss of one pair
 
 
@@ -80,15 +85,23 @@ class Calibration:
         both_new: Added, besides the two others, if both are new.
     """
 
-    slope: float
-    bias: float
-    prior: float
-    pairs: int
-    stretch: float
-    knots: tuple[tuple[float, float], ...] = ()
-    new_source: float = 0.0
-    new_destination: float = 0.0
-    both_new: float = 0.0
+    slope: Annotated[float, Bounds(0, LARGEST_NUMBER, above=True)]
+    bias: Number
+    prior: Share
+    pairs: Annotated[int, Bounds(0, 2**63 - 1)]
+    stretch: Share
+    knots: tuple[tuple[Number, Number], ...] = ()
+    new_source: Number = 0.0
+    new_destination: Number = 0.0
+    both_new: Number = 0.0
+
+    def __post_init__(self) -> None:
+        if any(len(knot) != 2 for knot in self.knots) or any(
+            not (left[0] < right[0] and left[1] <= right[1]) for left, right in pairwise(self.knots)
+        ):
+            raise ConfigError(
+                "the knots of a calibration do not increase; fit it again", code="damaged-calibration"
+            )
 
     @staticmethod
     def from_training(negatives: int, prior: float = 0.5, pairs: int = 0) -> "Calibration":
@@ -172,7 +185,7 @@ class Reliability:
 
     score: tuple[float, ...]
     share: tuple[float, ...]
-    count: tuple[int, ...]
+    count: tuple[Annotated[int, Bounds(1, 2**63 - 1)], ...]
 
     @property
     def ece(self) -> float:

@@ -180,17 +180,7 @@ class RandomDestinations(TrainingNegatives):
         return self.destinations[draw.to(self.destinations.device)]
 
     def build_queries(self, events: EventBatch, others: Int64[Tensor, "b"]) -> LabelledPairs:
-        """Return the queries; both pairs of an event share the source's row."""
-        b = others.shape[0]
-        row = torch.arange(b, device=others.device)
-        return LabelledPairs(
-            node=torch.cat([events.src, events.dst, others]),
-            when=events.time.repeat(3),
-            src_row=torch.cat([row, row]),
-            dst_row=torch.cat([row + b, row + 2 * b]),
-            label=torch.cat([torch.ones_like(row), torch.zeros_like(row)]).float(),
-            group=torch.cat([row, row]),
-        )
+        return build_candidate_queries(events, others[None])
 
 
 def build_pair_queries(events: EventBatch, others: Int64[Tensor, "b"], num_nodes: int) -> LabelledPairs:

@@ -19,7 +19,7 @@ from dygmamba.engine.executor.eager import (
     TrainingContext,
     history_lengths,
 )
-from dygmamba.engine.executor.gradient_free import NoOpExecutor, RoundExecutor, has_no_trainable_parameters
+from dygmamba.engine.executor.gradient_free import NoOpExecutor, RoundExecutor
 from dygmamba.engine.executor.graphs import (
     GraphedBatchExecutor,
     GraphedBucketedExecutor,
@@ -66,7 +66,7 @@ def choose_executor(
     check_distributable(scorer, stream.processes, config.batch)
     if scorer.rounds_per_epoch:
         return RoundExecutor(QueryBuilder.create(task, stream, config.training_rule), scorer, stream, epoch)
-    if has_no_trainable_parameters(scorer):
+    if not any(parameter.requires_grad for parameter in scorer.parameters()):
         return NoOpExecutor()
     context = TrainingContext(task, scorer, stream, config)
     if stream.device.type == "cpu":

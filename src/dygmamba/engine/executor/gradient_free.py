@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 from jaxtyping import Float32
-from torch import Tensor, nn
+from torch import Tensor
 
 from dygmamba.core.errors import ConfigError
 from dygmamba.core.progress import Advance, no_advance
@@ -98,7 +98,3 @@ class NoOpExecutor:
             "this one",
             code="model-without-weights",
         )
-
-
-def has_no_trainable_parameters(scorer: nn.Module) -> bool:
-    return not any(parameter.requires_grad for parameter in scorer.parameters())

@@ -46,6 +46,27 @@ def test_a_model_of_a_module_trains_and_opens_in_a_new_process(tmp_path):
     assert (float(again), held) == (float(score), str(len(CHECKS)))
 
 
+def test_a_model_of_a_file_is_backtested(tmp_path):
+    """As `train` takes it: `--model mine.py`."""
+    (tmp_path / "mine.py").write_text(TEN + REGISTER)
+    save = "dm.save(dm.generate(nodes=40, events=600, communities=4, name='mail'))"
+    words = [
+        "dygmamba",
+        "backtest",
+        "mail",
+        "--model",
+        "mine.py",
+        "--every",
+        "3d",
+        "--frozen",
+        "--epochs",
+        "1",
+    ]
+    code = f"import sys, dygmamba as dm; {save}; from dygmamba.cli import main; sys.argv = {words}; main()"
+    assert "ages on mail: AP of each period" in run_python(code, tmp_path)
+    assert (tmp_path / "backtests" / "mail-ages" / "backtest.json").is_file()
+
+
 @pytest.mark.skipif(not SECONDS, reason="three processes; `make torture` runs it")
 def test_a_model_of_a_notebook_says_what_to_do(tmp_path):
     """What was registered in a script cannot be imported: the sentence says to register it again, and then it opens."""

@@ -581,7 +581,7 @@ CALLS = [
     wrong("unknown-negatives", "evaluate", "hard"),
     wrong("setting-of-wrong-type", "evaluate", visible="all"),
     wrong("unknown-candidate", "rank", 1, candidates=["nobody"]),
-    wrong("no-ids", "rank", []),
+    wrong("no-ids", "rank", 1, candidates=[]),
     wrong("unknown-option", "observe", [(1, 2, 2e9)], nonsense=1),
     wrong("unknown-option", "evaluate", events=[(1, 2, 2e9)], nonsense=1),
     wrong("unknown-candidates", "evaluate", metrics="mrr", candidates=0),

@@ -186,6 +186,17 @@ CLASSES = {
     "Runs": {"metrics": "", "results": "", "summary": ""},
     "Step": {"label": "", "events": "", "view": ""},
 }
+# base classes, requests, views and settings of models of one's own; their members are in "add a model"
+OF_MODELS = (
+    "Bounds", "Builder", "ColumnSumRequest", "CountRequest", "DatasetFacts", "DecayedCountRequest", "Encoder",
+    "Heuristic", "ModelSpec", "NeighborSequence", "NodeEncoder", "NodeFeatureRequest", "PairBatch", "PairView",
+    "Scorer", "Settings", "TransitionCountRequest", "TransitionRequest", "WalkRequest",
+)  # fmt: skip
+ERRORS = ("ContractError", "DygError")
+OPS = (
+    "add_layer_norm", "add_rms_norm", "conv_silu", "count_pair_tokens", "gated_sum", "gather_rows", "masked_softmax",
+    "pair_attention", "selective_scan", "selective_scan_fn", "span_scan", "spectral_bound", "split_projection",
+)  # fmt: skip
 
 
 def signature(function) -> str:
@@ -205,7 +216,9 @@ def members(kind: type) -> dict[str, str]:
 
 def test_the_names_are_these_and_no_others():
     """For all public names: functions, classes, the two packages, the version."""
-    assert set(dir(dm)) == {*FUNCTIONS, *CLASSES, "Encoder", "DygError", "models", "ops", "__version__"}
+    assert set(dir(dm)) == {*FUNCTIONS, *CLASSES, *OF_MODELS, *ERRORS, "models", "ops", "__version__"}
+    for name in dir(dm):
+        assert getattr(dm, name) is not None
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
@@ -229,7 +242,8 @@ def test_the_public_packages_can_be_called():
         "delta_bias: Tensor | None = None, delta_softplus: bool = False, return_last_state: bool = False) "
         "-> Tensor | tuple[Tensor, Tensor]"
     )
-    assert callable(dm.ops.selective_scan)
+    assert dir(dm.ops) == sorted(OPS)
+    assert all(callable(getattr(dm.ops, name)) for name in OPS)
     with pytest.raises(AttributeError, match="no attribute 'predict'"):
         _ = dm.predict
 

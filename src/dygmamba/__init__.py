@@ -22,7 +22,8 @@ DyG-Mamba here is the NeurIPS 2025 paper (openreview ja2wA4UncJ), not DyGMamba (
     audit(data, model, ...) -> Audit            what a test can show, and what a score depends on
     models(), register(name, config, build)     list all models; add your own; check_model(name) tests it
     batches(data, ...)                          causal batches for your own training loop
-    ops                                         selective_scan, also with mamba_ssm's arguments
+    Encoder, Scorer, NeighborRequest, Settings  what a model of your own is written with; dir(dm) has more
+    ops                                         selective_scan, span_scan (Eq. 11) and others
 
 `help(dm.train)` says more about a function, `help(dm.Run)` what a run can do.
 
@@ -72,25 +73,63 @@ if TYPE_CHECKING:
     from dygmamba.api.tuning import tune as tune
     from dygmamba.core.errors import DygError as DygError
     from dygmamba.core.progress import Progress as Progress
+    from dygmamba.core.settings import Bounds as Bounds
+    from dygmamba.core.settings import Settings as Settings
     from dygmamba.data.storage.dataset import Dataset as Dataset
+    from dygmamba.history.column_sums import ColumnSumRequest as ColumnSumRequest
+    from dygmamba.history.counts import CountRequest as CountRequest
+    from dygmamba.history.decayed_counts import DecayedCountRequest as DecayedCountRequest
+    from dygmamba.history.node_features import NodeFeatureRequest as NodeFeatureRequest
+    from dygmamba.history.transition_counts import TransitionCountRequest as TransitionCountRequest
+    from dygmamba.history.transitions import TransitionRequest as TransitionRequest
     from dygmamba.history.view import NeighborRequest as NeighborRequest
+    from dygmamba.history.view import NeighborSequence as NeighborSequence
+    from dygmamba.history.view import PairBatch as PairBatch
+    from dygmamba.history.view import PairView as PairView
+    from dygmamba.history.walks import WalkRequest as WalkRequest
     from dygmamba.models import all_models
+    from dygmamba.models.base import DatasetFacts as DatasetFacts
     from dygmamba.models.base import Encoder as Encoder
+    from dygmamba.models.base import Heuristic as Heuristic
+    from dygmamba.models.base import NodeEncoder as NodeEncoder
+    from dygmamba.models.base import Scorer as Scorer
+    from dygmamba.models.spec import Builder as Builder
+    from dygmamba.models.spec import ModelSpec as ModelSpec
+    from dygmamba.testing import ContractError as ContractError
 
     models = all_models  # at run time this is the callable package dygmamba.models
 
 # Public name -> module. A module is imported when one of its names is first used, so that `import dygmamba` does not
 # import torch. There is no `__all__`, because help() would then document every module instead of the table above.
 _PUBLIC = {
+    "Bounds": "core.settings",
+    "Builder": "models.spec",
     "Client": "api.client",
+    "ColumnSumRequest": "history.column_sums",
+    "ContractError": "testing",
+    "CountRequest": "history.counts",
     "Dataset": "data.storage.dataset",
+    "DatasetFacts": "models.base",
+    "DecayedCountRequest": "history.decayed_counts",
     "DygError": "core.errors",
     "Encoder": "models.base",
+    "Heuristic": "models.base",
+    "ModelSpec": "models.spec",
     "NeighborRequest": "history.view",
+    "NeighborSequence": "history.view",
+    "NodeEncoder": "models.base",
+    "NodeFeatureRequest": "history.node_features",
+    "PairBatch": "history.view",
+    "PairView": "history.view",
     "Progress": "core.progress",
     "Run": "api.run",
     "Runs": "api.training",
+    "Scorer": "models.base",
+    "Settings": "core.settings",
     "Step": "api.batches",
+    "TransitionCountRequest": "history.transition_counts",
+    "TransitionRequest": "history.transitions",
+    "WalkRequest": "history.walks",
     "audit": "api.studies",
     "backtest": "api.backtesting",
     "batches": "api.batches",

@@ -226,7 +226,9 @@ def check_model(name: str, settings: dict[str, Any]) -> pa.Table:
         ContractError: A check failed.
     """
     spec, store = find_model(name), sample_stream()
-    case = build_case(spec, build_config(spec.config, settings), store, DatasetFacts.of(store))
+    config, facts = build_config(spec.config, settings), DatasetFacts.of(store)
+    spec.build(config, facts)  # one that cannot be built is one error, and not one of every check
+    case = build_case(spec, config, store, facts)
     results = [check.run([case]) for check in list_checks(spec.trainable)]
     rows = [{"check": one.name, "holds": one.passed, "detail": one.detail} for one in results]
     table = pa.Table.from_pylist(rows)

@@ -6,6 +6,7 @@ import dygmamba as dm
 from dygmamba.testing import CHECKS
 from letters import run_python
 from outside_models import NoSettings, Sound
+from raising import raises
 from torture_cases import SECONDS
 
 pytestmark = pytest.mark.e2e
@@ -44,6 +45,43 @@ def test_a_model_of_a_module_trains_and_opens_in_a_new_process(tmp_path):
     check = "print(dm.check_model('ages').num_rows)"
     again, held = run_python(f"import dygmamba as dm; {ask}; {check}", tmp_path, more=tmp_path).split()
     assert (float(again), held) == (float(score), str(len(CHECKS)))
+
+
+def test_a_model_of_a_file_is_backtested(tmp_path):
+    """As `train` takes it: `--model mine.py`."""
+    (tmp_path / "mine.py").write_text(TEN + REGISTER)
+    save = "dm.save(dm.generate(nodes=40, events=600, communities=4, name='mail'))"
+    words = [
+        "dygmamba",
+        "backtest",
+        "mail",
+        "--model",
+        "mine.py",
+        "--every",
+        "3d",
+        "--frozen",
+        "--epochs",
+        "1",
+    ]
+    code = f"import sys, dygmamba as dm; {save}; from dygmamba.cli import main; sys.argv = {words}; main()"
+    assert "ages on mail: AP of each period" in run_python(code, tmp_path)
+    assert (tmp_path / "backtests" / "mail-ages" / "backtest.json").is_file()
+
+
+def test_a_model_without_requests_is_refused_in_one_sentence(monkeypatch):
+    """Before a check and before a training; a table of what each check said would not name the cause."""
+
+    class Blind(Sound):
+        def __init__(self, config, facts):
+            super().__init__(config, facts)
+            del self.requests
+
+    monkeypatch.setattr("dygmamba.models.REGISTERED", {})
+    dm.register("blind", NoSettings, Blind)
+    with raises("no-requests"):
+        dm.check_model("blind")
+    with raises("no-requests"):
+        dm.train(dm.generate(nodes=40, events=600, communities=4), "blind", epochs=1, device="cpu")
 
 
 @pytest.mark.skipif(not SECONDS, reason="three processes; `make torture` runs it")

@@ -3,6 +3,7 @@
 import json
 import pickle
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -10,7 +11,7 @@ import pytest
 import torch
 
 import dygmamba as dm
-from dygmamba.core.errors import ConfigError, FileError, NotFoundError
+from dygmamba.core.errors import ConfigError, DygWarning, FileError, NotFoundError
 from dygmamba.data.storage.dataset import Dataset, save_dataset
 from dygmamba.runs.calibration import load_calibration
 from letters import COLUMNS, PEOPLE, SMALL, make_letters, run_python
@@ -99,6 +100,41 @@ def test_a_run_opens_in_a_new_process_and_says_the_same(network_runs, tmp_path):
     code = f"import dygmamba as dm; print(dm.open({str(run.path)!r}).score({pairs})['score'].to_pylist())"
     assert json.loads(run_python(code, tmp_path)) == run.score(pairs)["score"].to_pylist()
     assert len(list(run.path.parent.parent.glob("*.safetensors"))) == 1
+
+
+def test_a_name_says_which_run_it_stands_for(letter_trees_runs, tmp_path, monkeypatch):
+    """A dataset, a folder and latest: the newest run, and a warning that names it; a run directory says nothing."""
+    copies = [copy_run(run, tmp_path / "runs") for run in letter_trees_runs]
+    monkeypatch.chdir(tmp_path)
+    newest = max(copies, key=lambda run: (run.path.name[:15], run.path.stat().st_mtime)).path
+    for name in ("letters", "latest", "runs/letters", Path("runs")):
+        with pytest.warns(DygWarning, match=f"{name}' is the run .*letters/trees/") as caught:
+            run = dm.open(name, device="cpu")
+        assert (run.path.parent, len(caught)) == (newest.parent, 1)
+        assert caught[0].filename == __file__
+        assert str(run.path) in str(caught[0].message)
+    assert dm.open(run.path.relative_to(tmp_path), device="cpu").path == run.path
+
+
+@pytest.mark.parametrize("run", ["letter_trees_run", "network_run", "memory_run"])
+def test_no_queries_have_no_scores(run, request):
+    """An empty list, or a table without rows, gives the columns of any other answer, and no rows."""
+    run = request.getfixturevalue(run)
+    for empty in ([], {"src": [], "dst": []}, pd.DataFrame({"src": [], "dst": [], "time": []})):
+        found = run.score(empty)
+        assert (found.num_rows, found.column_names) == (0, run.score([("ann", "bob")]).column_names)
+    assert run.score([], at="2024-07-01").num_rows == 0
+    assert run.rank([]).schema == run.rank(["ann"]).schema
+    if run.config["run"]["model"] != "trees":
+        assert run.embed([]).schema == run.embed(["ann"]).schema
+
+
+def test_no_nodes_have_no_classes(node_run, tmp_path):
+    """As pairs; but a file without rows is a mistake."""
+    assert node_run.classify([]).schema == node_run.classify(["ann"]).schema
+    (tmp_path / "nodes.csv").write_text("node,time\n")
+    with raises("no-rows", FileError):
+        node_run.classify(tmp_path / "nodes.csv")
 
 
 def test_observe_gives_a_new_run_and_leaves_the_old_one(network_run, tmp_path, caplog):

@@ -7,7 +7,7 @@ import time
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from email.utils import parsedate_to_datetime
-from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
+from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection, IncompleteRead
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -16,6 +16,7 @@ from dygmamba.core.argument_types import check_arguments
 from dygmamba.core.errors import ConfigError, DygError, first_line
 
 RETRIED = (429, 503, 504)  # without an effect, or an append that may be written: its events have ids
+CHUNK_BYTES = 1 << 16
 MIN_RETRY_SECONDS, MAX_RETRY_SECONDS = 0.1, 10.0
 
 Pairs = Iterable[Sequence[Any] | Mapping[str, Any]]
@@ -32,13 +33,14 @@ class ServerError(DygError):
 class Client:
     """Appends events to a server and asks it for scores, rankings, classes and explanations.
 
-    A client may be used from several threads; each has a connection of its own. Requests that the server is too busy
-    for are sent again, until `timeout` seconds have passed.
+    A client may be used from several threads; each has a connection of its own, which is closed when the thread ends.
+    Requests that the server is too busy for are sent again. A query sees every event that this client appended before,
+    unless its `min_sequence` says otherwise.
 
     Args:
         url: Address of the server, such as "http://127.0.0.1:8000".
         token: Its token, if it has one.
-        timeout: Most seconds that a call takes.
+        timeout: Most seconds that a call takes, with all that it waits and sends again.
         cafile: Certificate of the authority that signed the server's, if it is not a public one.
     """
 
@@ -53,7 +55,10 @@ class Client:
             )
         self.url, self.timeout = url.rstrip("/"), timeout
         self._parts, self._cafile, self._local = parts, cafile, threading.local()
-        self._connections: set[HTTPConnection] = set()  # of all threads
+        self._appended, self._lock = (
+            0,
+            threading.Lock(),
+        )  # the sequence of the last event that was acknowledged
         self._headers = {"Accept": "application/json"}
         if token is not None:
             self._headers["Authorization"] = f"Bearer {token}"
@@ -68,19 +73,21 @@ class Client:
         """
         rows = [dict(row) if isinstance(row, Mapping) else _name_values(row, 3) for row in events]
         group = uuid.uuid4().hex
-        return self._post(
-            "/v1/events", {"events": [{"id": f"{group}-{k}", **row} for k, row in enumerate(rows)]}
-        )
+        body = {"events": [{"id": f"{group}-{k}", **row} for k, row in enumerate(rows)]}
+        answer = self._request("POST", "/v1/events", body)
+        with self._lock:
+            self._appended = max(self._appended, answer["sequence"])
+        return answer
 
     def score(
         self, pairs: Pairs, at: str | float | None = None, *, min_sequence: int | None = None
     ) -> list[dict[str, Any]]:
         """Score pairs: dicts, or tuples (src, dst) or (src, dst, time); returns a dict for each, in order.
 
-        `min_sequence`, as `append` returns it, waits until those events are visible.
+        `min_sequence`, as `append` returns it, waits until those events are visible; 0 waits for none.
         """
         rows = [dict(row) if isinstance(row, Mapping) else _name_values(row, 2) for row in pairs]
-        return self._post("/v1/score", {"pairs": rows, "at": at, "min_sequence": min_sequence})["scores"]
+        return self._ask("/v1/score", {"pairs": rows, "at": at}, min_sequence)["scores"]
 
     def rank(
         self,
@@ -94,9 +101,8 @@ class Client:
     ) -> list[dict[str, Any]]:
         """Rank the k likeliest destinations of each source."""
         among = None if candidates is None else list(candidates)
-        ask = {"sources": _list_ids(sources), "k": k, "at": at, "candidates": among}
-        ask |= {"only_new": only_new, "min_sequence": min_sequence}
-        return self._post("/v1/rank", ask)["ranking"]
+        ask = {"sources": _list_ids(sources), "k": k, "at": at, "candidates": among, "only_new": only_new}
+        return self._ask("/v1/rank", ask, min_sequence)["ranking"]
 
     def classify(
         self,
@@ -108,7 +114,7 @@ class Client:
     ) -> list[dict[str, Any]]:
         """Return the probability that each node is in state 1, from a run of the node task."""
         ask = {"nodes": None if nodes is None else _list_ids(nodes), "at": at, "k": k}
-        return self._post("/v1/classify", ask | {"min_sequence": min_sequence})["nodes"]
+        return self._ask("/v1/classify", ask, min_sequence)["nodes"]
 
     def explain(
         self,
@@ -122,9 +128,9 @@ class Client:
         min_sequence: int | None = None,
     ) -> dict[str, Any]:
         """Explain which past events moved the score of a pair, or of a node in a run of the node task."""
-        ask = {"src": src, "dst": dst, "at": at, "orders": orders, "top": top, "min_sequence": min_sequence}
+        ask = {"src": src, "dst": dst, "at": at, "orders": orders, "top": top}
         ask["columns"] = None if columns is None else dict(columns)
-        return self._post("/v1/explain", ask)["explanation"]
+        return self._ask("/v1/explain", ask, min_sequence)["explanation"]
 
     def status(self) -> dict[str, Any]:
         """Return facts about the run, rates of events, and the quality of scores over time."""
@@ -142,10 +148,7 @@ class Client:
 
     def close(self) -> None:
         """Close the connections of all threads; a later call opens a new one."""
-        for connection in list(self._connections):
-            connection.close()
-        self._connections.clear()
-        self._local = threading.local()
+        self._local = threading.local()  # which holds the only reference to each
 
     def __enter__(self) -> "Client":
         return self
@@ -153,7 +156,9 @@ class Client:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _post(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
+    def _ask(self, path: str, body: dict[str, Any], min_sequence: int | None) -> dict[str, Any]:
+        """Send a query that sees what this client appended."""
+        body["min_sequence"] = (self._appended or None) if min_sequence is None else min_sequence
         return self._request("POST", path, {key: value for key, value in body.items() if value is not None})
 
     def _request(self, method: str, path: str, body: Any = None, retry: bool = True) -> dict[str, Any]:
@@ -161,7 +166,7 @@ class Client:
         headers = self._headers | ({} if data is None else {"Content-Type": "application/json"})
         deadline = time.monotonic() + self.timeout
         while True:
-            response, content = self._send(method, path, data, headers)
+            response, content = self._send(method, path, data, headers, deadline)
             if response.status == 200:
                 return _decode(response, content)
             pause = _parse_pause(response.headers.get("Retry-After", "1"))
@@ -170,17 +175,20 @@ class Client:
             time.sleep(pause)
 
     def _send(
-        self, method: str, path: str, data: bytes | None, headers: dict[str, str]
+        self, method: str, path: str, data: bytes | None, headers: dict[str, str], deadline: float
     ) -> tuple[HTTPResponse, bytes]:
         """Send a request; a connection that the server closed since the last one is opened again."""
         for is_last in (getattr(self._local, "connection", None) is None, True):
             connection = self._connect()
             try:
+                connection.timeout = _count_seconds_to(deadline)  # of a connection that is opened now
+                if connection.sock is not None:
+                    connection.sock.settimeout(connection.timeout)
                 connection.request(method, self._parts.path.rstrip("/") + path, data, headers)
-                response = connection.getresponse()
-                return response, response.read()
+                return _receive(connection, deadline)
             except (OSError, HTTPException) as error:
-                self._disconnect(connection)
+                connection.close()
+                self._local.connection = None
                 is_stale = isinstance(error, ConnectionError | HTTPException)
                 if is_last or not is_stale:
                     raise ServerError(
@@ -189,7 +197,7 @@ class Client:
                     ) from error
         raise AssertionError  # the last attempt returns or raises
 
-    def _connect(self) -> HTTPConnection:
+    def _connect(self) -> "_Connection | _EncryptedConnection":
         connection = getattr(self._local, "connection", None)
         if connection is None:
             host, port = str(self._parts.hostname), self._parts.port
@@ -197,17 +205,45 @@ class Client:
                 context = ssl.create_default_context(
                     cafile=None if self._cafile is None else str(self._cafile)
                 )
-                connection = HTTPSConnection(host, port, timeout=self.timeout, context=context)
+                connection = _EncryptedConnection(host, port, context=context)
             else:
-                connection = HTTPConnection(host, port, timeout=self.timeout)
+                connection = _Connection(host, port)
             self._local.connection = connection
-            self._connections.add(connection)
         return connection
 
-    def _disconnect(self, connection: HTTPConnection) -> None:
-        connection.close()
-        self._connections.discard(connection)
-        self._local.connection = None
+
+class _Connection(HTTPConnection):
+    """A connection that is closed with the last reference to it: that of its thread."""
+
+    def __del__(self) -> None:
+        self.close()
+
+
+class _EncryptedConnection(HTTPSConnection):
+    """The same with TLS."""
+
+    def __del__(self) -> None:
+        self.close()
+
+
+def _receive(connection: HTTPConnection, deadline: float) -> tuple[HTTPResponse, bytes]:
+    """Return the answer; raise TimeoutError if it is not here in time, also where it comes in small parts."""
+    sock = connection.sock  # the connection forgets it at the end of an answer that closes it
+    response, parts = connection.getresponse(), []
+    with response:  # `read1` does not end it, and then the connection would not take another request
+        while part := response.read1(CHUNK_BYTES):
+            parts.append(part)
+            sock.settimeout(_count_seconds_to(deadline))
+    if response.length:
+        raise IncompleteRead(b"".join(parts), response.length)
+    return response, b"".join(parts)
+
+
+def _count_seconds_to(deadline: float) -> float:
+    left = deadline - time.monotonic()
+    if left <= 0:
+        raise TimeoutError("timed out")
+    return left
 
 
 def _list_ids(ids: Iterable[str | int]) -> list[str | int]:

@@ -46,11 +46,10 @@ def register(
         trainable: Whether it must be trained.
 
     >>> import dataclasses, torch, dygmamba as dm
-    >>> from dygmamba.models.base import Encoder
     >>> @dataclasses.dataclass(frozen=True)
     ... class Config:
     ...     out: int = 8
-    >>> class Ages(Encoder):
+    >>> class Ages(dm.Encoder):
     ...     def __init__(self, config, facts):
     ...         super().__init__()
     ...         self.recent, self.out_dim = dm.NeighborRequest((4,)), config.out

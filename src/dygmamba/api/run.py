@@ -1,5 +1,6 @@
 """A trained run to query in the user's own ids and times; results are Arrow tables, which have `.to_pandas()`."""
 
+import warnings
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
@@ -14,7 +15,7 @@ from dygmamba.api.monitoring import evaluate_events
 from dygmamba.api.reports import write_full_page
 from dygmamba.api.trusted_code import import_if_trusted
 from dygmamba.api.validation import Names
-from dygmamba.core.errors import ConfigError
+from dygmamba.core.errors import ConfigError, DygWarning
 from dygmamba.core.notebook_html import format_facts, format_table
 from dygmamba.core.progress import LOGGER
 from dygmamba.data.readers import ReadOptions
@@ -340,7 +341,8 @@ def open(
 ) -> Run:
     """Open the run in a directory, with its best weights.
 
-    The name of a dataset stands for its newest finished run under runs/, and "latest" for the newest of all datasets.
+    The name of a dataset stands for its newest finished run under runs/, "latest" for the newest of all datasets, and a
+    folder of runs for the newest in it; a warning says which run that is.
 
     `time_unit` and `time_format` say how times in queries are read; by default dates are read as in the run's own data,
     or as ISO dates. A model of another package must be registered, or come from an installed entry point; with `trust`
@@ -356,6 +358,8 @@ def open(
     1
     """
     path = find_run(folder)
+    if path not in (Path(folder), Path(folder).resolve()):
+        warnings.warn(DygWarning(f"{str(folder)!r} is the run {path}"), stacklevel=3)
     import_if_trusted(trust, path)
     run = Run(path, device, None if data_dir is None else Path(data_dir), time_unit, time_format)
     warn_if_unfinished(run._folder)  # also raises for a folder that is not a run

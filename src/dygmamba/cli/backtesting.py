@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dygmamba.api import precheck
+from dygmamba.api.trusted_code import import_model
 from dygmamba.cli.console import emit_json, plain_table, print_line, stdout
 from dygmamba.cli.messages import escape_text, translate_message
 from dygmamba.cli.options import DataDir, Device, Json, Overrides, parse_overrides
@@ -38,7 +39,12 @@ def backtest(
     refit: Annotated[
         bool, typer.Option("--refit", help="Evaluate one that is trained anew each time.")
     ] = False,
-    model: Annotated[str | None, typer.Option(help="Train this model (see `dygmamba models`).")] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(
+            help="Train this model (see `dygmamba models`), or one of yours: mine.py or mine.py:NAME."
+        ),
+    ] = None,
     preset: Annotated[
         str | None, typer.Option(help="Use the settings of small (for CPUs), short, paper, or NAME.toml.")
     ] = None,
@@ -57,6 +63,7 @@ def backtest(
     The same command continues a backtest that was stopped. Without --frozen, --warm and --refit all three are compared.
     """
     settings = parse_overrides(overrides) | ({} if epochs is None else {"epochs": epochs})
+    model = import_model(model)
     precheck.check_backtest(
         data=data, model=model, settings=settings, preset=preset, every=every, window=window, device=device,
         data_dir=data_dir,

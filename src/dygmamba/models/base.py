@@ -352,13 +352,20 @@ def build_scorer(
 ) -> Scorer:
     """Build a model; an encoder gets the units of its edge features and a link head."""
     model = build(config, facts)
+    if not isinstance(model, Encoder | Scorer):
+        raise ConfigError(
+            f"{type(model).__name__} is neither an Encoder nor a Scorer; derive it from `dygmamba.Encoder` or "
+            "`dygmamba.Scorer`",
+            code="not-a-model",
+        )
     if isinstance(model, Scorer):
         return model
-    if not isinstance(model, Encoder):
+    own = type(model).__mro__[: type(model).__mro__.index(Encoder)]
+    if not any("requests" in vars(part) for part in (model, *own)):
         raise ConfigError(
-            f"{type(model).__name__} is neither an Encoder nor a Scorer; derive it from one of them "
-            "(dygmamba.models.base)",
-            code="not-a-model",
+            f"{type(model).__name__} does not set `requests`; give it in the constructor what it needs, such as "
+            "`self.requests = (dygmamba.NeighborRequest((20,)),)`, or () if it looks at no earlier event",
+            code="no-requests",
         )
     if isinstance(config, NetworkConfig) and config.edge_units == "scaled":
         model.set_edge_scale(facts.edge_scale)

@@ -34,7 +34,8 @@ def label_columns(
         value = target.decode(output)
         return {VALUE_COLUMN: pa.array(value.numpy())}, value
     if isinstance(target, ClassTarget):
-        return _class_columns(target, output.double().softmax(dim=1), names)
+        scores = output.double().reshape(len(output), len(target.values))  # of no nodes it has no columns
+        return _class_columns(target, scores.softmax(dim=1), names)
     return score_column(output, calibration), output
 
 

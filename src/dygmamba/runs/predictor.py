@@ -266,7 +266,7 @@ class Predictor:
         """Compute the embedding of each node, as a source: columns node, time, embedding."""
         queries, encoder = self._read_nodes(nodes, at), get_encoder(self.run.scorer, self.run.folder.path)
         embedding = self._run_on_sources(queries, SourceEmbedding(encoder))
-        rows = pa.FixedSizeListArray.from_arrays(pa.array(embedding.flatten().numpy()), embedding.shape[1])
+        rows = pa.FixedSizeListArray.from_arrays(pa.array(embedding.flatten().numpy()), encoder.out_dim)
         return build_predictions(queries, self._key_columns(queries) | {"embedding": rows}, self.calibration)
 
     def _key_columns(self, queries: QueryBatch) -> dict[str, pa.Array]:

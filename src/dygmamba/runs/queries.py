@@ -258,6 +258,8 @@ class QueryParser:
         ids = candidates
         if isinstance(ids, Path):
             ids = read_ids(ids, self.options, self.dataset.origin)
+        if not len(ids):
+            raise ConfigError("`candidates` is empty; give at least one id", code="no-ids")
         node = self.dataset.ids.to_node(ids, "dst")
         if (node < 0).any():
             unknown = ids[int((node < 0).argmax())]

@@ -38,8 +38,6 @@ def as_id_column(name: str, values: Any) -> pa.Array:
             raise ArgumentTypeError(
                 f"`{name}` takes ids, strings or integers; got {short_repr(value)} ({type(value).__name__})"
             ) from error
-    if not ids:
-        raise ConfigError(f"`{name}` is empty; give at least one id", code="no-ids")
     return pa.array(ids, pa.large_string())
 
 

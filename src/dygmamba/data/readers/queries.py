@@ -18,6 +18,7 @@ from dygmamba.core.errors import DygError, FileError
 from dygmamba.data.events.categories import Category
 from dygmamba.data.events.origin import Origin
 from dygmamba.data.readers.bad_rows import BadRows, ColumnLocation, Parsed, find_bad_rows
+from dygmamba.data.readers.in_memory import is_in_memory
 from dygmamba.data.readers.options import ID_HEADINGS, USUAL_NAMES, Layout, ReadOptions
 from dygmamba.data.readers.roles import find_destinations, find_query_columns
 from dygmamba.data.readers.sources import open_source, read_text_head
@@ -132,11 +133,13 @@ def read_queries(
 
     Columns are found by the names in `options`, the names in the dataset's `origin`, or the usual names. With
     `nodes_only` the queries are about nodes, so that a column node or id is the source too. Rows that cannot be read
-    are left out with `options.skip_bad`, and an error otherwise.
+    are left out with `options.skip_bad`, and an error otherwise. A file without rows is an error, a list is not.
     """
     wanted = (*numeric, *types)
     raw = read_query_columns(pairs, options, origin, wanted, nodes_only)
     roles, bad_rows, table = raw.roles, raw.bad_rows, raw.table.combine_chunks()
+    if not table.num_rows and is_in_memory(pairs):
+        return _build_empty_queries(raw)
     parser = parsed = None
     if table.num_rows:
         parser, parsed = _parse_columns(raw, options, origin, numeric if options.skip_bad else ())
@@ -162,6 +165,12 @@ def read_queries(
         bad_rows if bad_rows.count else None,
         tuple(name for name in raw.names if name not in wanted and name not in roles.values()),
     )
+
+
+def _build_empty_queries(raw: "RawQueries") -> QueryTable:
+    """Return no queries; an empty list has no types, so ids are text and times are those of any other query."""
+    no_ids = pa.array([], pa.large_string())
+    return QueryTable(raw.source, no_ids, no_ids if "dst" in raw.roles else None, None)
 
 
 def _parse_columns(

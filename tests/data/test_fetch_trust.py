@@ -11,7 +11,6 @@ import pytest
 
 from bad_server import Server, dyglib_zip, serving, status, zipped
 from dygmamba.core.errors import ConfigError, DownloadError, FileError
-from dygmamba.data.catalogue import fetch as fetch_module
 from dygmamba.data.catalogue.archive import is_intact
 from dygmamba.data.catalogue.fetch import fetch_dataset, get_download_urls
 from dygmamba.data.catalogue.known_datasets import find_entry
@@ -72,32 +71,6 @@ def test_an_unreadable_archive_leaves_nothing(server, folder, kind):
     server.body = good
     assert fetch_dataset(UCI, folder).how == "download"
     assert len(open_dataset("uci", folder)) == 5
-
-
-@pytest.mark.parametrize("kind", ["no zip", "another table", None])
-def test_a_kill_before_unpacking_leaves_only_a_partial_file(server, folder, monkeypatch, kind):
-    """Good or bad, it never passes for an archive of the user."""
-    good = server.body
-    server.body = good if kind is None else BAD[kind]
-    real = fetch_module.unpack_archive
-
-    def killed(*_):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(fetch_module, "unpack_archive", killed)
-    with pytest.raises(KeyboardInterrupt):
-        fetch_dataset(UCI, folder)
-    assert names(folder) == ["uci.zip.part", "uci.zip.part.json"]
-    monkeypatch.setattr(fetch_module, "unpack_archive", real)
-    sent = server.sent
-    if kind is not None:
-        with raises("download-unusable", DownloadError):
-            fetch_dataset(UCI, folder)
-        assert names(folder) == []
-        server.body = good
-    assert fetch_dataset(UCI, folder).how == "download"
-    assert kind is not None or server.sent == sent  # all of it was there already
-    assert names(folder) == ["uci", "uci.zip.sha256"]
 
 
 def test_the_first_readable_archive_is_pinned(server, folder):

@@ -106,11 +106,6 @@ def status(code: int, **headers: str) -> Act:
     return lambda handler, _: handler.send(code, b"<html>no</html>", headers=headers)
 
 
-def deaf(handler: Handler, server: Server) -> None:
-    """A server that does not know Range."""
-    handler.send(200, server.body, headers={"ETag": server.tag})
-
-
 def claims(length: int, body: bytes = BODY) -> Act:
     """Lies about the length, whatever is asked."""
     return lambda handler, server: handler.send(200, body, length=length, headers={"ETag": server.tag})

@@ -34,18 +34,10 @@ SHARES = {
     "power cut, training": 0.04,
     "power cut, dataset": 0.02,
     "power cut, live run": 0.05,
-    "power cut, ext4": 0.09,
-    "power cut, ext4, live run": 0.05,
     "failing disk, training": 0.03,
-    "bit flips, last": 0.03,
-    "bit flips, best and config": 0.02,
-    "bit flips, dataset and negatives": 0.02,
     "live simulation": 0.06,
     "kill -9, server": 0.15,
     "soak": 0.1,
-    "option sets": 0.24,
-    "archives": 0.02,
-    "servers": 0.03,
 }
 SHARE = 0.004  # of each reader that is fed mutants
 TALLY: dict[str, Counter[str]] = {}  # what came of each family, printed at the end

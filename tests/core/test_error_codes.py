@@ -1,4 +1,7 @@
-"""Errors carry stable codes."""
+"""Errors carry stable codes; their sentences are in one table.
+
+`python tests/core/test_error_codes.py` writes the table anew, so that a reworded sentence is read in its diff.
+"""
 
 import ast
 import pickle
@@ -10,6 +13,7 @@ from dygmamba.core import errors
 from dygmamba.core.errors import ConfigError, DygError
 
 SOURCES = {path: path.read_text("utf-8") for path in sorted(Path(dygmamba.__file__).parent.rglob("*.py"))}
+TABLE = Path(__file__).parents[1] / "goldens" / "sentences.txt"
 NODES = [(path, node) for path, text in SOURCES.items() for node in ast.walk(ast.parse(text))]
 
 
@@ -69,3 +73,32 @@ def test_a_code_is_not_part_of_the_message_and_survives_pickling():
     error = pickle.loads(pickle.dumps(ConfigError("`k` must be at least 1; got 0", code="k-not-positive")))
     assert str(error) == "`k` must be at least 1; got 0"
     assert error.code == "k-not-positive"
+
+
+def list_sentences() -> list[str]:
+    """Every code with its sentences as the source has them; what is put together elsewhere as an expression."""
+    found = set()
+    for _, node in NODES:
+        code = [word.value for word in getattr(node, "keywords", ()) if word.arg == "code"]
+        if isinstance(node, ast.Call) and node.args and code and not isinstance(code[0], ast.Name):
+            found.add(f"{write_text(code[0])}: {write_text(node.args[0])}")
+    return sorted(found)
+
+
+def write_text(node: ast.AST) -> str:
+    if isinstance(node, ast.JoinedStr):
+        return "".join(write_text(part) for part in node.values)
+    return (
+        str(node.value)
+        if isinstance(node, ast.Constant)
+        else f"{{{ast.unparse(getattr(node, 'value', node))}}}"
+    )
+
+
+def test_sentences_are_those_of_the_table():
+    """For all errors with a code: a reworded, new or removed sentence is a change of `goldens/sentences.txt`."""
+    assert list_sentences() == TABLE.read_text("utf-8").splitlines()
+
+
+if __name__ == "__main__":
+    TABLE.write_text("\n".join(list_sentences()) + "\n", "utf-8")

@@ -1,15 +1,11 @@
 """The package imports and runs where POSIX is missing: what only POSIX has is guarded."""
 
 import ast
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 import dygmamba
-import windows_like
 
 POSIX_MODULES = {"fcntl", "grp", "pty", "pwd", "resource", "termios"}
 POSIX_NAMES = {
@@ -62,29 +58,3 @@ def test_the_check_finds_an_unguarded_use(line):
     """A plain import or name is found; the same under `except ImportError` is not."""
     assert find_unguarded(ast.parse(line))
     assert not find_unguarded(ast.parse("try:\n    import fcntl\nexcept ImportError:\n    fcntl = None"))
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(sys.platform != "linux", reason="the simulation reads /proc")
-def test_everything_works_on_a_simulated_windows(tmp_path):
-    """Every module is imported, and a user trains, predicts, shares, follows events and serves, as on Windows."""
-    environment = os.environ | {"PYTHONPATH": str(Path(windows_like.__file__).parent)}
-    command = [sys.executable, "-X", "warn_default_encoding", windows_like.__file__, str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment)
-    assert done.returncode == 0, done.stderr[-3000:]
-
-
-def test_the_simulation_lacks_what_windows_lacks(tmp_path):
-    """For all kinds of differences: the stand-ins have them."""
-    modules = windows_like.make_stand_ins()
-    for module, name in (("os", "fork"), ("os", "pread"), ("signal", "SIGKILL"), ("mmap", "MAP_PRIVATE")):
-        assert not hasattr(modules[module], name)
-        assert hasattr(modules[module].real_module, name)
-    assert (modules["os"].name, modules["sys"].platform) == ("nt", "win32")
-    with pytest.raises(OSError, match="incorrect"):
-        windows_like.require_valid_name(tmp_path / "12:30")
-    path = tmp_path / "used"
-    path.touch()
-    windows_like.require_unused(path)
-    with path.open("rb"), pytest.raises(PermissionError):
-        windows_like.require_unused(tmp_path)

@@ -2,13 +2,12 @@
 
 import hashlib
 import json
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from bad_server import BODY, QUICK, Server, deaf, left, serving, stalled, truncated
+from bad_server import BODY, QUICK, Server, left, serving, stalled, truncated
 from downloads import fetch_file
 from dygmamba.core.errors import DownloadError
 from raising import raises
@@ -46,16 +45,6 @@ def test_a_corrupt_body_is_deleted(server, target):
     assert left(target) == []
 
 
-def test_a_truncated_body_is_resumed(server, target):
-    """After the connection broke at byte k, only the bytes from k on are requested and sent."""
-    server.script = [truncated(100_000)]
-    fetch_file(server.url, target, **QUICK)
-    assert target.read_bytes() == BODY
-    assert server.asked[1]["Range"] == "bytes=100000-"
-    assert server.asked[1]["If-Range"] == '"one"'
-    assert server.sent == len(BODY)
-
-
 def test_a_later_call_resumes_what_an_earlier_one_left(server, target):
     """Two calls together transfer the file once, and progress of the second still sums to the size."""
     server.script = [truncated(120_000)]
@@ -71,16 +60,6 @@ def test_a_later_call_resumes_what_an_earlier_one_left(server, target):
     assert sum(seen) == len(BODY)
 
 
-def test_a_stall_times_out_and_is_resumed(server, target):
-    """A server that falls silent is given up after the timeout and asked for the rest."""
-    server.script = [stalled(50_000)]
-    start = time.monotonic()
-    fetch_file(server.url, target, timeout=0.3, retries=2)
-    assert target.read_bytes() == BODY
-    assert 0.3 <= time.monotonic() - start < 3
-    assert server.asked[1]["Range"] == "bytes=50000-"
-
-
 def test_a_server_that_always_stalls_is_given_up(server, target):
     """Retries are bounded: retries + 1 requests, an error, and the received bytes are kept."""
     server.script = [stalled(1000)] * 9
@@ -89,17 +68,6 @@ def test_a_server_that_always_stalls_is_given_up(server, target):
     assert "resume from 1,000 bytes" in str(caught.value)
     assert len(server.asked) == 3
     assert not target.exists()
-
-
-def test_a_server_without_range_restarts_cleanly(server, target):
-    """A response 200 to a range request replaces the partial file; progress goes back and still sums to the size."""
-    server.script = [truncated(100_000), deaf]
-    seen = []
-    fetch_file(server.url, target, progress=lambda added, _: seen.append(added), **QUICK)
-    assert target.read_bytes() == BODY
-    assert server.sent == len(BODY) + 100_000
-    assert min(seen) == -100_000
-    assert sum(seen) == len(BODY)
 
 
 @pytest.mark.parametrize("tag", ['"two"', 'W/"weak"', ""])

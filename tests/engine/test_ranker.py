@@ -69,33 +69,6 @@ def dataset(store, ids=None):
     return Dataset.from_events("stream", store, ids or NodeIds.identity(store.num_nodes))
 
 
-@settings(max_examples=10)
-@given(store=event_streams(min_events=1, max_events=30, max_nodes=4, edge_dim=2), cut=st.integers(1, 30))
-def test_later_events_change_no_score(store, cut):
-    """For all streams S, cuts c and pairs up to the time of S[c]: score(S) = score(S[:c])."""
-    past = store[:cut]
-    times = [time for time in moments(past) if cut >= len(store) or time <= float(store.time[cut])]
-    asked = every_pair(store, times)
-    with_future, without = (ranker(scorer(), part).logits(*asked) for part in (store, past))
-    torch.testing.assert_close(with_future, without, rtol=0, atol=1e-6)
-
-
-@settings(max_examples=10)
-@given(
-    store=event_streams(min_events=1, max_events=30, max_nodes=4, edge_dim=2),
-    tokens=st.sampled_from([50, 160, 470]),
-)
-def test_scores_do_not_depend_on_the_size_of_a_pass(store, tokens):
-    """For all streams and pass sizes: probabilities and rankings agree to 1e-6."""
-    asked = every_pair(store, moments(store))
-    whole, parts = ranker(scorer(), store), ranker(scorer(), store, tokens)
-    expected, got = whole.logits(*asked).sigmoid(), parts.logits(*asked).sigmoid()
-    torch.testing.assert_close(got, expected, rtol=0, atol=1e-6)
-    query = torch.arange(store.num_nodes), torch.full((store.num_nodes,), moments(store)[2]).double()
-    best, other = (links.top_k(*query, torch.unique(store.dst), 2)[1].sigmoid() for links in (whole, parts))
-    torch.testing.assert_close(other, best, rtol=0, atol=1e-6)
-
-
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_a_gpu_gives_the_same_scores():

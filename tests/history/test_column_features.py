@@ -191,25 +191,6 @@ def test_features_equal_brute_force(store, shift):
         )
 
 
-@settings(max_examples=10, deadline=None)
-@given(store=event_streams(min_events=2, max_events=30, max_nodes=5), cut=st.integers(0, 30))
-def test_features_see_neither_the_future_nor_the_batch(store, cut):
-    """Later events, simultaneous ones, other pairs of the batch and the row order within an instant do not matter."""
-    store = with_columns(store)
-    now = float(store.time[min(cut, len(store) - 1)])
-    pairs = every_pair(store, now)
-    table = features(store, pairs)
-    past = store[: int(torch.searchsorted(store.time, now))]
-    assert torch.equal(table, features(past, pairs))
-    some = torch.arange(len(pairs)).flip(0)[::2]
-    assert torch.equal(table[some], features(store, pairs.select(some)))
-    order = torch.argsort(store.time * 2.0 - torch.linspace(0, 0.1, len(store)).double(), stable=True)
-    other = replace(
-        store, src=store.src[order], dst=store.dst[order], features=store.features.select_events(order)
-    )
-    torch.testing.assert_close(table, features(other, pairs), rtol=1e-5, atol=1e-5)
-
-
 def test_a_query_without_columns_is_an_error_only_where_they_are_read():
     store = with_columns(EventStore.from_columns(torch.zeros(3), torch.ones(3), torch.arange(3.0)))
     pairs = every_pair(store, 9.0).with_columns(None)

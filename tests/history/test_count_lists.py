@@ -86,17 +86,6 @@ def test_sums_over_several_keys_are_those_of_their_counts(step, store):
     np.testing.assert_allclose(lists.mean_activity(key, time), expected, rtol=1e-12, atol=1e-14)
 
 
-@given(store=event_streams(), cut=st.integers(0, 60))
-def test_later_events_change_no_bit(store, cut):
-    """For all streams and cuts: questions up to the first dropped event's time have the same bits without the rest."""
-    node, time = questions(store)
-    cut = min(cut, len(store))
-    asked = time <= (float(store.time[cut]) if cut < len(store) else np.inf)
-    node, time = node[asked], time[asked]
-    both = (built(store, own).count_before(node, time) for own in (None, cut))
-    assert np.array_equal(*both)
-
-
 @by_key
 @given(store=event_streams(), steps=st.lists(st.integers(0, 60), max_size=6), is_growing=st.booleans())
 def test_appending_is_building_anew(step, store, steps, is_growing):

@@ -92,27 +92,6 @@ def test_every_feature_is_what_its_name_says(store, at):
     torch.testing.assert_close(numbers(store, pairs), expected, rtol=1e-5, atol=1e-6)
 
 
-@settings(max_examples=15, deadline=None)
-@given(store=event_streams(min_events=1), cut=st.integers(0, 59))
-def test_later_events_change_no_feature(store, cut):
-    """For all cuts: features at the time of the first dropped event equal those of the shorter stream."""
-    cut = min(cut, len(store) - 1)
-    pairs = every_pair(store, float(store.time[cut]))
-    past = torch.arange(int(torch.searchsorted(store.time, store.time[cut])))
-    assert torch.equal(numbers(store, pairs), numbers(store, pairs, events=past))
-
-
-@settings(max_examples=20, deadline=None)
-@given(store=event_streams(min_events=2), seed=st.integers(0, 9))
-def test_a_pair_has_the_same_bits_in_any_batch(store, seed):
-    """For all orders, subsets and shared rows."""
-    pairs = PairBatch.from_pairs(store.src, store.dst, store.time)
-    together = numbers(store, pairs)
-    order = torch.randperm(len(store), generator=torch.Generator().manual_seed(seed))[: len(store) // 2 + 1]
-    alone = pairs.select_shared(order, store.num_nodes)
-    assert torch.equal(numbers(store, alone), together[order])
-
-
 @settings(max_examples=20, deadline=None)
 @given(store=event_streams(min_events=1), power=st.sampled_from([-20, -3, 3, 20]))
 def test_the_unit_of_time_does_not_matter(store, power):

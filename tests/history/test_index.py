@@ -107,20 +107,6 @@ def test_events_of_other_nodes_change_no_neighborhood(store, strategy):
         assert equal(alone, ask(store, request, node, store.time, Draws.from_seed(3)))
 
 
-@given(store=event_streams(min_events=1), more=event_streams(min_events=1), request=REQUESTS)
-def test_appended_events_change_no_neighborhood(store, more, request):
-    """For all streams S and events A at or after the last time t of S: N(v, t; S + A) = N(v, t; S), bit for bit."""
-    nodes = max(store.num_nodes, more.num_nodes)
-    columns = (
-        torch.cat([store.src, more.src]),
-        torch.cat([store.dst, more.dst]),
-        torch.cat([store.time, store.time[-1] + (more.time - more.time[0])]),
-    )
-    longer = EventStore.from_columns(*columns, num_nodes=nodes)
-    node, time = torch.arange(store.num_nodes), store.time[-1].expand(store.num_nodes)
-    assert equal(ask(longer, request, node, time), ask(store, request, node, time))
-
-
 @pytest.mark.parametrize("strategy", ["uniform", "time_aware"])
 def test_equal_entries_of_a_hop_draw_independently(strategy):
     """Entries repeat when drawn with replacement; their own neighbors are drawn independently, also between epochs."""

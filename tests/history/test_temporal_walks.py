@@ -5,8 +5,6 @@ from dataclasses import replace
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from contract_cases import change_events, sample_store, snapshots
 from dygmamba.core.errors import ConfigError
@@ -15,7 +13,6 @@ from dygmamba.history.view import PairBatch
 from dygmamba.history.walks import WalkRequest, sample_node_rows
 from dygmamba.nn.history_features import pair_overlaps, token_overlaps, walk_overlaps
 from raising import raises
-from strategies import event_streams
 from streams import split_stream
 
 REQUEST = WalkRequest(layers=3, dim=6, decays=(0.9, 0.1))
@@ -43,15 +40,6 @@ def test_training_never_sees_held_out_events(store):
     assert torch.equal(asked(store, walks), asked(store, again))
     seen = stream.view(pairs, (REQUEST,))[REQUEST]
     assert not torch.equal(asked(store, walks), asked(store, seen))
-
-
-@settings(max_examples=25, deadline=None)
-@given(store=event_streams(min_events=2), seed=st.integers(0, 9))
-def test_a_pair_has_the_same_bits_in_any_batch(store, seed):
-    """For all orders and subsets: the walk rows are those of the pair alone."""
-    walks = REQUEST.prepare(Index(store))
-    order = torch.randperm(len(store), generator=torch.Generator().manual_seed(seed))[: len(store) // 2 + 1]
-    assert torch.equal(walks.at(store.src[order], store.time[order]), walks.at(store.src, store.time)[order])
 
 
 def test_an_index_builds_the_walks_of_a_request_once():

@@ -117,18 +117,6 @@ def test_the_order_of_simultaneous_events_is_irrelevant(store, seed):
     assert equal(answers(built(store), *asked), answers(other, *asked))
 
 
-@settings(deadline=None)
-@given(store=event_streams(min_events=1), cut=st.integers(0, 59))
-def test_events_at_and_after_the_query_change_no_bit(store, cut):
-    """For all cuts: queries up to the time of the first dropped event have the same bits without the rest."""
-    cut = min(cut, len(store) - 1)
-    src, dst, time = questions(store)
-    asked = time <= float(store.time[cut])
-    queries = (src[asked], dst[asked], time[asked])
-    past = int(torch.searchsorted(store.time, store.time[cut]))
-    assert equal(answers(built(store), *queries), answers(built(store, past), *queries))
-
-
 @settings(max_examples=30, deadline=None)
 @given(store=event_streams(), steps=st.lists(st.integers(0, 60), max_size=6), is_growing=st.booleans())
 def test_appending_is_building_anew(store, steps, is_growing):

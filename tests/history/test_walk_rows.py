@@ -175,18 +175,6 @@ def test_the_order_of_simultaneous_events_changes_no_bit(store, seed):
 
 
 @settings(max_examples=40, deadline=None)
-@given(store=event_streams(), cut=st.integers(0, 60))
-def test_later_events_change_no_bit(store, cut):
-    """For all streams and cuts: questions up to the first dropped event's time have the same bits without the rest."""
-    node, time = questions(store)
-    cut = min(cut, len(store))
-    asked = time <= (store.time[cut] if cut < len(store) else torch.inf)
-    node, time = node[asked], time[asked]
-    whole, prefix = built(store, decays=BANK), built(store, cut, decays=BANK)
-    assert torch.equal(whole.at(node, time), prefix.at(node, time))
-
-
-@settings(max_examples=40, deadline=None)
 @given(
     store=event_streams(),
     shift=st.sampled_from([-(2.0**33), -64.0, 2.0**31]),

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from dygmamba.config import build_config, find_preset, load_presets
@@ -16,7 +16,6 @@ from dygmamba.models import MODELS
 from dygmamba.models.base import DatasetFacts
 from dygmamba.models.dygformer import patch_mask, patches
 from dygmamba.nn.tokens import make_tokens, newest_last
-from strategies import event_streams
 
 SMALL = {"out": 8, "time_dim": 6, "dropout": 0.0}
 TINY = {
@@ -25,7 +24,6 @@ TINY = {
     "tcl": SMALL | {"neighbors": 3},
     "dygformer": SMALL | {"length": 4, "patch": 3, "width": 4},
 }
-SAMPLED = ("tgat", "graphmixer", "tcl")
 
 
 def build(name, facts, **more):
@@ -160,33 +158,3 @@ def test_patches_are_consecutive_tokens_side_by_side():
     mask = torch.arange(5) < torch.tensor([[1], [2], [3], [5]])
     expected = [[True, False, False], [True, False, False], [True, True, False], [True, True, True]]
     assert patch_mask(mask, 2).tolist() == expected
-
-
-@pytest.mark.parametrize("name", list(TINY))
-@settings(max_examples=10)
-@given(store=event_streams(min_events=1), node_dim=st.sampled_from([0, 3, 11]))
-def test_any_stream_gives_finite_scores_and_gradients(name, store, node_dim):
-    """For all streams, without features or with few or many: finite scores, finite gradients."""
-    nodes = torch.ones(store.num_nodes, node_dim)
-    store = replace(store, features=FeatureTable(nodes, store.features.edge))
-    model = build(name, DatasetFacts.of(store)).train()
-    pairs = PairBatch.from_pairs(store.src, store.dst, store.time)
-    scores = model(gather_view(Index(store), store.features, pairs, model.requests))
-    scores.square().sum().backward()
-    assert bool(torch.isfinite(scores).all())
-    grads = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
-    assert all(bool(torch.isfinite(grad).all()) for grad in grads)
-
-
-@pytest.mark.parametrize("name", SAMPLED)
-@pytest.mark.parametrize("sampling", ["uniform", "time_aware"])
-def test_sampled_scores_follow_the_seed_and_see_no_later_event(name, sampling):
-    """One seed, one draw: the same embedding twice, and again with later events changed."""
-    store = stream([0, 1, 0, 2, 0, 3], [1, 2, 2, 3, 3, 1])
-    model = build(name, DatasetFacts.of(store), sampling=sampling)
-
-    def once(events):
-        return embed(model, events, 0, 2, time=5.0)
-
-    assert all(torch.equal(a, b) for a, b in zip(once(store), once(store), strict=True))
-    assert all(torch.equal(a, b) for a, b in zip(once(store), once(changed(store, 4)), strict=True))

@@ -8,12 +8,11 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import torch
-from safetensors.torch import load_file
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 
 import dygmamba as dm
 from commands import invoke
-from dygmamba.core.errors import ConfigError, FileError, Interrupted
+from dygmamba.core.errors import ConfigError, FileError
 from dygmamba.data.events.event_store import EventStore
 from dygmamba.data.events.ids import NodeIds
 from dygmamba.data.events.splits import PUBLISHED_SPLIT
@@ -25,12 +24,11 @@ from dygmamba.history.node_values import NodeValueRequest, NodeValueTable, is_fi
 from dygmamba.models.base import TargetFacts
 from dygmamba.models.objectives import create_objective
 from dygmamba.runs.node_training import start_direct_node_run
-from dygmamba.runs.opening import open_run, resume_training
+from dygmamba.runs.opening import open_run
 from dygmamba.runs.recipes import hide_labels
 from dygmamba.tasks.node import split_for_nodes
 from dygmamba.tasks.node_targets import create_target
 from node_cases import labelled_stream
-from observers import StepCounter
 from raising import raises
 
 CPU = torch.device("cpu")
@@ -207,27 +205,6 @@ def test_trees_that_no_training_gives_are_refused(buffer, value, trained):
     bank.grown -= 1
     with pytest.raises(ValueError, match="different numbers"):
         scorer.check_buffers()
-
-
-def test_a_stopped_run_ends_as_if_it_was_not(tmp_path):
-    """Stop after five rounds, resume, finish: trees of every class, metrics and best epoch are bit-identical."""
-    data, folders = labelled_data("classes"), []
-    for stop_after in (None, 5):
-        fit = start(data, tmp_path / str(stop_after))
-        if stop_after is not None:
-            counter = StepCounter()
-            with pytest.raises(Interrupted):
-                fit(counter, stop=lambda counter=counter: counter.steps >= 5)
-            dm.save(data, data_dir=tmp_path / "data")
-            fit = resume_training(fit.run.path, CPU, tmp_path / "data")
-        fit()
-        folders.append(fit.run)
-    whole, again = (load_file(run.best) for run in folders)
-    assert whole.keys() == again.keys()
-    assert all(torch.equal(whole[name], again[name]) for name in whole)
-    assert [entry["val_macro_f1"] for entry in folders[0].metrics()] == [
-        entry["val_macro_f1"] for entry in folders[1].metrics()
-    ]
 
 
 def test_a_damaged_or_unfitting_request_is_an_error(tmp_path):

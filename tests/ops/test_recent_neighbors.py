@@ -102,16 +102,6 @@ def test_running_weight_equals_its_sum(store, scale):
         assert low == high or 1 <= float(running[low]) < 3
 
 
-@given(store=event_streams(min_events=1), cut=st.integers(0, 60), scale=st.sampled_from([1e-6, 0.3]))
-def test_running_weight_has_no_future(store, cut, scale):
-    """For all cuts, what a node's entries before the cut weigh is the same without what follows, bit for bit."""
-    whole, part = build(store), build(store[:cut])
-    running = cumulate_weights(whole, scale)
-    for v, (low, high) in enumerate(lists_of(part)):
-        ours = cumulate_weights(part, scale)[low:high]
-        assert torch.equal(running[whole.start[v] :][: len(ours)], ours)
-
-
 SHARES = st.lists(
     st.sampled_from([0.0, 1e-300, 0.25, 0.5, 1 - 2**-53]) | st.floats(0, 1, exclude_max=True), max_size=6
 )

@@ -5,10 +5,8 @@ from itertools import count
 
 import pytest
 import torch
-from safetensors.torch import load_file
 from torch.nn.functional import one_hot
 
-from dygmamba.core.errors import Interrupted
 from dygmamba.data.events.event_store import EventStore
 from dygmamba.engine.checkpoint import load_best
 from dygmamba.engine.fit import Trainer
@@ -21,7 +19,6 @@ from dygmamba.models.classifiers import FrozenClassifier, NodeClassifier, Source
 from dygmamba.runs.recipes import embed_sources
 from dygmamba.tasks.node import NodeTask, split_for_nodes
 from node_cases import TRAINABLE, labelled_stream, small_encoder
-from observers import StepCounter
 
 CPU = torch.device("cpu")
 QUICK = NodeFitConfig(epochs=1, batch=40, lr=1e-2)
@@ -80,13 +77,6 @@ def test_later_events_and_labels_change_no_embedding(name):
     assert not torch.allclose(theirs[cut:], ours[cut:])
 
 
-def test_labels_change_no_embedding(name):
-    """Another labelling of the same events: the same embeddings, so no model can read a label."""
-    store = labelled_stream()
-    flipped = replace(store, label=1 - store.label)
-    assert torch.equal(embeddings(name, store), embeddings(name, flipped))
-
-
 def test_cached_embeddings_are_the_recomputed_ones(name, tmp_path):
     """The table of a frozen backbone = embedding all events again, after training too; and so are scores."""
     own = fit_of(name, tmp_path)
@@ -98,17 +88,6 @@ def test_cached_embeddings_are_the_recomputed_ones(name, tmp_path):
     plain.head = own.scorer.head
     own.scorer = plain
     torch.testing.assert_close(own.score(own.task.test), read, rtol=0, atol=1e-5)
-
-
-@pytest.mark.parametrize(
-    ("name", "sampling"), [("tgat", "uniform"), ("tgn", "uniform"), ("cawn", "time_aware")]
-)
-def test_drawn_neighbours_are_the_same_whenever_evaluated(name, sampling):
-    """Backbones that draw their neighbours give one embedding per event, whatever was drawn in between."""
-    store = labelled_stream()
-    first = embeddings(name, store, sampling=sampling)
-    torch.rand(7)
-    assert torch.equal(embeddings(name, store, sampling=sampling), first)
 
 
 @pytest.mark.parametrize("visible", ["strict", "batch"])
@@ -205,14 +184,6 @@ def test_a_head_learns_classes_and_numbers(kind, label, tmp_path):
     assert own.state.best[name] == choose(entry[f"val_{name}"] for entry in own.run.metrics())
 
 
-@pytest.mark.parametrize("name", ["dyg-mamba", "tgn"])
-def test_fine_tuning_learns_too(name, tmp_path):
-    """The same stream with the backbone trained along."""
-    own = fit_of(name, tmp_path, replace(QUICK, epochs=6, lr=3e-2, finetune=True))
-    own()
-    assert auc(own) > 0.9
-
-
 def test_dyg_mamba_of_the_task_looks_at_the_source_alone():
     """Without co-occurrence and mixer, another destination leaves the source's embedding as it is."""
     store = labelled_stream()
@@ -246,37 +217,3 @@ def test_balance_weighs_both_classes_the_same(tmp_path):
     assert float(fit_of("tgat", tmp_path).task.weight) == 1.0
     weight = float(fit_of("tgat", tmp_path, replace(QUICK, balance=True)).task.weight)
     assert weight == pytest.approx(float((1 - label).sum() / label.sum()))
-
-
-def finished(folder, name, finetune, stop_after=None):
-    """A run of two epochs with dropout in the head, perhaps stopped after some steps and gone on with."""
-    config = NodeFitConfig(epochs=2, batch=40, lr=1e-2, finetune=finetune)
-    folder.mkdir()
-    own = fit_of(name, folder, config)
-    if stop_after is not None:
-        counter = StepCounter()
-        with pytest.raises(Interrupted, match=r"dygmamba\.resume") as stopped:
-            own(counter, stop=lambda: counter.steps >= stop_after)
-        assert stopped.value.exit_code == 130
-        own = fit_of(name, folder, config)
-        torch.manual_seed(12345)  # the state of the process must not matter
-        own.resume()
-    own()
-    return own
-
-
-@pytest.mark.parametrize(
-    ("name", "finetune"), [("tgat", False), ("tgn", False), ("tgn", True), ("cawn", True)]
-)
-def test_a_stopped_classifier_ends_as_if_it_was_not(name, finetune, tmp_path):
-    """For all steps k: stop after k, resume, finish: weights, optimizer and metrics are bit-identical."""
-    whole = finished(tmp_path / "whole", name, finetune)
-    for stop_after in (2, 7):
-        again = finished(tmp_path / str(stop_after), name, finetune, stop_after)
-        for part in ("last", "best"):
-            ours, theirs = load_file(getattr(again.run, part)), load_file(getattr(whole.run, part))
-            assert ours.keys() == theirs.keys()
-            assert all(torch.equal(ours[key], theirs[key]) for key in theirs)
-        assert [entry["val_auc"] for entry in again.run.metrics()] == [
-            entry["val_auc"] for entry in whole.run.metrics()
-        ]

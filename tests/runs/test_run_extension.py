@@ -6,12 +6,9 @@ import pytest
 import torch
 
 import dygmamba as dm
-from dygmamba.core.errors import ConfigError, FileError, Interrupted
+from dygmamba.core.errors import ConfigError, FileError
 from dygmamba.engine.checkpoint import read_checkpoint
 from dygmamba.engine.run_directory import RunDirectory
-from dygmamba.runs.link_training import start_link_run
-from dygmamba.runs.opening import store_run_dataset
-from observers import StepCounter
 from raising import raises
 
 TREES = {"trees": 30, "rounds": 3, "least": 5, "scales": 2, "neighbors": 2}
@@ -24,7 +21,6 @@ NETWORK = {
     "batch": 100,
     "lr": 0.01,
 }
-CPU = torch.device("cpu")
 
 
 @pytest.fixture(scope="module")
@@ -61,17 +57,6 @@ def test_more_epochs_give_the_run_that_had_them_from_the_start(data, tmp_path, m
     longer = dm.resume(part.path, epochs=4)
     assert longer.finished
     same(longer.path, whole.path)
-
-
-def test_a_stopped_run_gets_more_epochs_too(data, tmp_path):
-    """In the middle of an epoch, with the patience it has."""
-    (whole,) = dm.train(data, "trees", epochs=3, out=tmp_path / "whole", **TREES)
-    fit = start_link_run(data, "trees", 0, TREES | {"epochs": 2}, CPU, tmp_path / "part")
-    counter = StepCounter()
-    with pytest.raises(Interrupted):
-        fit(counter, stop=lambda: counter.steps == 4)
-    store_run_dataset(data, tmp_path / "part")
-    same(dm.resume(fit.run.path, epochs=3).path, whole.path)
 
 
 def test_more_patience_is_exact_too_and_more_epochs_alone_change_nothing(data, tmp_path):

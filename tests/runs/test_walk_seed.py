@@ -65,17 +65,6 @@ def test_runs_of_different_seeds_share_no_random_rows(data, tmp_path, model):
 
 
 @pytest.mark.parametrize("model", WALKERS)
-def test_a_stored_run_has_the_rows_it_was_trained_with(data, tmp_path, model):
-    fit = start_link_run(data, model, 3, WALKERS[model] | LOOP, CPU, tmp_path)
-    fit()
-    (request,) = walk_requests(open_run(fit.run, CPU, dataset=data).scorer)
-    assert request.seed == 3
-    fit.scorer.eval()
-    test_set = build_link_set(fit.stream.store, fit.stream.split, "test")
-    assert torch.equal(scores(fit.run, data), fit.score(test_set).double())
-
-
-@pytest.mark.parametrize("model", WALKERS)
 def test_a_run_of_an_earlier_version_has_the_rows_of_seed_0(data, tmp_path, model):
     """Its config has no seed of the rows; old run directories are compared to the bit in test_goldens.py."""
     fit = start_link_run(data, model, 3, WALKERS[model] | LOOP, CPU, tmp_path)
@@ -86,24 +75,12 @@ def test_a_run_of_an_earlier_version_has_the_rows_of_seed_0(data, tmp_path, mode
     assert request.seed == 0
 
 
-def test_the_same_seed_gives_the_same_bits(data, trees):
-    first, other, again = (scores(run.path, data) for run in trees)
-    assert torch.equal(first, again)
-    assert not torch.equal(first, other)
-
-
 def test_a_blend_has_the_rows_of_its_parts(data, trees, tmp_path):
     blend = dm.blend([run.path for run in trees[:2]], out=tmp_path)
     requests = walk_requests(open_run(blend.path, CPU, dataset=data).scorer)
     assert [request.seed for request in requests] == [3, 4]
     weights, (first, second) = blend.config["model"]["weights"], (scores(run.path, data) for run in trees[:2])
     assert torch.allclose(scores(blend.path, data), weights[0] * first + weights[1] * second)
-
-
-def test_a_resumed_run_keeps_its_rows(trees):
-    assert trees[0].config["model"]["walk_seed"] == 3
-    resumed = dm.resume(trees[0].path, epochs=1)
-    assert resumed.config["model"]["walk_seed"] == 3
 
 
 def test_seeds_of_rows_are_no_difference_between_settings(trees):

@@ -12,12 +12,11 @@ from hypothesis import strategies as st
 
 from contract_cases import sample_store
 from dygmamba.history.source_activity import SourceActivity
-from dygmamba.tasks.activity import ActivityRate, choose_activity_weight, fit_activity, maximize_likelihood
+from dygmamba.tasks.activity import choose_activity_weight, fit_activity, maximize_likelihood
 from dygmamba.tasks.metrics import link_metrics
 from strategies import event_streams
 
 SCALES, PERIOD = (0.5, 4.0, 30.0), 10.0
-SOME = ActivityRate(SCALES, (0.3, 0.5, 0.0, 0.2, 0.1), 1, 0.0)
 
 
 def senders(store, count=None):
@@ -39,30 +38,6 @@ def test_a_rate_is_the_sum_over_strictly_earlier_events_of_the_source(store, at,
     found = senders(store).kernels(nodes, torch.full((len(nodes),), now, dtype=torch.float64))
     expected = torch.tensor([by_hand(store, u, now) for u in nodes.tolist()], dtype=torch.float64)
     torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-12)
-
-
-@settings(max_examples=25)
-@given(store=event_streams(min_events=1), cut=st.integers(0, 59))
-def test_later_events_change_no_rate(store, cut):
-    """For all streams S and times t: log rates at t of S and of its events before t are bit-identical."""
-    now = store.time[cut % len(store)]
-    known = int(torch.searchsorted(store.time, now))
-    nodes = torch.arange(store.num_nodes)
-    time = now.expand(len(nodes)).contiguous()
-    rates = [SOME.log_rate(senders(store, count), nodes, time) for count in (len(store), known)]
-    assert torch.equal(*rates)
-
-
-def test_a_rate_does_not_depend_on_other_queries():
-    """Alone, in another order or among many: the same bits."""
-    store = sample_store()
-    among, order = senders(store), torch.randperm(len(store))
-    together = SOME.log_rate(among, store.src, store.time)
-    assert torch.equal(SOME.log_rate(among, store.src[order], store.time[order]), together[order])
-    for k in range(5):
-        assert torch.equal(
-            SOME.log_rate(among, store.src[k : k + 1], store.time[k : k + 1]), together[k : k + 1]
-        )
 
 
 def test_closed_form_equals_the_numerical_integral():

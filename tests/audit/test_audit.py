@@ -303,9 +303,9 @@ def test_luck_with_ties_is_the_spread_over_random_orders():
         rng = torch.Generator().manual_seed(1)
         found = torch.tensor(
             [
-                link_metrics(
-                    is_event + torch.rand(len(pairs), generator=rng) / 2, pairs.label, pairs.group
-                ).ap
+                link_metrics(is_event + torch.rand(len(pairs), generator=rng) / 2, pairs.label, pairs.group)[
+                    "ap"
+                ]
                 for _ in range(200)
             ]
         )

@@ -187,7 +187,7 @@ def test_ranking_metrics_state_their_error_and_their_events():
     ):
         (grid,) = build_results_section([row | {"ranked": ranked}], "recency", REPORT_TASKS["link"]).tables
         assert grid.columns[-2:] == ("Hits@10", "MRR")
-        assert [cell.text for cell in grid.rows[0][-2:]] == ["75.00", "77.1 ± 0.4"]
+        assert [cell.text for cell in grid.rows[0][-2:]] == ["75.00", "77.10 ± 0.40"]
         assert words in grid.note
 
 

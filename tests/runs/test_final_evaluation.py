@@ -132,7 +132,7 @@ def test_a_row_of_ranks_is_one_run_whatever_negatives_it_was_evaluated_against()
     one, both = (make_score_table(own) for own in (rows[:1], rows))
     assert both.title == one.title
     assert [list(column.cells) for column in both.columns] == [list(column.cells) for column in one.columns]
-    assert "50.0 ± 2.0" in both.columns[2].cells
+    assert "50.00 ± 2.00" in both.columns[2].cells
 
 
 @pytest.mark.parametrize(

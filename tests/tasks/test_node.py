@@ -50,9 +50,9 @@ def test_queries_are_events_with_their_labels():
 def test_metrics_are_pooled_over_all_events():
     """By hand: one positive above three negatives, one above one of them: AUC 4/6, AP (1 + 2/4) / 2."""
     found = node_metrics(torch.tensor([5.0, 4.0, 3.0, 2.0, 1.0]), torch.tensor([1.0, 0.0, 0.0, 1.0, 0.0]))
-    assert (found.n, found.positives) == (5, 2)
-    assert found.auc == pytest.approx(4 / 6)
-    assert found.ap == pytest.approx(0.75)
+    assert (found["n"], found["positives"]) == (5, 2)
+    assert found["auc"] == pytest.approx(4 / 6)
+    assert found["ap"] == pytest.approx(0.75)
 
 
 def test_the_positive_weight_balances_the_classes():

@@ -6,11 +6,12 @@ from dygmamba.data.events.times import format_rough_duration as format_rough_dur
 from dygmamba.report.selection_section import format_candidate_name as format_candidate_name
 from dygmamba.tasks.metric_names import CONSTANT_PREFIX as CONSTANT_PREFIX
 from dygmamba.tasks.metric_names import CONSTANT_TITLES as CONSTANT_TITLES
-from dygmamba.tasks.metric_names import ERROR_METRICS as ERROR_METRICS
 from dygmamba.tasks.metric_names import NODE_METRICS as NODE_METRICS
 from dygmamba.tasks.metric_names import QUERY_TYPE_LABELS as QUERY_TYPE_LABELS
 from dygmamba.tasks.metric_names import SETTING_LABELS as SETTING_LABELS
-from dygmamba.tasks.metric_names import get_metric_scale as get_metric_scale
+from dygmamba.tasks.metric_names import format_metric as format_metric
+from dygmamba.tasks.metric_names import format_seeds as format_seeds
 from dygmamba.tasks.metric_names import get_metric_title as get_metric_title
 from dygmamba.tasks.metric_names import is_rank_metric as is_rank_metric
 from dygmamba.tasks.metric_names import list_changes as list_changes
+from dygmamba.tasks.metric_names import list_metrics as list_metrics

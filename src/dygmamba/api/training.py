@@ -59,14 +59,15 @@ from dygmamba.runs.provenance import is_deterministic
 from dygmamba.runs.run_names import find_run
 from dygmamba.runs.trusted_code import require_known_models
 from dygmamba.runs.warm_start import WarmStart, open_warm_start
-from dygmamba.tasks.metric_names import SETTING_LABELS, get_metric_scale, get_metric_title
+from dygmamba.tasks.metric_names import (
+    METRICS,
+    SETTING_LABELS,
+    format_metric,
+    get_metric_title,
+    list_metrics,
+)
 
 GROUP_KEYS = ("split", "setting", "negatives")
-METRIC_KEYS = (
-    *("ap", "auc", "ap_pooled", "auc_pooled", "mrr", "hits@10", "ece", "ece_raw"),
-    *("macro_f1", "accuracy", "mae", "rmse"),
-)
-SHOWN_METRICS = ("ap", "auc", "macro_f1", "accuracy", "mae")  # where a row has them
 
 
 class Runs(Sequence[Run]):
@@ -94,8 +95,8 @@ class Runs(Sequence[Run]):
                 if key in row
             )
             figures = (
-                f"{get_metric_title(key)} {_format_metric(key, row[key], row[f'{key}_std'])}"
-                for key in SHOWN_METRICS
+                f"{get_metric_title(key)} {format_metric(key, row[key], row[f'{key}_std'])}"
+                for key in list_metrics(shown="line")
                 if key in row
             )
             text += f"; {about}: {', '.join(figures)}"
@@ -129,7 +130,7 @@ class Runs(Sequence[Run]):
         for about, own in groups.items():
             row = {key: value for key, value in zip(GROUP_KEYS, about, strict=True) if value is not None}
             row["seeds"] = len(own)
-            for key in (key for key in METRIC_KEYS if key in own[0]):
+            for key in (key for key in METRICS if key in own[0]):
                 values = [one[key] for one in own if one[key] is not None]
                 row[key] = mean(values) if values else None
                 row[f"{key}_std"] = stdev(values) if len(values) > 1 else None
@@ -453,10 +454,3 @@ def collect_results(runs: Sequence[Run]) -> CollectedResults:
 
 def _path(given: Path | str | None) -> Path | None:
     return None if given is None else Path(given)
-
-
-def _format_metric(name: str, value: float | None, spread: float | None) -> str:
-    if value is None:
-        return "-"
-    scale = get_metric_scale(name)
-    return f"{scale * value:.2f}" + ("" if spread is None else f"±{scale * spread:.2f}")

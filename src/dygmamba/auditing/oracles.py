@@ -18,7 +18,7 @@ from dygmamba.auditing.ceiling_bounds import NegativeDraws, bound_by_labels, bou
 from dygmamba.data.events.event_store import EventStore
 from dygmamba.history.view import LabelledPairs, PairBatch
 from dygmamba.tasks.base import EvaluationSet
-from dygmamba.tasks.metrics import PUBLISHED_BATCH, LinkMetrics, link_metrics
+from dygmamba.tasks.metrics import PUBLISHED_BATCH, link_metrics
 
 TIE_ORDERS = 400  # random orders of tied pairs from which the spread of AP is estimated
 
@@ -194,31 +194,31 @@ def compute_ceiling(events_by_time: EventsByTime, evaluation_set: EvaluationSet)
         events=len(evaluation_set.events),
         times=len(torch.unique(pairs.time)),
         true_share=float(is_event[is_negative].double().mean()),
-        edge_oracle_ap=edge.ap,
-        edge_oracle_ap_pooled=edge.ap_pooled,
+        edge_oracle_ap=edge["ap"],
+        edge_oracle_ap_pooled=edge["ap_pooled"],
         edge_oracle_ap_untied=_expected_untied_ap(pairs, is_event),
-        edge_oracle_auc=edge.auc,
-        edge_oracle_auc_pooled=edge.auc_pooled,
-        membership_oracle_ap=membership.ap,
-        membership_oracle_ap_pooled=membership.ap_pooled,
-        roles_oracle_ap=roles.ap,
-        roles_oracle_ap_pooled=roles.ap_pooled,
-        edge_oracle_ap_with_order=_evaluate_oracle(pairs, is_unseen).ap,
+        edge_oracle_auc=edge["auc"],
+        edge_oracle_auc_pooled=edge["auc_pooled"],
+        membership_oracle_ap=membership["ap"],
+        membership_oracle_ap_pooled=membership["ap_pooled"],
+        roles_oracle_ap=roles["ap"],
+        roles_oracle_ap_pooled=roles["ap_pooled"],
+        edge_oracle_ap_with_order=_evaluate_oracle(pairs, is_unseen)["ap"],
         # A positive is always unseen. So a negative that is a past event is ranked below it, and one that is
         # not past ties, which counts half.
         order_auc=float(1 - is_unseen[event_negatives].double().mean() / 2)
         if bool(event_negatives.any())
         else None,
-        moment_oracle_ap=moment.ap,
-        moment_oracle_ap_pooled=moment.ap_pooled,
-        moment_oracle_auc=moment.auc,
-        moment_oracle_auc_pooled=moment.auc_pooled,
-        posterior_oracle_ap=posterior.ap,
-        posterior_oracle_ap_pooled=posterior.ap_pooled,
-        posterior_oracle_auc=posterior.auc,
-        posterior_oracle_auc_pooled=posterior.auc_pooled,
-        reference_ap=max(edge.ap, moment.ap, posterior.ap),
-        reference_auc=max(edge.auc, moment.auc, posterior.auc),
+        moment_oracle_ap=moment["ap"],
+        moment_oracle_ap_pooled=moment["ap_pooled"],
+        moment_oracle_auc=moment["auc"],
+        moment_oracle_auc_pooled=moment["auc_pooled"],
+        posterior_oracle_ap=posterior["ap"],
+        posterior_oracle_ap_pooled=posterior["ap_pooled"],
+        posterior_oracle_auc=posterior["auc"],
+        posterior_oracle_auc_pooled=posterior["auc_pooled"],
+        reference_ap=max(edge["ap"], moment["ap"], posterior["ap"]),
+        reference_auc=max(edge["auc"], moment["auc"], posterior["auc"]),
         expected_bound_ap=expected.ap,
         expected_bound_auc=expected.auc,
         likely_bound_ap=min(expected.likely_ap, bound.ap),
@@ -242,7 +242,7 @@ def score_moment(events_by_time: EventsByTime, evaluation_set: EvaluationSet) ->
     return events / events_by_time.count_source_events(evaluation_set.pairs).clamp(min=1)
 
 
-def _evaluate_oracle(pairs: LabelledPairs, score: Bool[Tensor, "p"] | Float[Tensor, "p"]) -> LinkMetrics:
+def _evaluate_oracle(pairs: LabelledPairs, score: Bool[Tensor, "p"] | Float[Tensor, "p"]) -> dict[str, float]:
     return link_metrics(score.double(), pairs.label, pairs.group)
 
 

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from dygmamba.api import precheck
-from dygmamba.api.formatting import ERROR_METRICS, get_metric_title
+from dygmamba.api.formatting import format_metric, get_metric_title
 from dygmamba.api.trusted_code import import_if_trusted
 from dygmamba.cli.console import emit_json, plain_table, print_line, stdout
 from dygmamba.cli.options import DataDir, Json, RunsOut, TrustCode, run_argument
@@ -45,11 +45,7 @@ def list_runs(
     table.add_column("")
     for one in chosen[:limit]:
         state = "best" if one.best else "" if one.finished else "not finished"
-        is_error = one.metric in ERROR_METRICS
-        cells = (
-            "-" if value is None else f"{value:.4g}" if is_error else f"{100 * value:.2f}"
-            for value in (one.val, one.test)
-        )
+        cells = (format_metric(one.metric, value) for value in (one.val, one.test))
         table.add_row(str(one.path), get_metric_title(one.metric), *cells, state)
     stdout().print(table)
     if len(chosen) > limit:

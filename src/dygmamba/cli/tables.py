@@ -1,20 +1,21 @@
 """Tables of results for a terminal: a line per evaluation; several seeds become mean ± standard deviation."""
 
-from statistics import mean, stdev
 from typing import TYPE_CHECKING, Any
 
 from dygmamba.api.formatting import (
     CONSTANT_PREFIX,
     CONSTANT_TITLES,
-    ERROR_METRICS,
     NODE_METRICS,
     QUERY_TYPE_LABELS,
     SETTING_LABELS,
     format_candidate_name,
+    format_metric,
     format_rough_duration,
+    format_seeds,
     get_metric_title,
     is_rank_metric,
     list_changes,
+    list_metrics,
 )
 from dygmamba.cli.console import plain_table, print_line, print_note, stdout
 from dygmamba.cli.messages import escape_text, translate_message
@@ -25,9 +26,9 @@ if TYPE_CHECKING:
     from dygmamba.api.reports import Document, ReportTable
 
 Rows = list[dict[str, Any]]
-MEASURED_KEYS = ("ap", "auc", "ap_pooled", "auc_pooled")
+MEASURED_KEYS = list_metrics("pairs")
 # columns of the second table of link prediction, if the rows have them
-SCORE_TITLES = {"mrr": "MRR", "hits@10": "Hits@10", "ece_raw": "ECE of logits", "ece": "ECE"}
+SCORE_TITLES = {name: get_metric_title(name) for name in list_metrics("ranks", "probabilities")}
 SIZE_TITLES = {"n": "events", "ranked": "ranked events"}  # by key of the values of a query type
 TYPE_TITLES = {"ap": "AP", "mrr": "MRR", **SIZE_TITLES}
 VISIBILITY_TITLES = {
@@ -47,20 +48,6 @@ OPTIONAL_COLUMNS = (
 )
 COLUMN_GAP = 2
 SHOWN_RULES = 3  # heuristics below each line of the test; the report has all of them
-
-
-def mean_and_spread(values: list[float]) -> str:
-    """Format values in per cent: the mean, ± the standard deviation of several; a dash without values."""
-    if not values:
-        return "-"
-    return f"{100 * mean(values):.2f}" + (f"±{100 * stdev(values):.2f}" if len(values) > 1 else "")
-
-
-def format_with_error(values: list[float], errors: list[float | None]) -> str:
-    """Format values in per cent: one with its standard error, several as the mean ± the standard deviation."""
-    if len(values) == 1 and errors and errors[0] is not None:
-        return f"{100 * values[0]:.1f} ± {100 * errors[0]:.1f}"
-    return mean_and_spread(values)
 
 
 def make_result_tables(rows: Rows, rules: Rows | None = None) -> "list[Table]":
@@ -96,7 +83,7 @@ def make_link_table(rows: Rows, rules: Rows | None = None) -> "Table":
     weighed = ("activity weight",) if any("activity_weight" in row for row in rows) else ()
     table = plain_table("split", "nodes", "negatives", title=title, figures=(*figures, *weighed))
     for about, own in groups.items():
-        cells = [mean_and_spread([row[key] for row in own]) for key in MEASURED_KEYS]
+        cells = [format_seeds(key, [row[key] for row in own]) for key in MEASURED_KEYS]
         count = () if seeds > 1 else (f"{own[0]['n']:,}",)
         weights = sorted({f"{row.get('activity_weight', 0):.2g}" for row in own}) if weighed else ()
         table.add_row(
@@ -109,7 +96,7 @@ def make_link_table(rows: Rows, rules: Rows | None = None) -> "Table":
         )
         same = [rule for rule in best_first if about == tuple(rule[key] for key in keys)]
         for rule in same[:SHOWN_RULES] if about[0] == "test" else ():
-            table.add_row("", rule["model"], "", *(f"{100 * rule[key]:.2f}" for key in MEASURED_KEYS))
+            table.add_row("", rule["model"], "", *(format_metric(key, rule[key]) for key in MEASURED_KEYS))
     return table
 
 
@@ -132,7 +119,7 @@ def make_score_table(rows: Rows) -> "Table":
     table = plain_table("split", "nodes", title=title, figures=figures)
     for (split, setting), own in groups.items():
         cells = [
-            format_with_error([row[key] for row in rows], [row.get(f"{key}_se") for row in rows])
+            format_seeds(key, [row[key] for row in rows], rows[0].get(f"{key}_se") if rows else None)
             for key, rows in known[split, setting].items()
         ]
         ranked = [f"{row['ranked']:,} of {row['n']:,}" for row in own if row.get("ranked")]
@@ -173,10 +160,7 @@ def make_rank_table(rows: Rows) -> "Table":
         table.add_row(
             about[0],
             SETTING_LABELS[about[1]],
-            *(
-                format_with_error([row[key] for row in own], [row.get(f"{key}_se") for row in own])
-                for key in keys
-            ),
+            *(format_seeds(key, [row[key] for row in own], own[0].get(f"{key}_se")) for key in keys),
             f"{own[0]['n']:,}",
         )
     return table
@@ -205,7 +189,13 @@ def make_type_table(rows: Rows) -> "Table":
             values = [row["by_type"][name] for row in own]
             known = {key: [one[key] for one in values if one.get(key) is not None] for key in keys}
             counts = [f"{values[0][key]:,}" for key in sizes]
-            table.add_row(split, negatives, label, *map(mean_and_spread, known.values()), *counts)
+            table.add_row(
+                split,
+                negatives,
+                label,
+                *(format_seeds(key, values) for key, values in known.items()),
+                *counts,
+            )
     return table
 
 
@@ -224,7 +214,7 @@ def make_node_table(rows: Rows) -> "Table":
     figures = (*map(get_metric_title, names), *counts, "events")
     table = plain_table("split", "backbone", title=title, figures=figures)
     for split, own in groups.items():
-        cells = [_format_metric(name, [row[name] for row in own if row[name] is not None]) for name in names]
+        cells = [format_seeds(name, [row[name] for row in own if row[name] is not None]) for name in names]
         sizes = (f"{own[0][name]:,}" for name in (*counts, "n"))
         table.add_row(split, ", ".join(how), *cells, *sizes)
         if constant := _list_constant_cells(own[0], names):
@@ -238,16 +228,8 @@ def _list_constant_cells(row: dict[str, Any], names: list[str]) -> list[str]:
     if all(value is None for value in values):
         return []
     return [
-        "" if value is None else _format_metric(name, [value])
-        for name, value in zip(names, values, strict=True)
+        "" if value is None else format_metric(name, value) for name, value in zip(names, values, strict=True)
     ]
-
-
-def _format_metric(name: str, values: list[float]) -> str:
-    """Format a metric of several runs: shares in per cent, errors in the unit of the labels."""
-    if name not in ERROR_METRICS:
-        return mean_and_spread(values)
-    return "-" if not values else f"{mean(values):.4g}" + (f"±{stdev(values):.2g}" if len(values) > 1 else "")
 
 
 def print_selection(selection: dict[str, Any]) -> None:

@@ -6,11 +6,15 @@ from dygmamba.report.document import Cell, Document, LineChart, Point, ReportTab
 from dygmamba.runs.backtest import BacktestRequest
 from dygmamba.runs.backtest_periods import VALIDATION_SHARE
 from dygmamba.runs.backtest_results import FROZEN, METRICS, REFIT, WARM, Backtest
-from dygmamba.runs.evaluation import Row
-from dygmamba.tasks.metric_names import DEFAULT_CANDIDATES
+from dygmamba.tasks.metric_names import (
+    DEFAULT_CANDIDATES,
+    find_metric,
+    format_metric,
+    get_metric_scale,
+    get_metric_title,
+)
 from dygmamba.tasks.statistics import SIGNIFICANT_ERRORS
 
-PERCENT_METRICS = ("ap", "auc", "mrr")
 MEANINGS = {
     FROZEN: "trained once, at the first origin; later events are its history, but it does not learn from them",
     WARM: "started at every origin from its own weights of the origin before",
@@ -69,8 +73,8 @@ def _findings_section(result: Backtest) -> Section:
 def _metrics_section(result: Backtest) -> Section:
     """A chart per metric: the variants, and the baseline that is best on average."""
     charts, rule = [], result.best_rule
-    for metric, name in METRICS.items():
-        factor = 100 if metric in PERCENT_METRICS else 1
+    for metric in METRICS:
+        name, factor = get_metric_title(metric), get_metric_scale(metric)
         lines = {variant: result.list_variant_rows(variant) for variant in result.variants}
         if rule is not None:
             lines[f"baseline {rule}"] = result.list_variant_rows(rule)
@@ -93,7 +97,8 @@ def _metrics_section(result: Backtest) -> Section:
                 f"{name} (%)" if factor == 100 else f"{name} (nats)",
                 {label: points for label, points in series.items() if points},
                 "date" if result.is_dated else "number",
-                note="Bands are two standard errors." + (" Lower is better." if metric == "log_loss" else ""),
+                note="Bands are two standard errors."
+                + (" Lower is better." if find_metric(metric).lower_is_better else ""),
             )
         )
     text = (
@@ -118,13 +123,14 @@ def _periods_section(result: Backtest) -> Section:
             Cell(result.format_time(first["begin"])),
             Cell(f"{first['events']:,}"),
         ]
-        cells += [Cell(_format_ap(own[name]), "best" if own[name]["ap"] == best else "") for name in names]
+        cells += [
+            Cell(
+                format_metric("ap", own[name]["ap"], own[name]["ap_se"]),
+                "best" if own[name]["ap"] == best else "",
+            )
+            for name in names
+        ]
         rows.append(tuple(cells))
     columns = ("period", "begin", "events", *result.variants, *([] if rule is None else [f"baseline {rule}"]))
     note = "AP in per cent, with its standard error. periods.csv has all metrics and baselines."
     return Section("Periods", "", (ReportTable("AP by period", note, columns, tuple(rows)),))
-
-
-def _format_ap(row: Row) -> str:
-    error = row["ap_se"]
-    return f"{100 * row['ap']:.2f}" + ("" if error is None else f" ± {100 * error:.2f}")

@@ -418,7 +418,7 @@ def _build_node_section(data: str, records: list[ResultRecord], kind: str) -> Se
     rows = tuple(
         (
             Cell(label),
-            *(Cell(own[label].format(get_metric_scale(name))) for name, own in values.items()),
+            *(Cell(own[label].format(name)) for name, own in values.items()),
             Cell(str(len(first.by_seed))),
         )
         for label, first in values[names[0]].items()

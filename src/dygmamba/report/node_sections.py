@@ -4,8 +4,14 @@ from dataclasses import replace
 from typing import Any
 
 from dygmamba.engine.run_directory import RunDirectory
-from dygmamba.report.run_sections import REPORT_TASKS, Card, Records, ReportTask, format_metric
-from dygmamba.tasks.metric_names import CONSTANT_PREFIX, CONSTANT_TITLES, NODE_METRICS, get_metric_title
+from dygmamba.report.run_sections import REPORT_TASKS, Card, Records, ReportTask
+from dygmamba.tasks.metric_names import (
+    CONSTANT_PREFIX,
+    CONSTANT_TITLES,
+    NODE_METRICS,
+    format_metric,
+    get_metric_title,
+)
 
 RANKING_LOSS = "softmax cross-entropy, nats"
 BEST_EPOCH = "Over the whole period. The run keeps the weights of the best epoch."

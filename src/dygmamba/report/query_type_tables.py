@@ -8,9 +8,9 @@ from typing import Any
 
 from dygmamba.report.document import Cell, ReportTable, Section
 from dygmamba.report.result_records import ResultRecord, SeedValues
-from dygmamba.tasks.metric_names import QUERY_TYPE_LABELS
+from dygmamba.tasks.metric_names import QUERY_TYPE_LABELS, format_metric, get_metric_title
 
-METRICS = {"ap": "AP", "mrr": "MRR"}
+METRICS = {name: get_metric_title(name) for name in ("ap", "mrr")}
 EXPLANATION = (
     "The test events by what happened before: the two nodes had an event with each other, both had events but none "
     "with each other, or one of them had none at all. AP compares the events of a type with their own random pairs, "
@@ -37,9 +37,9 @@ def build_query_type_section(results: list[dict[str, Any]], own: str) -> Section
             (
                 Cell(label),
                 Cell(f"{values['n']:,}"),
-                Cell(_format(values.get("ap"))),
-                Cell(f"{_format(ap)} {rule}".strip(), "soft"),
-                Cell(_format(values.get("mrr"))),
+                Cell(format_metric("ap", values.get("ap"))),
+                Cell(f"{format_metric('ap', ap)} {rule}".strip(), "soft"),
+                Cell(format_metric("mrr", values.get("mrr"))),
                 Cell(f"{values.get('ranked') or 0:,}"),
             )
         )
@@ -82,7 +82,3 @@ def build_query_type_table(
 def _is_shown(row: dict[str, Any]) -> bool:
     shown = {"split": "test", "setting": "transductive", "negatives": "random"}
     return shown.items() <= row.items()
-
-
-def _format(value: float | None) -> str:
-    return "-" if value is None else f"{100 * value:.2f}"

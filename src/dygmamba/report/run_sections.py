@@ -11,13 +11,16 @@ from dygmamba.data.events.times import format_duration
 from dygmamba.explain.forgetting import QUANTILES, Forgetting
 from dygmamba.report.document import AxisKind, BarChart, Cell, LineChart, Point, ReportTable, Section
 from dygmamba.tasks.metric_names import (
-    ERROR_METRICS,
+    ERROR_SUFFIX,
     SETTING_LABELS,
+    find_metric,
+    format_metric,
     get_metric_scale,
     get_metric_title,
     get_metric_unit,
     is_rank_metric,
     list_changes,
+    list_metrics,
 )
 
 Records = list[dict[str, Any]]
@@ -88,7 +91,7 @@ def summarize_link_results(results: Records, own: str) -> str:
 
 REPORT_TASKS = {
     "link": ReportTask(
-        metrics={"ap": "AP", "auc": "AUC", "ap_pooled": "AP pooled", "auc_pooled": "AUC pooled"},
+        metrics={name: get_metric_title(name) for name in list_metrics("pairs")},
         explanation="All values are percentages, computed with one negative pair per event at the same time. AP and "
         "AUC are means over batches of 200 events, as in the literature; “pooled” ranks all pairs together.",
         watched="ap",
@@ -141,9 +144,8 @@ def _describe_margin(nodes: str, scores: dict[str, float], own: str) -> str:
 
 def _build_results_table(title: str, note: str, rows: Records, own: str, task: ReportTask) -> ReportTable:
     ranks = sorted({key for row in rows for key in row if is_rank_metric(key)})
-    headings = {key: key.upper() if key == "mrr" else key.capitalize() for key in ranks}
     metrics = task.metrics | {
-        key: headings[key] for key in ranks if any(row.get(key) is not None for row in rows)
+        key: get_metric_title(key) for key in ranks if any(row.get(key) is not None for row in rows)
     }
     best = {key: find_best_value(key, [row.get(key) for row in rows]) for key in metrics}
     cells = []
@@ -164,7 +166,7 @@ def _build_results_table(title: str, note: str, rows: Records, own: str, task: R
 def find_best_value(metric: str, values: Iterable[float | None]) -> float | None:
     """Return the best value of a metric: the lowest of an error, else the highest; None without values."""
     known = [value for value in values if value is not None]
-    return (min if metric in ERROR_METRICS else max)(known, default=None)
+    return (min if find_metric(metric).lower_is_better else max)(known, default=None)
 
 
 def _describe_ranked_events(rows: Records) -> str:
@@ -196,14 +198,7 @@ def _format_metric_cell(row: dict[str, Any], key: str, best: bool, optional: boo
     """Format a metric, shares in percent: "none" if it is undefined, empty if an optional one was not computed."""
     if row.get(key) is None:
         return Cell("" if optional else "none")
-    error = row.get(f"{key}_se")
-    text = format_metric(key, row[key]) if error is None else f"{100 * row[key]:.1f} ± {100 * error:.1f}"
-    return Cell(text, "best" if best else "")
-
-
-def format_metric(name: str, value: float) -> str:
-    """Format a metric: a share of 1 in percent, an error in the unit of the labels."""
-    return f"{value:.4g}" if name in ERROR_METRICS else f"{100 * value:.2f}"
+    return Cell(format_metric(key, row[key], row.get(f"{key}{ERROR_SUFFIX}")), "best" if best else "")
 
 
 def describe_start(config: dict[str, dict[str, Any]]) -> str:

@@ -7,7 +7,7 @@ Legend: e events, p queries, c classes.
 """
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, ClassVar, get_args
 
 import torch
@@ -20,7 +20,7 @@ from dygmamba.core.errors import ConfigError, EventError
 from dygmamba.data.events.event_store import EventStore
 from dygmamba.data.events.splits import Split
 from dygmamba.tasks.metric_names import NODE_METRICS
-from dygmamba.tasks.metrics import average_precision, classification_metrics, regression_metrics, roc_auc
+from dygmamba.tasks.metrics import classification_metrics, pair_metric, regression_metrics
 
 FEW_CLASSES = 50  # whole numbers with at most this many different values are classes
 MAX_CLASSES = 1_000  # outputs of a model
@@ -73,20 +73,10 @@ class NodeTarget:
         return metrics[self.watched] >= best.get(self.watched, -1.0)
 
 
-@dataclass(frozen=True, slots=True)
-class NodeMetrics:
-    """AUC and AP over a whole period at once; nan if the period lacks a class."""
-
-    auc: float
-    ap: float
-    n: int
-    positives: int
-
-
-def node_metrics(score: Float[Tensor, "p"], label: Float[Tensor, "p"]) -> NodeMetrics:
-    """Compute how well the scores rank events of label 1 above the others."""
-    positives = int((label > 0).sum())
-    return NodeMetrics(roc_auc(score, label), average_precision(score, label), len(label), positives)
+def node_metrics(score: Float[Tensor, "p"], label: Float[Tensor, "p"]) -> dict[str, float | int]:
+    """Return how well the scores rank events of label 1 above the others; nan if the period lacks a class."""
+    ranking = {name: pair_metric(name, score, label) for name in NODE_METRICS["binary"]}
+    return {**ranking, "n": len(label), "positives": int((label > 0).sum())}
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +104,7 @@ class BinaryTarget(NodeTarget):
         return binary_cross_entropy_with_logits(output, target, pos_weight=weight, reduction="sum")
 
     def metrics(self, output: Float[Tensor, "p"], target: Float[Tensor, "p"]) -> dict[str, Any]:
-        return asdict(node_metrics(output, target))
+        return node_metrics(output, target)
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,6 +53,9 @@ from dygmamba.data.storage.dataset import Dataset
 from dygmamba.data.storage.library import open_dataset
 from dygmamba.engine.run_directory import RunDirectory
 from dygmamba.history.negatives import SAMPLERS
+from dygmamba.report.document import Document
+from dygmamba.report.results import build_results_document
+from dygmamba.report.selection_section import build_selection_section
 from dygmamba.runs.blending import blend_runs
 from dygmamba.runs.opening import SplitSpec, choose_device, store_for_training
 from dygmamba.runs.provenance import is_deterministic
@@ -438,6 +441,16 @@ class CollectedResults:
     rules: list[dict[str, Any]]
     verdicts: list[dict[str, Any]]
     selections: list[dict[str, Any]]
+
+    @property
+    def document(self) -> Document:
+        """The results with the best baselines, the verdict on each run, and what was tried."""
+        sentences = [
+            f"seed {seed}: {verdict['sentence']}" if len(self.seeds) > 1 else verdict["sentence"]
+            for seed, verdict in zip(self.seeds, self.verdicts, strict=False)
+        ]
+        tried = [section for one in self.selections if (section := build_selection_section(one)) is not None]
+        return build_results_document(self.rows, self.rules, sentences, tried)
 
 
 def collect_results(runs: Sequence[Run]) -> CollectedResults:

@@ -6,9 +6,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dygmamba.api import precheck
-from dygmamba.api.formatting import SETTING_LABELS
+from dygmamba.api.formatting import SETTING_LABELS, build_results_document
 from dygmamba.api.trusted_code import import_if_trusted, import_model
-from dygmamba.cli.console import emit_json, plain_table, print_line, print_note, stack_heading, stdout
+from dygmamba.cli.console import (
+    emit_json,
+    plain_table,
+    print_document,
+    print_line,
+    print_note,
+    stack_heading,
+    stdout,
+)
 from dygmamba.cli.messages import escape_text
 from dygmamba.cli.monitoring import describe_monitoring, make_monitoring_tables
 from dygmamba.cli.options import (
@@ -24,7 +32,6 @@ from dygmamba.cli.options import (
 )
 from dygmamba.cli.progress import show_progress
 from dygmamba.cli.reading_options import with_reading_options
-from dygmamba.cli.tables import make_result_tables
 from dygmamba.core.choices import NEGATIVES
 from dygmamba.core.errors import ConfigError
 from dygmamba.core.process_settings import is_first_process
@@ -156,8 +163,7 @@ def evaluate(
     if as_json:
         emit_json({"results": rows})
     else:
-        for table in make_result_tables(rows):
-            stdout().print(table)
+        print_document(build_results_document(rows))
 
 
 def _resolve_latest(target: str) -> str:

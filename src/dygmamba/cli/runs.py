@@ -9,10 +9,9 @@ import typer
 from dygmamba.api import precheck
 from dygmamba.api.formatting import format_metric, get_metric_title
 from dygmamba.api.trusted_code import import_if_trusted
-from dygmamba.cli.console import emit_json, plain_table, print_line, stdout
+from dygmamba.cli.console import emit_json, plain_table, print_document, print_line, stdout
 from dygmamba.cli.options import DataDir, Json, RunsOut, TrustCode, run_argument
 from dygmamba.cli.progress import print_message, show_progress
-from dygmamba.cli.tables import print_document
 
 LOADING_CODE = {
     ".pt2": "torch.export.load({!r}).module()",

@@ -10,7 +10,7 @@ import typer
 
 from dygmamba.api import precheck
 from dygmamba.api.formatting import format_rough_duration
-from dygmamba.cli.console import emit_json, plain_table, print_note, stdout
+from dygmamba.cli.console import emit_json, plain_table, print_document, print_note, stdout
 from dygmamba.cli.options import (
     DataDir,
     Device,
@@ -22,7 +22,6 @@ from dygmamba.cli.options import (
     parse_seeds,
 )
 from dygmamba.cli.progress import print_message, show_progress
-from dygmamba.cli.tables import print_document
 
 if TYPE_CHECKING:
     from dygmamba.api.studies import StudyPlan

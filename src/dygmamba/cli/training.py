@@ -9,8 +9,8 @@ import typer
 
 from dygmamba.api import precheck
 from dygmamba.api.trusted_code import import_if_trusted, import_model
-from dygmamba.cli.console import emit_json, plain_table, print_line, stdout
-from dygmamba.cli.messages import escape_text, translate_message
+from dygmamba.cli.console import emit_json, plain_table, print_document, print_line, stdout
+from dygmamba.cli.messages import escape_text
 from dygmamba.cli.options import (
     DataDir,
     Device,
@@ -26,7 +26,6 @@ from dygmamba.cli.options import (
     run_argument,
 )
 from dygmamba.cli.progress import show_progress
-from dygmamba.cli.tables import make_result_tables, print_selection
 from dygmamba.core.choices import NEGATIVES
 from dygmamba.core.errors import ConfigError
 from dygmamba.core.process_settings import is_first_process
@@ -260,13 +259,7 @@ def _print_runs(runs: "Sequence[Run]", refits: "Sequence[Run]", as_json: bool) -
         tried = {"selections": found.selections} if found.selections else {}
         emit_json({"results": found.rows, **comparison, **refitted, **tried})
     elif found.rows:
-        for selection in found.selections:
-            print_selection(selection)
-        for table in make_result_tables(found.rows, found.rules):
-            stdout().print(table)
-        for seed, verdict in zip(found.seeds, found.verdicts, strict=False):
-            label = f"seed {seed}: " if len(runs) > 1 else ""
-            print_line(f"{label}{translate_message(verdict['sentence'])}")
+        print_document(found.document)
 
 
 def blend(

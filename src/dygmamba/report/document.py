@@ -108,12 +108,17 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class ReportTable:
-    """A table of text; the first column names the row."""
+    """A table of text; the first column names the row.
+
+    A narrow terminal drops the columns `optional`, in this order, until the table fits; it shows at most `most_rows`.
+    """
 
     title: str
     note: str
     columns: tuple[str, ...]
     rows: tuple[tuple[Cell, ...], ...]
+    optional: tuple[str, ...] = ()
+    most_rows: int | None = None
 
     def drop_empty_columns(self) -> "ReportTable":
         """Return the table without columns that are empty in every row."""
@@ -130,10 +135,10 @@ class ReportTable:
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A section of a page: a heading, a paragraph, tables and charts."""
+    """A section of a page: a heading, paragraphs, tables and charts."""
 
     title: str
-    text: str = ""
+    text: str = ""  # a line for each paragraph
     tables: tuple[ReportTable, ...] = ()
     charts: tuple[Chart, ...] = ()
     command: str = ""  # a command line that the reader may want to run next
@@ -144,7 +149,7 @@ class Document:
     """The content of a page."""
 
     title: str
-    subtitle: str  # of a study: seeds, protocol, batch size, hardware and command
+    subtitle: str = ""  # of a study: seeds, protocol, batch size, hardware and command
     sections: tuple[Section, ...] = field(default_factory=tuple)
 
     def _repr_html_(self) -> str:
@@ -160,7 +165,8 @@ def escape_table(table: ReportTable) -> ReportTable:
     """Return the table for Markdown, with all text shown as it is; names may come from runs of other people."""
     rows = tuple(tuple(replace(cell, text=escape_markdown(cell.text)) for cell in row) for row in table.rows)
     columns = tuple(map(escape_markdown, table.columns))
-    return ReportTable(escape_markdown(table.title), escape_markdown(table.note), columns, rows)
+    title, note = escape_markdown(table.title), escape_markdown(table.note)
+    return replace(table, title=title, note=note, columns=columns, rows=rows)
 
 
 def format_markdown(table: ReportTable) -> str:

@@ -28,17 +28,17 @@ from dygmamba.report.error_analysis import (
 )
 from dygmamba.report.html import render_template
 from dygmamba.report.node_sections import find_report_task
-from dygmamba.report.query_type_tables import build_query_type_section
+from dygmamba.report.results import find_best_value
 from dygmamba.report.run_sections import (
     Card,
     Records,
     ReportTask,
     build_baselines_section,
     build_forgetting_section,
+    build_query_type_section,
     build_results_section,
     build_training_section,
     describe_start,
-    find_best_value,
 )
 from dygmamba.report.selection_section import build_selection_section
 from dygmamba.runs.calibration import SavedCalibration
@@ -79,7 +79,7 @@ def render_report(run: RunDirectory, data_sections: Sequence[Section] = (), is_d
         sections = [
             build_results_section(results, own, task),
             build_query_type_section(results, own),
-            build_baselines_section(results, own, verdict.get("sentence", "")),
+            build_baselines_section(results, own, verdict),
             build_selection_section(run.selection()),
             *data_sections,
             build_training_section(epochs, task, describe_start(config)),

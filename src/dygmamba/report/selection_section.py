@@ -20,8 +20,8 @@ def build_selection_section(selection: dict[str, Any]) -> Section | None:
     if not selection:
         return None
     text = (
-        f"Chosen: {selection['reason']}. The test was not used: only the chosen model was evaluated on it. The "
-        "other runs are kept; resume one to evaluate it."
+        f"Chosen: {selection['reason']}.\nThe test was not used: only the chosen model was evaluated on it. The other "
+        "runs are kept; resume one to evaluate it."
     )
     return Section("Models tried", text, (build_selection_table(selection),))
 

@@ -303,6 +303,29 @@ def test_a_damaged_run_is_an_error_and_the_old_report_is_kept(tmp_path):
     assert not list(tmp_path.glob("*.part"))
 
 
+def test_a_file_that_lacks_an_entry_is_damaged_and_a_wrong_section_is_not(tmp_path, monkeypatch):
+    """For all files that sections read: a missing entry is one sentence; an error of a section stays what it is."""
+    rows, candidate = [dict(one) for one in ROWS], {"model": "trees"}
+    del rows[0]["negatives"]
+    damaged = (
+        make_run(tmp_path / "epochs", epochs=[{"epoch": 0, "loss": 1.0}]),
+        make_run(tmp_path / "rows", rows=rows),
+        make_run(tmp_path / "selection", rows=None),
+    )
+    selection = {"reason": "best", "run": None, "budget": 60, "candidates": [candidate]}
+    damaged[2].write_results(ROWS, selection=selection)
+    for run in damaged:
+        with raises("damaged-results", FileError):
+            render_report(run)
+
+    def fail(*_):
+        raise KeyError("a bug")
+
+    monkeypatch.setattr("dygmamba.report.run_report.build_training_section", fail)
+    with pytest.raises(KeyError, match="a bug"):
+        render_report(make_run(tmp_path / "whole"))
+
+
 @pytest.fixture(scope="module")
 def app():
     """The command `report` alone, as `dygmamba` registers it."""

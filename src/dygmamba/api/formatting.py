@@ -3,6 +3,10 @@
 from dygmamba.data.events.times import format_date as format_date
 from dygmamba.data.events.times import format_duration as format_duration
 from dygmamba.data.events.times import format_rough_duration as format_rough_duration
+from dygmamba.report.lists import build_dataset_list as build_dataset_list
+from dygmamba.report.lists import build_model_document as build_model_document
+from dygmamba.report.lists import build_model_list as build_model_list
+from dygmamba.report.lists import build_run_list as build_run_list
 from dygmamba.report.results import build_results_document as build_results_document
 from dygmamba.report.selection_section import format_candidate_name as format_candidate_name
 from dygmamba.tasks.metric_names import CONSTANT_PREFIX as CONSTANT_PREFIX

@@ -13,7 +13,6 @@ from dygmamba.cli.messages import escape_text, translate_message
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
-    from rich.text import Text
 
     from dygmamba.api.reports import Document, ReportTable
 
@@ -53,25 +52,6 @@ def print_note(line: str) -> None:
     stderr().print(line, soft_wrap=True)
 
 
-def plain_table(*headings: str, title: str | None = None, figures: "tuple[str | Text, ...]" = ()) -> "Table":
-    """Make a table without a frame; `figures` are headings of right-aligned columns."""
-    from rich import box
-    from rich.table import Table
-
-    table = Table(*headings, title=title, box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    table.pad_edge = table.show_edge = False
-    for name in figures:
-        table.add_column(name, justify="right")
-    return table
-
-
-def stack_heading(*lines: str) -> "Text":
-    """Make a heading of several lines."""
-    from rich.text import Text
-
-    return Text("\n".join(map(escape_text, lines)))
-
-
 def emit_json(value: dict[str, Any]) -> None:
     """Print one JSON object on stdout."""
     sys.stdout.write(json.dumps(value) + "\n")
@@ -82,26 +62,34 @@ def print_document(document: "Document") -> None:
 
     Charts are left out, and sections that have nothing else.
     """
-    console, dropped = stdout(), {}
+    dropped, before = {}, ""
     for section in document.sections:
         if section.charts and not section.tables:
             continue
-        for table in section.tables:
-            fitting, left_out = _fit_table(table, console.width)
-            for line in (table.title or section.title, table.note):
-                if line:
-                    print_line(line)
-            console.print(_make_rich_table(fitting, console.width))
-            dropped |= dict.fromkeys(left_out)
-            if table.most_rows is not None and len(table.rows) > table.most_rows:
-                print_line(f"{len(table.rows) - table.most_rows:,} more rows")
+        if before:
             print_line("")
+        before = section.text
+        for table in section.tables:
+            dropped |= dict.fromkeys(_print_table(table, section.title))
         for line in section.text.splitlines():
             print_line(translate_message(line))
         if section.command:
             print_line(f"next: {section.command}")
     if dropped:
         print_note(f"left out, too wide for this terminal: {', '.join(dropped)}")
+
+
+def _print_table(table: "ReportTable", title: str) -> list[str]:
+    """Print a table below its title, or that of its section; returns the columns that do not fit."""
+    console = stdout()
+    fitting, dropped = _fit_table(table, console.width)
+    for line in filter(None, (table.title or title, table.note)):
+        print_line(line)
+    console.print(_make_rich_table(fitting, console.width))
+    if table.most_rows is not None and len(table.rows) > table.most_rows:
+        print_line(f"{len(table.rows) - table.most_rows:,} more rows")
+    print_line("")
+    return dropped
 
 
 def _fit_table(table: "ReportTable", width: int) -> "tuple[ReportTable, list[str]]":

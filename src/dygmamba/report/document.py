@@ -7,6 +7,7 @@ heavy.
 
 import csv
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from io import StringIO
 from typing import Literal
@@ -56,7 +57,10 @@ class Histogram:
 
 @dataclass(frozen=True, slots=True)
 class BarChart:
-    """Horizontal bars `values[group][name]`; the bars of the name `own` are highlighted."""
+    """Horizontal bars `values[group][name]`; the bars of the name `own` are highlighted.
+
+    `marks[group][name]` are values that are drawn as dots over a bar, each with its hover text.
+    """
 
     title: str
     x: str
@@ -64,6 +68,7 @@ class BarChart:
     own: str = ""
     low: float = 0.0  # value at which the bars begin
     note: str = ""
+    marks: dict[str, dict[str, list[tuple[str, float]]]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +124,17 @@ class ReportTable:
     rows: tuple[tuple[Cell, ...], ...]
     optional: tuple[str, ...] = ()
     most_rows: int | None = None
+
+    @staticmethod
+    def of_text(
+        title: str,
+        note: str,
+        columns: tuple[str, ...],
+        rows: Iterable[Iterable[str]],
+        optional: tuple[str, ...] = (),
+    ) -> "ReportTable":
+        """Return a table of plain cells."""
+        return ReportTable(title, note, columns, tuple(tuple(map(Cell, row)) for row in rows), optional)
 
     def drop_empty_columns(self) -> "ReportTable":
         """Return the table without columns that are empty in every row."""

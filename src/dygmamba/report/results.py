@@ -101,7 +101,9 @@ def build_metric_table(
     beside = _group_baselines(baselines, PAIR_KEYS, most_baselines)
     lines = _build_lines(groups, list_metrics("pairs"), counts, beside)
     columns = ("evaluation", *map(get_metric_title, list_metrics("pairs")), *counts)
-    return ReportTable(_describe_model(rows), _describe_lines(groups), columns, lines)
+    return ReportTable(
+        _describe_model(rows), _describe_lines(groups), columns, lines, _list_details(list_metrics("pairs"))
+    )
 
 
 def build_rank_table(rows: Rows, baselines: Baselines = (), most_baselines: int | None = None) -> ReportTable:
@@ -123,7 +125,8 @@ def build_rank_table(rows: Rows, baselines: Baselines = (), most_baselines: int 
         about.append("calibration error (ECE) against random pairs")
     columns = ("evaluation", *map(get_metric_title, metrics), *counts)
     lines = _build_lines(groups, metrics, counts, beside)
-    return ReportTable("ranks and calibration", _describe_lines(groups, about), columns, lines)
+    note = _describe_lines(groups, about)
+    return ReportTable("ranks and calibration", note, columns, lines, _list_details(metrics))
 
 
 def _build_candidate_table(rows: Rows) -> ReportTable:
@@ -165,7 +168,8 @@ def _build_node_table(rows: Rows) -> ReportTable:
     }
     columns = ("evaluation", *map(get_metric_title, names), *counts)
     lines = _build_lines(groups, names, counts, constants)
-    return ReportTable(_describe_model(rows), _describe_lines(groups, about), columns, lines)
+    note = _describe_lines(groups, about)
+    return ReportTable(_describe_model(rows), note, columns, lines, _list_details(names))
 
 
 def _find_constant(row: Row) -> Row:
@@ -284,6 +288,11 @@ def _group_baselines(
 def _list_known(rows: Rows, metrics: Iterable[str], always: Sequence[str] = ()) -> tuple[str, ...]:
     """Return the metrics that a row has, and those that are always shown."""
     return tuple(name for name in metrics if name in always or any(row.get(name) is not None for row in rows))
+
+
+def _list_details(metrics: Iterable[str]) -> tuple[str, ...]:
+    """Return the titles of metrics that a narrow terminal does without."""
+    return tuple(get_metric_title(name) for name in metrics if find_metric(name).shown == "table")
 
 
 def _count(name: str) -> Callable[[Row], str]:

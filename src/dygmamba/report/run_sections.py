@@ -276,10 +276,11 @@ def build_forgetting_section(forgetting: Forgetting | None, seconds: bool = Fals
                 "channel may store what no repeated event depends on, so single channels need not follow the law.",
             )
         )
-    return Section("Learned decay", _describe_closeness(forgetting), (), tuple(charts))
+    return Section("Learned decay", describe_closeness(forgetting), (), tuple(charts))
 
 
-def _describe_closeness(forgetting: Forgetting) -> str:
+def describe_closeness(forgetting: Forgetting) -> str:
+    """Say how close the learned decay is to the law of the data, if that is known."""
     if forgetting.closeness is None:
         return "How fast an earlier event loses its influence on the scores of the model."
     close = forgetting.closeness

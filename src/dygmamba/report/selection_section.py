@@ -12,6 +12,10 @@ ENDED = {
     "validation": "ended when validation stopped improving",
     "epochs": "ended after all epochs",
 }
+CANDIDATE_KEYS = (
+    *("model", "preset", "state", "reason", "run", "val_ap", "val_ap_error"),
+    *("epochs", "best_epoch", "seconds", "peak_mb", "ended"),
+)  # what is shown of each candidate
 SIGNIFICANT_ERRORS = 2  # standard errors behind ±
 
 

@@ -22,11 +22,17 @@ MEANINGS = {
 }
 
 
-def build_backtest_page(request: BacktestRequest, result: Backtest) -> Document:
+def build_backtest_document(request: BacktestRequest, result: Backtest) -> Document:
     """Build the page of a backtest."""
-    sections = (_findings_section(result), _metrics_section(result), _periods_section(result))
-    title = f"Backtest: {result.model} on {result.data}"
-    return Document(title, _describe_request(request, result), sections)
+    sections = (*summarize_backtest(result).sections, _metrics_section(result))
+    return Document(
+        f"Backtest: {result.model} on {result.data}", _describe_request(request, result), sections
+    )
+
+
+def summarize_backtest(result: Backtest) -> Document:
+    """Build what a backtest says about retraining, with the AP of all periods."""
+    return Document(f"{result.model} on {result.data}", "", (_findings_section(result),))
 
 
 def _describe_request(request: BacktestRequest, result: Backtest) -> str:
@@ -67,7 +73,8 @@ def _findings_section(result: Backtest) -> Section:
         note="Bands are two standard errors, over blocks of consecutive events that both variants score.",
     )
     has_gaps = any(series.values())
-    return Section("When to retrain", f"{text} {variants}".strip(), (), (chart,) if has_gaps else ())
+    lines = "\n".join(filter(None, (text, variants)))
+    return Section("When to retrain", lines, (_build_period_table(result),), (chart,) if has_gaps else ())
 
 
 def _metrics_section(result: Backtest) -> Section:
@@ -110,8 +117,8 @@ def _metrics_section(result: Backtest) -> Section:
     return Section("Metrics over time", text, (), tuple(charts))
 
 
-def _periods_section(result: Backtest) -> Section:
-    """A table of all periods, the best variant or baseline of each in bold."""
+def _build_period_table(result: Backtest) -> ReportTable:
+    """Build a table of all periods, the best variant or baseline of each in bold."""
     rule, rows = result.best_rule, []
     names = [*result.variants, *([] if rule is None else [rule])]
     for number in dict.fromkeys(row["period"] for row in result.rows):
@@ -133,4 +140,5 @@ def _periods_section(result: Backtest) -> Section:
         rows.append(tuple(cells))
     columns = ("period", "begin", "events", *result.variants, *([] if rule is None else [f"baseline {rule}"]))
     note = "AP in per cent, with its standard error. periods.csv has all metrics and baselines."
-    return Section("Periods", "", (ReportTable("AP by period", note, columns, tuple(rows)),))
+    title = f"{result.model} on {result.data}: AP by period"
+    return ReportTable(title, note, columns, tuple(rows), ("period", "events"))

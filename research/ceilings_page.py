@@ -99,8 +99,8 @@ def _evaluate_oracles(
         torch.from_numpy(draws.score_posterior(pairs)),
     )
     found = [link_metrics(score, pairs.label, pairs.group, batch_size) for score in scores]
-    best = max(one.ap for one in found), max(one.auc for one in found)
-    return {"edge_oracle": (found[0].ap, found[0].auc), "reference": best}
+    best = max(one["ap"] for one in found), max(one["auc"] for one in found)
+    return {"edge_oracle": (found[0]["ap"], found[0]["auc"]), "reference": best}
 
 
 def _build_set(

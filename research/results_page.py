@@ -28,7 +28,7 @@ from dygmamba.report.comparison import build_link_table, build_overview_table, d
 from dygmamba.report.document import ReportTable, format_markdown
 from dygmamba.report.result_records import ResultRecord, StudyResults
 from dygmamba.studies.studies import FULL
-from dygmamba.studies.study_report import build_study_sheet
+from dygmamba.studies.study_report import build_study_document
 from research import ceilings_page, paper_claims, query_type_results, stored_runs
 from research.ablation_tables import build_ablation_table, build_power_table
 from research.result_tables import (
@@ -66,7 +66,7 @@ def build_results_page(folder: Path) -> str:
             commands = ", ".join(f"`{results.command}`" for results in found)
             return f"*{describe_conditions(records, commands)}*"
         if kind == "study":
-            sections = [section for results in found for section in build_study_sheet(results).sections]
+            sections = [section for results in found for section in build_study_document(results).sections]
             return "\n\n".join(
                 _render_table(table, placeholder[0]) for section in sections for table in section.tables
             )

@@ -4,6 +4,7 @@ Clocks are fake where time decides: a clock of these tests moves by one with eve
 """
 
 import json
+import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -326,9 +327,9 @@ def test_a_chosen_blend_is_a_run_with_the_record(data, tmp_path, monkeypatch, ca
     code, out, errors = invoke(monkeypatch, capsys, *words)
     assert code == 0, errors
     assert "models tried within 60 min" in out
-    assert "chosen: the blend " in out
+    assert "Chosen: the blend " in out
     assert "2.00 ± 0.20 above" in out
-    assert "skipped dyg-mamba-counts (preset small): unknown setting" in out
+    assert re.search(r"dyg-mamba-counts \(preset small\) +skipped: unknown setting", out)
     (path,) = Path("runs/letters/blend").iterdir()
     run = dm.open(path, device="cpu")
     assert run.selection["chosen"] == "blend"

@@ -39,7 +39,7 @@ def measure_ranking(levels, batch_size):
     """Return AP, AUC and pooled AUC of four positives and four negatives by their levels."""
     label, group = torch.tensor([1.0] * 4 + [0.0] * 4), torch.arange(4).repeat(2)
     found = link_metrics(torch.tensor(levels).double(), label, group, batch_size)
-    return found.ap, found.auc, found.auc_pooled
+    return found["ap"], found["auc"], found["auc_pooled"]
 
 
 def sort_batches(levels, batch_size):
@@ -68,10 +68,10 @@ def test_no_ranking_of_the_queries_exceeds_the_bound(exam):
     pairs = pairs_of(positive + negative, label, [*range(len(exam))] * 2)
     bound = bound_by_labels(pairs, batch=2)
     found = [link_metrics(score[pairs.src], pairs.label, pairs.group, 2) for score in weak_orders(4)]
-    assert max(one.ap for one in found) <= bound.ap + 1e-12
-    assert max(one.ap_pooled for one in found) <= bound.ap_pooled + 1e-12
-    assert max(one.auc for one in found) <= bound.auc + 1e-12
-    assert max(one.auc_pooled for one in found) == pytest.approx(bound.auc_pooled, abs=1e-12)
+    assert max(one["ap"] for one in found) <= bound.ap + 1e-12
+    assert max(one["ap_pooled"] for one in found) <= bound.ap_pooled + 1e-12
+    assert max(one["auc"] for one in found) <= bound.auc + 1e-12
+    assert max(one["auc_pooled"] for one in found) == pytest.approx(bound.auc_pooled, abs=1e-12)
 
 
 def test_the_order_by_share_does_not_maximize_ap_with_ties():
@@ -220,7 +220,7 @@ def test_a_likely_bound_is_exceeded_by_few_draws():
     for seed in range(200):
         pairs = build_link_set(store, split, "test", seed=seed).pairs
         score = torch.from_numpy(draws.score_posterior(pairs))
-        aucs.append(link_metrics(score, pairs.label, pairs.group).auc)
+        aucs.append(link_metrics(score, pairs.label, pairs.group)["auc"])
     assert 0.5 < np.mean(aucs) < bound.auc
     assert np.mean(np.array(aucs) > bound.likely_auc) <= LEVEL
     assert bound.likely_auc < 1

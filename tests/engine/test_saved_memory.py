@@ -255,4 +255,4 @@ def test_training_and_evaluation_have_batches_of_their_own(folder, tmp_path):
         opened.scorer, opened.stream, {"seed": 0}, [("random", "test", "transductive")], opened.rule
     )
     assert row["batch"] == 20
-    assert row["ap"] == link_metrics(by_size[20], test.pairs.label, test.pairs.group, PUBLISHED_BATCH).ap
+    assert row["ap"] == link_metrics(by_size[20], test.pairs.label, test.pairs.group, PUBLISHED_BATCH)["ap"]

@@ -18,7 +18,8 @@ from dygmamba.explain.event_removal import build_game
 from dygmamba.explain.pairs import ScoreScale, explain_pair, find_strongest_events
 from dygmamba.explain.shapley import CachedGame, estimate_shapley
 from dygmamba.history.view import PairBatch
-from dygmamba.report.explanation_page import describe_event, render_explanation
+from dygmamba.report.explanation_document import build_explanation_document, describe_event
+from dygmamba.report.html import render_document
 from dygmamba.runs.predictor import Predictor
 from raising import raises
 
@@ -296,7 +297,7 @@ def test_the_command_shows_a_table_and_writes_pages(letter_runs, monkeypatch, ca
     assert invoke(monkeypatch, capsys, *words)[0] == 0
     ElementTree.fromstring(svg.read_text("utf-8"))
     found = letter_runs["link"].explain(("ann", "bob"), orders=1)
-    assert "<i>" not in render_explanation(replace(found, src="<i>", notes=("<i>",)))
+    assert "<i>" not in render_document(build_explanation_document(replace(found, src="<i>", notes=("<i>",))))
 
 
 def test_events_are_named_with_their_types_and_numbers(tmp_path):
@@ -313,5 +314,5 @@ def test_events_are_named_with_their_types_and_numbers(tmp_path):
     strongest = found.reasons[0]
     named = f"kind {strongest.columns['kind']}, amount {strongest.columns['amount']:.6g}"
     assert named in describe_event(found, strongest)
-    assert named in render_explanation(found)
+    assert named in render_document(build_explanation_document(found))
     assert found.table["columns"].to_pylist() == [reason.columns for reason in found.reasons]

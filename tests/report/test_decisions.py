@@ -39,7 +39,20 @@ def test_the_section_counts_alerts_per_day_and_marks_the_threshold_of_the_costs(
     assert rows["0.1"] == ["50.0", "100.0", "8", "1.00", "4"]
     assert rows["0.25 (by costs)"] == ["50.0", "75.0", "6", "1.00", "6"]
     assert "from a score of 0.25 on" in section.text
-    assert draw_chart(section.charts[0]).count('class="line') == 4  # two curves and their legend
+    assert section.charts == ()
+    assert "There are 4 real events only" in section.text
+
+
+def test_the_curves_of_enough_events_are_drawn():
+    """Of fifty events or more; two curves and their legend."""
+    data = dm.read({"src": [0, 1], "dst": [1, 2], "time": [1.7e9, 1.8e9]})
+    event = torch.tensor([0, 1] * 64)
+    predictions = StoredPredictions(
+        event, event * 0, event * 0 + 1, torch.from_numpy(np.tile(IS_REAL, 16)).float(), torch.zeros(128), 128
+    )
+    section = build_decisions_section(predictions, data, torch.from_numpy(np.tile(SCORE, 16)))
+    assert draw_chart(section.charts[0]).count('class="line') == 4
+    assert "only" not in section.text
 
 
 def make_predictions(times):

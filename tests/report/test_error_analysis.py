@@ -88,11 +88,12 @@ def test_the_dataset_is_described_with_own_ids_and_dates(data):
     """Counts, period, gaps and active nodes; the bars of the chart are all events, each in its split."""
     split = chronological_split(data.store)
     section = build_dataset_section(data, split)
-    facts, gaps, active = section.tables
+    facts, quantiles, gaps, active = section.tables
     values = {row[0].text: row[1].text for row in facts.rows}
     counts = split.count(data.store)
     assert values["events"] == "600"
     assert values["split"] == counts.describe_events()
+    assert [row[0].text for row in quantiles.rows] == ["events per node", "gap at a node"]
     assert (
         f"train {len(split.train)}, validation {len(split.val)}, test {len(split.test)} " in values["split"]
     )
@@ -121,7 +122,7 @@ def test_a_long_gap_is_shaded():
     section = build_dataset_section(late := log(when=times), chronological_split(late.store))
     ((start, stop, tooltip),) = section.charts[0].gaps
     assert stop - start > 50 * 86_400
-    assert tooltip == f"no events for {section.tables[1].rows[0][2].text}"
+    assert tooltip == f"no events for {section.tables[2].rows[0][2].text}"
 
 
 def test_the_worst_node_is_listed_with_its_events(data, predictions):
@@ -168,17 +169,28 @@ def test_calibrated_scores_lie_on_the_diagonal():
     assert sum(point.count for point in points) == 40_000
     assert all(abs(point.score - point.share) < 0.03 for point in points)
     section = build_calibration_section(
-        {"run": [ReliabilityBin(0.95, 0.6, 30), ReliabilityBin(0.15, 0.1, 10)]}, "Intro."
+        {"run": [ReliabilityBin(0.95, 0.6, 300), ReliabilityBin(0.15, 0.1, 100)]}, "Intro."
     )
     assert section.text.startswith("Intro. ")
     assert "by 27.5 points" in section.text
-    assert section.charts[1].counts == {"predictions": (0, 10, 0, 0, 0, 0, 0, 0, 0, 30)}
+    assert section.charts[1].counts == {"predictions": (0, 100, 0, 0, 0, 0, 0, 0, 0, 300)}
     assert build_calibration_section({"run": []}, "") is None
-    new_nodes = {"raw": list_reliability_bins(Reliability((0.2, 0.8), (0.1, 1.0), (10, 10)))}
-    both = build_calibration_section({"run": [ReliabilityBin(0.95, 0.6, 30)]}, "Intro.", new_nodes)
+    new_nodes = {"raw": list_reliability_bins(Reliability((0.2, 0.8), (0.1, 1.0), (100, 100)))}
+    both = build_calibration_section({"run": [ReliabilityBin(0.95, 0.6, 300)]}, "Intro.", new_nodes)
     assert [chart.title for chart in both.charts[:2]] == ["Reliability", "Reliability, new nodes"]
     assert both.charts[1].series == {"raw": [(20.0, 10.0), (80.0, 100.0)]}
     assert "its ECE is 15.0 raw" in both.text
+
+
+def test_few_predictions_have_no_calibration_curve():
+    """Below 50 predictions the text says how many there are; a curve of few new nodes is left out."""
+    few, many = ([ReliabilityBin(0.95, 0.6, count)] for count in (49, 50))
+    section = build_calibration_section({"run": few}, "Intro.")
+    assert section.charts == ()
+    assert "49 predictions are too few" in section.text
+    section = build_calibration_section({"run": many}, "Intro.", {"raw": few})
+    assert [chart.title for chart in section.charts] == ["Reliability", "Score distribution"]
+    assert "Of new nodes there are 49 predictions only" in section.text
 
 
 def test_examples_are_typical_events_and_the_worst_errors(data, predictions, tmp_path):

@@ -140,18 +140,24 @@ def test_names_are_escaped(tmp_path):
 
 
 def test_the_results_table_has_every_row_and_highlights_the_best(tmp_path):
-    """All models of a group are in one table; the largest value of a column is highlighted, the own row labeled."""
+    """The baselines follow each evaluation of the run, the test first; the best value of a metric is highlighted."""
     rows = [row("dyg-mamba", "transductive", 0.9, split="val"), *ROWS]
-    tables = build_results_section(rows, "dyg-mamba", REPORT_TASKS["link"]).tables
-    assert [grid.title.split(",")[0] for grid in tables] == ["test", "test", "val"]
-    first = tables[0].rows
-    assert [cells[0].text for cells in first] == ["edgebank", "recency", "dyg-mamba (this run)"]
-    assert [(cells[1].text, cells[1].tone) for cells in first] == [
-        ("66.00", ""),
-        ("78.36", ""),
-        ("92.08", "best"),
+    (table,) = build_results_section(rows, "dyg-mamba", REPORT_TASKS["link"]).tables
+    assert [cells[0].text for cells in table.rows] == [
+        "test, all nodes, random",
+        "baseline recency",
+        "baseline edgebank",
+        "test, new nodes, random",
+        "baseline recency",
+        "baseline edgebank",
+        "val, all nodes, random",
     ]
-    assert not any(cell.tone for cell in tables[2].rows[0])
+    assert [(cells[1].text, cells[1].tone) for cells in table.rows[:3]] == [
+        ("92.08", "best"),
+        ("78.36", "soft"),
+        ("66.00", "soft"),
+    ]
+    assert not any(cell.tone for cell in table.rows[-1])
     page = render_report(make_run(tmp_path))
     for words in (
         "92.08",
@@ -167,28 +173,50 @@ def test_the_results_table_has_every_row_and_highlights_the_best(tmp_path):
         assert words in page
 
 
-def test_ranking_metrics_have_columns_if_they_were_computed():
-    """MRR and hits have columns of their own; a row without them has empty cells."""
-    rows = [ROWS[0] | {"mrr": 0.5, "hits@10": 0.75}, ROWS[2]]
-    (grid,) = build_results_section(rows, "recency", REPORT_TASKS["link"]).tables
-    assert grid.columns[-2:] == ("Hits@10", "MRR")
-    assert [cell.text for cell in grid.rows[0][-2:]] == ["75.00", "50.00"]
-    assert [cell.text for cell in grid.rows[1][-2:]] == ["", ""]
-    assert "MRR" not in grid.note
+def test_ranking_metrics_have_a_table_if_they_were_computed():
+    """MRR and hits have a table; a baseline without them is not in it."""
+    rows = [ROWS[0], ROWS[2] | {"mrr": 0.5, "hits@10": 0.75}]
+    _, ranks = build_results_section(rows, "recency", REPORT_TASKS["link"]).tables
+    assert ranks.columns == ("evaluation", "MRR", "Hits@10")
+    assert [[cell.text for cell in line] for line in ranks.rows] == [["test, all nodes", "50.00", "75.00"]]
 
 
 def test_ranking_metrics_state_their_error_and_their_events():
-    """A standard error makes no column; the note says how many of the events were ranked."""
+    """A standard error makes no column; the table says how many of the events were ranked."""
     ranks = {"mrr": 0.771, "mrr_se": 0.004, "hits@10": 0.75, "hits@10_se": None}
-    row = ROWS[0] | ranks | {"candidates": 100, "ranked": 40, "n": 90}
-    for ranked, words in (
-        (40, "ranks of 40 of the 90 events among 100"),
-        (90, "ranks of all 90 events among"),
-    ):
-        (grid,) = build_results_section([row | {"ranked": ranked}], "recency", REPORT_TASKS["link"]).tables
-        assert grid.columns[-2:] == ("Hits@10", "MRR")
-        assert [cell.text for cell in grid.rows[0][-2:]] == ["75.00", "77.1 ± 0.4"]
-        assert words in grid.note
+    row = ROWS[2] | ranks | {"candidates": 100, "ranked": 40, "n": 90}
+    _, table = build_results_section([row], "recency", REPORT_TASKS["link"]).tables
+    assert [cell.text for cell in table.rows[0][1:]] == ["77.10 ± 0.40", "75.00", "40 of 90"]
+    assert "ranks among 100 random destinations; ± standard error" in table.note
+
+
+def test_few_events_are_said_and_not_drawn():
+    """Below 50 events a card and a table say how many there are, and no bar is drawn of them."""
+    rows = [one | {"n": 2} if one["setting"] == "inductive" else one for one in ROWS]
+    first, second = REPORT_TASKS["link"].build_cards(rows, "dyg-mamba")
+    assert "only" not in first.note
+    assert second.note.startswith("only 2 events: may be chance; best baseline")
+    (table,) = build_results_section(rows, "dyg-mamba", REPORT_TASKS["link"]).tables
+    assert "test, new nodes, random has only 2 events" in table.note
+    section = build_baselines_section(rows, "dyg-mamba")
+    assert "New nodes: only 2 events" in section.text
+    assert list(section.charts[0].values) == ["all nodes"]
+
+
+def test_a_difference_has_the_error_of_its_verdict():
+    """± two standard errors where the verdict is on the same pair of models; nothing is invented for others."""
+    verdict = {
+        "rule": "recency",
+        "split": "test",
+        "setting": "transductive",
+        "negatives": "random",
+        "spread": 0.01,
+    }
+    section = build_baselines_section(ROWS, "dyg-mamba", verdict)
+    assert "On all nodes, the AP of the model is 13.72 ± 2.00 points above" in section.text
+    assert "On new nodes, the AP of the model is 13.72 points above" in section.text
+    for other in ({"rule": "edgebank"}, {"spread": None}):
+        assert "±" not in build_baselines_section(ROWS, "dyg-mamba", verdict | other).text
 
 
 def test_the_model_is_compared_with_baselines():
@@ -204,7 +232,8 @@ def test_the_model_is_compared_with_baselines():
         "below the best baseline (dyg-mamba). The baseline is"
         in build_baselines_section(ROWS, "recency").text
     )
-    assert build_baselines_section(ROWS, "dyg-mamba", "all is well").text.endswith("Verdict: all is well.")
+    verdict = {"sentence": "all is well"}
+    assert build_baselines_section(ROWS, "dyg-mamba", verdict).text.endswith("Verdict: all is well.")
     assert build_baselines_section(ROWS[-2:], "dyg-mamba") is None
 
 
@@ -229,7 +258,7 @@ def test_the_cards_show_ap_and_the_best_baseline():
 
 
 def test_node_classification_has_its_own_metrics(tmp_path):
-    """AUC and AP by period with the number of positives; an undefined metric is `none`; AUC by epoch."""
+    """AUC and AP by period with the number of positives; an undefined metric is a dash; AUC by epoch."""
     about = {"model": "dyg-mamba", "seed": 0, "n": 2_000}
     rows = [
         about | {"split": "val", "auc": 0.75, "ap": 0.02, "positives": 17},
@@ -240,7 +269,7 @@ def test_node_classification_has_its_own_metrics(tmp_path):
         assert words in page
     assert "negatives" not in page
     none = [row | {"auc": None, "ap": None, "positives": 0} for row in rows]
-    assert "none" in render_report(make_run(tmp_path, rows=none, curves=None, task="node"))
+    assert "<td>-</td>" in render_report(make_run(tmp_path, rows=none, curves=None, task="node"))
 
 
 def test_a_run_without_an_epoch_has_a_report(tmp_path):
@@ -272,6 +301,29 @@ def test_a_damaged_run_is_an_error_and_the_old_report_is_kept(tmp_path):
         write_report(run)
     assert page.read_bytes() == before
     assert not list(tmp_path.glob("*.part"))
+
+
+def test_a_file_that_lacks_an_entry_is_damaged_and_a_wrong_section_is_not(tmp_path, monkeypatch):
+    """For all files that sections read: a missing entry is one sentence; an error of a section stays what it is."""
+    rows, candidate = [dict(one) for one in ROWS], {"model": "trees"}
+    del rows[0]["negatives"]
+    damaged = (
+        make_run(tmp_path / "epochs", epochs=[{"epoch": 0, "loss": 1.0}]),
+        make_run(tmp_path / "rows", rows=rows),
+        make_run(tmp_path / "selection", rows=None),
+    )
+    selection = {"reason": "best", "run": None, "budget": 60, "candidates": [candidate]}
+    damaged[2].write_results(ROWS, selection=selection)
+    for run in damaged:
+        with raises("damaged-results", FileError):
+            render_report(run)
+
+    def fail(*_):
+        raise KeyError("a bug")
+
+    monkeypatch.setattr("dygmamba.report.run_report.build_training_section", fail)
+    with pytest.raises(KeyError, match="a bug"):
+        render_report(make_run(tmp_path / "whole"))
 
 
 @pytest.fixture(scope="module")
@@ -315,7 +367,8 @@ def test_without_data_or_weights_the_report_is_shorter(app, tmp_path, digest, mi
 
 def test_a_run_that_knows_the_columns_of_the_query_is_not_compared():
     row = {
-        "model": "trees", "split": "test", "setting": "transductive", "negatives": "random", "auc_pooled": 0.97,
+        "model": "trees", "split": "test", "setting": "transductive", "negatives": "random", "ap": 0.96,
+        "auc_pooled": 0.97,
     }  # fmt: skip
     plain = summarize_link_results([row], "trees")
     assert "97 of 100" in plain

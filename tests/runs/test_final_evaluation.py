@@ -7,10 +7,10 @@ import torch
 
 import dygmamba as dm
 from commands import invoke
-from dygmamba.cli.tables import make_result_tables, make_score_table
 from dygmamba.engine.run_directory import RunDirectory
 from dygmamba.history.view import PairBatch
 from dygmamba.report.comparison import compare_runs
+from dygmamba.report.results import build_rank_table, build_results_document
 from dygmamba.runs.baselines import BASELINES
 from dygmamba.runs.evaluation import Queries, Scored
 from dygmamba.runs.final_evaluation import compare_with_baseline
@@ -74,9 +74,8 @@ def test_results_report_and_tables_have_the_query_types(trees_run, monkeypatch, 
     assert {name: values["ap"] for name, values in again.items()} == {
         name: values["ap"] for name, values in test["by_type"].items()
     }
-    (table,) = [
-        str(one.title) for one in make_result_tables(stored["results"]) if "query type" in str(one.title)
-    ]
+    (section,) = build_results_document(stored["results"]).sections
+    (table,) = [one.title for one in section.tables if "query type" in one.title]
     assert "all nodes" in table
     page = (trees_run.path / "report.html").read_text()
     assert "Results by query type" in page
@@ -129,10 +128,9 @@ def test_a_row_of_ranks_is_one_run_whatever_negatives_it_was_evaluated_against()
     """For all numbers of kinds of negatives: the ranks of one run have its standard error, no spread over the kinds."""
     row = {"split": "test", "setting": "transductive", "mrr": 0.5, "mrr_se": 0.02, "ranked": 300, "n": 300}
     rows = [row | {"candidates": 100, "negatives": kind} for kind in ("random", "historical")]
-    one, both = (make_score_table(own) for own in (rows[:1], rows))
-    assert both.title == one.title
-    assert [list(column.cells) for column in both.columns] == [list(column.cells) for column in one.columns]
-    assert "50.0 ± 2.0" in both.columns[2].cells
+    one, both = (build_rank_table(own) for own in (rows[:1], rows))
+    assert both == one
+    assert both.rows[0][1].text == "50.00 ± 2.00"
 
 
 @pytest.mark.parametrize(
@@ -157,6 +155,6 @@ def test_every_table_says_what_was_changed(options, label, tmp_path, monkeypatch
     ranks = () if "--activity" in options else ("--metrics", "ap,mrr")
     code, out, err = invoke(monkeypatch, capsys, *words, *options, *ranks, "--json")
     assert code == 0, err
-    titles = [str(table.title) for table in make_result_tables(json.loads(out)["results"])]
-    assert len(titles) == (4 if ranks else 2)
-    assert all(f"events are visible{label})" in title for title in titles)
+    (section,) = build_results_document(json.loads(out)["results"]).sections
+    assert len(section.tables) == (4 if ranks else 2)
+    assert all(table.note.endswith(f"events are visible{label}") for table in section.tables)

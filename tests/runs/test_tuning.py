@@ -19,7 +19,7 @@ from dygmamba.data.events.splits import chronological_split
 from dygmamba.data.storage.dataset import save_dataset
 from dygmamba.models import MODELS
 from dygmamba.report.html import render_document
-from dygmamba.report.tuning_page import build_tuning_sheet
+from dygmamba.report.tuning_document import build_tuning_document
 from dygmamba.runs import tuning
 from dygmamba.runs.tuning import TuningRequest
 from dygmamba.runs.tuning_trials import JOURNAL_FILE, build_search_space
@@ -152,7 +152,7 @@ def test_the_page_shows_every_trial_and_how_to_train(data, whole):
     assert re.search("<code>dygmamba(.train.*preset=| train .*--preset )", page)
     assert "<script" not in page
     assert len(page) < 200_000
-    sheet = build_tuning_sheet(TuningRequest(data, "trees", torch.device("cpu"), fixed=SMALL), whole)
+    sheet = build_tuning_document(TuningRequest(data, "trees", torch.device("cpu"), fixed=SMALL), whole)
     found, course, against, table = sheet.sections
     assert found.command == f"dygmamba.train('generated', preset='{whole.preset}')"
     assert [row[0].text for row in found.tables[0].rows] == list(whole.settings)
@@ -178,7 +178,7 @@ def test_a_page_of_odd_trials(data, whole):
     odd[1] |= {"ap": None, "state": "cut off", "why": evil}
     odd[2] |= {"ap": 0.01, "state": "done"}
     found = replace(whole, trials=odd, best=max(odd[3:], key=lambda row: row["ap"]), importances={})
-    sheet = build_tuning_sheet(TuningRequest(data, "trees", torch.device("cpu")), found)
+    sheet = build_tuning_document(TuningRequest(data, "trees", torch.device("cpu")), found)
     (words,) = [chart for chart in sheet.sections[2].charts if "pool" in chart.title]
     assert words.x == f"pool: 0 {evil}, 1 mean"
     assert "far below the others" in words.note

@@ -84,10 +84,10 @@ def test_a_dry_run_shows_time_and_memory_of_every_run(monkeypatch, capsys, tmp_p
     """As a table in readable units, as JSON in seconds and megabytes; the last line is their sum."""
     words = ("reproduce", "link", "--datasets", "generated", "--models", "recency,tcl", "--device", "cpu")
     words += ("--out", str(tmp_path), "--dry-run")
-    code, out, err = invoke(monkeypatch, capsys, *words)
+    code, out, _ = invoke(monkeypatch, capsys, *words)
     assert code == 0
     assert "2 runs, 0 done, 2 to do" in out
-    assert "on the CPU, one after another" in err.splitlines()[-1]
+    assert "on the CPU, one after another" in out.splitlines()[-1]
     _, out, _ = invoke(monkeypatch, capsys, *words, "--json")
     for run in json.loads(out)["missing"]:
         assert run["seconds"] > 0

@@ -100,7 +100,7 @@ def test_the_activity_weight_never_hurts_and_scales_with_the_score():
     score, rate = (torch.randn(800, generator=rng).double() + label for _ in range(2))
     weight = choose_activity_weight(score, rate, label, group)
     assert 0.3 < weight < 3
-    assert link_metrics(score + weight * rate, label, group).ap > link_metrics(score, label, group).ap
+    assert link_metrics(score + weight * rate, label, group)["ap"] > link_metrics(score, label, group)["ap"]
     assert choose_activity_weight(10 * score, rate, label, group) == pytest.approx(10 * weight)
     assert choose_activity_weight(score, torch.zeros(800).double(), label, group) == 0
     assert choose_activity_weight(score, -rate, label, group) == 0

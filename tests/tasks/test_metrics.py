@@ -46,9 +46,9 @@ def test_published_ap_is_the_mean_over_batches(pairs, batch):
     metrics = link_metrics(score, label, group, batch)
     parts = [(group // batch) == part for part in range(-(-k // batch))]
     expected = np.mean([average_precision_score(label[part], score[part]) for part in parts])
-    assert metrics.ap == pytest.approx(expected, abs=1e-12)
-    assert metrics.ap_pooled == pytest.approx(average_precision_score(label, score), abs=1e-12)
-    assert metrics.n == k
+    assert metrics["ap"] == pytest.approx(expected, abs=1e-12)
+    assert metrics["ap_pooled"] == pytest.approx(average_precision_score(label, score), abs=1e-12)
+    assert metrics["n"] == k
 
 
 def test_rank_follows_tgb_tie_rule():

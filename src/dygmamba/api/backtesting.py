@@ -13,7 +13,8 @@ from dygmamba.core.errors import EventError
 from dygmamba.core.progress import EpochFunction, Progress, as_progress
 from dygmamba.data.storage.dataset import Dataset
 from dygmamba.data.storage.library import open_dataset
-from dygmamba.report.backtest_page import build_backtest_page
+from dygmamba.report.backtest_document import build_backtest_document
+from dygmamba.report.backtest_document import summarize_backtest as summarize_backtest
 from dygmamba.report.html import write_document
 from dygmamba.runs.backtest import BacktestRequest, run_backtest
 from dygmamba.runs.backtest_results import PAGE_NAME, VARIANTS, Backtest
@@ -96,7 +97,7 @@ def backtest(
     )
     target = Path("backtests") / f"{dataset.name}-{model}" if out is None else Path(out)
     result = run_backtest(request, target, observer)
-    write_document(build_backtest_page(request, result), target, PAGE_NAME)
+    write_document(build_backtest_document(request, result), target, PAGE_NAME)
     return result
 
 

@@ -9,7 +9,6 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dygmamba.api.formatting import format_date, format_duration
 from dygmamba.core.memory_budget import parse_gigabytes
 from dygmamba.core.progress import SILENT, Progress
 from dygmamba.data.catalogue.known_datasets import CatalogueEntry, find_entry, load_catalogue
@@ -21,62 +20,26 @@ from dygmamba.data.storage.locations import (
     get_former_data_folder,
     get_user_data_folder,
 )
+from dygmamba.report.dataset_facts import build_dataset_document
+from dygmamba.report.dataset_facts import describe_categories as describe_categories
+from dygmamba.report.dataset_facts import describe_node_columns as describe_node_columns
+from dygmamba.report.dataset_facts import describe_nodes as describe_nodes
+from dygmamba.report.dataset_facts import describe_period as describe_period
+from dygmamba.report.document import Document
 
 if TYPE_CHECKING:
     from dygmamba.data.catalogue.fetch import FetchResult
     from dygmamba.data.events.anomalies import Anomaly
     from dygmamba.data.events.splits import SplitCounts, SplitRule
-    from dygmamba.data.events.statistics import Quantiles as Quantiles
     from dygmamba.data.events.statistics import Statistics
     from dygmamba.data.generate.config import GeneratorConfig
     from dygmamba.data.readers import ReadOptions
     from dygmamba.data.readers.node_tables import NodeTableResult
-    from dygmamba.data.storage.dataset import Dataset as Dataset
+    from dygmamba.data.storage.dataset import Dataset
     from dygmamba.data.storage.export import ExportResult
     from dygmamba.data.storage.library import SaveResult
 
 MAX_COUNTED_EVENTS = 2_000_000  # of longer streams, duplicates are counted only if they are to be left out
-
-
-def describe_nodes(dataset: "Dataset") -> str:
-    """Return how many nodes there are, on both sides of a bipartite dataset."""
-    nodes, sources = dataset.store.num_nodes, dataset.ids.sources
-    sides = "" if sources is None else f" ({sources:,} sources, {nodes - sources:,} destinations)"
-    return f"{nodes:,} nodes{sides}"
-
-
-def describe_categories(dataset: "Dataset") -> list[str]:
-    """Return each categorical column with its number of values."""
-    return [
-        f"{category.name} ({len(category.values):,} values)" for category in dataset.store.features.categories
-    ]
-
-
-def describe_columns(dataset: "Dataset", most: int = 8) -> str:
-    """Return the names of edge features and categorical columns."""
-    features = dataset.store.features
-    shown = [*features.edge_names[:most], *(["..."] if features.edge.shape[1] > most else [])]
-    return ", ".join([*shown, *describe_categories(dataset)]) or "none"
-
-
-def describe_node_columns(dataset: "Dataset") -> str:
-    """Return the named node features, and whether they change; empty if there are none."""
-    rows = dataset.store.features.node_rows
-    if rows is None:
-        return ""
-    types = [f"{category.name} ({len(category.values):,} values)" for category in rows.categories]
-    kind = "that never change" if rows.is_static else "that change over time"
-    return f"{', '.join([*rows.names, *types])} ({len(rows):,} rows {kind})"
-
-
-def describe_period(dataset: "Dataset") -> str:
-    """Return the first and the last timestamp, as dates if they are dates."""
-    if not len(dataset.store):
-        return "no events"
-    start, end = float(dataset.store.time[0]), float(dataset.store.time[-1])
-    if dataset.is_dated:
-        return f"{format_date(start)} to {format_date(end)} ({format_duration(end - start)})"
-    return f"{start:,.12g} to {end:,.12g} ({format_duration(end - start)} if in seconds)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +50,12 @@ class DatasetDescription:
     statistics: "Statistics"
     split: "SplitRule"
     counts: "SplitCounts | None"
+
+    def build_document(self, *, unicode: bool = True) -> Document:
+        """Return the facts as tables, and lines of blocks that are ASCII without `unicode`."""
+        return build_dataset_document(
+            self.dataset, self.statistics, self.split.label, self.counts, unicode=unicode
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Return name, digest, statistics and the counts of the default split as plain values."""
@@ -123,13 +92,6 @@ def describe_dataset(data: str, data_dir: Path | None = None) -> DatasetDescript
     store, rule = dataset.store, get_default_split(dataset)
     counts = rule.split(store).count(store) if len(store) else None
     return DatasetDescription(dataset, compute_statistics(store), rule, counts)
-
-
-def draw_sparkline(counts: "tuple[int, ...]", *, unicode: bool = True, log: bool = False) -> str:
-    """Draw counts as a line of blocks."""
-    from dygmamba.data.events.statistics import sparkline
-
-    return sparkline(counts, unicode=unicode, log=log)
 
 
 @dataclass(frozen=True, slots=True)

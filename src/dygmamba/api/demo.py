@@ -12,6 +12,9 @@ from dygmamba.api.validation import DEFAULT_NETWORK
 from dygmamba.core.progress import SILENT, Progress
 from dygmamba.data.storage.library import generate_default_dataset
 from dygmamba.explain.forgetting import Forgetting, find_known_law, measure_forgetting, save_forgetting
+from dygmamba.report.document import Document
+from dygmamba.report.results import build_results_document
+from dygmamba.report.run_sections import describe_closeness
 from dygmamba.runs.opening import open_run
 from dygmamba.tasks.link import SETTINGS
 
@@ -39,7 +42,13 @@ class DemoResult:
     page: Path
     rows: list[dict[str, Any]]
     forgetting: Forgetting
-    heuristics: tuple[str, ...] = DEMO_HEURISTICS
+
+    @property
+    def document(self) -> Document:
+        """The results beside the heuristics, and how close the learned decay is to the true law."""
+        own = [row for row in self.rows if row["model"] not in DEMO_HEURISTICS]
+        others = [row for row in self.rows if row["model"] in DEMO_HEURISTICS]
+        return build_results_document(own, others, [describe_closeness(self.forgetting)])
 
 
 def run_demo(out: Path, seed: int, epochs: int, progress: Progress = SILENT) -> DemoResult:

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 from dygmamba.core.errors import ConfigError, first_line
 from dygmamba.core.progress import ForwardingProgress, Progress
 from dygmamba.engine.run_directory import RunDirectory, to_toml
+from dygmamba.tasks.metric_names import METRICS
 
 MLFLOW_TAG = "dygmamba.run"  # finds the MLflow run of a resumed training
 
@@ -110,9 +111,7 @@ def get_numbers(entry: dict[str, Any]) -> dict[str, float]:
 def get_final_metrics(row: dict[str, Any]) -> dict[str, float]:
     """Return the metrics of a result row, keyed split/setting/negatives/metric."""
     about = "/".join(str(row[key]) for key in ("split", "setting", "negatives") if row.get(key) is not None)
-    measures = ("ap", "auc", "ap_pooled", "auc_pooled", "mrr", "hits@10", "ece")
-    measures += ("macro_f1", "accuracy", "mae", "rmse")
-    return {f"{about}/{key}": float(row[key]) for key in measures if row.get(key) is not None}
+    return {f"{about}/{key}": float(row[key]) for key in METRICS if row.get(key) is not None}
 
 
 class RunLoggers(ForwardingProgress):

@@ -10,6 +10,8 @@ from dygmamba.core.errors import ConfigError
 from dygmamba.core.progress import SILENT, Progress
 from dygmamba.data.readers import ReadOptions
 from dygmamba.engine.run_directory import RunDirectory
+from dygmamba.report.document import Document
+from dygmamba.report.monitoring_document import build_monitoring_document
 from dygmamba.runs.monitoring import Monitoring, monitor_run
 from dygmamba.runs.predictor import Predictor
 
@@ -20,6 +22,11 @@ class MonitoringResult:
 
     monitoring: Monitoring
     crossed: list[str]
+
+    @property
+    def document(self) -> Document:
+        """Figures by period, columns that moved, and what they say."""
+        return build_monitoring_document(self.monitoring)
 
 
 def evaluate_events(

@@ -8,7 +8,7 @@ import io
 import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -27,17 +27,9 @@ from dygmamba.data.readers.sources import looks_like_file
 from dygmamba.data.storage.dataset import Dataset
 from dygmamba.data.storage.export import write_table
 from dygmamba.engine.run_directory import RunDirectory
-from dygmamba.explain.explanation import Explanation, Reason
-from dygmamba.report.explanation_page import (
-    AVERAGE_LOGIT,
-    describe_base,
-    describe_counterfactuals,
-    describe_event,
-    describe_query,
-    describe_rest,
-    describe_time,
-    write_explanation,
-)
+from dygmamba.explain.explanation import Explanation
+from dygmamba.report.explanation_document import build_explanation_document as build_explanation_document
+from dygmamba.report.explanation_document import write_explanation
 from dygmamba.runs.predictor import Predictor
 from dygmamba.runs.queries import Predictions
 
@@ -235,43 +227,3 @@ def explain(
     if out is not None:
         write_explanation(explanation, out, top)
     return explanation
-
-
-@dataclass(frozen=True, slots=True)
-class ExplanationText:
-    """An explanation as text: cells of tables, and sentences."""
-
-    headline: str
-    features: list[tuple[str, str, str]]  # name, value, contribution; of trees only
-    events: list[tuple[str, ...]]  # when, event, contribution, error, score without it, share left
-    sentences: list[str]
-
-
-def describe_explanation(explanation: Explanation, top: int) -> ExplanationText:
-    """Return an explanation as text, with the `top` strongest contributions."""
-    features = []
-    if explanation.numbers is not None:
-        features = [
-            (number.name, f"{number.value:.4g}", f"{number.contribution:+.3f}")
-            for number in explanation.numbers.strongest[:top]
-        ]
-        features.append((AVERAGE_LOGIT, "", f"{explanation.numbers.base:+.3f}"))
-    events = [_format_reason(explanation, reason) for reason in explanation.reasons[:top]]
-    for name, amount in (describe_rest(explanation, top), describe_base(explanation)):
-        if name:
-            events.append(("", name, f"{amount:+.3f}"))
-    events.append(("", "logit", f"{explanation.logit:+.3f}"))
-    return ExplanationText(
-        describe_query(explanation), features, events, describe_counterfactuals(explanation)
-    )
-
-
-def _format_reason(explanation: Explanation, reason: Reason) -> tuple[str, ...]:
-    return (
-        describe_time(explanation, reason),
-        describe_event(explanation, reason),
-        f"{reason.contribution:+.3f}",
-        "-" if reason.error is None else f"{reason.error:.3f}",
-        "-" if reason.score_without is None else f"{reason.score_without:.3f}",
-        "-" if reason.left is None else f"{100 * reason.left:.0f} %",
-    )

@@ -31,10 +31,11 @@ from dygmamba.runs.queries import Predictions, TimeLike
 from dygmamba.runs.query_inputs import as_id_column, as_sources, require_positive
 from dygmamba.runs.run_names import find_run
 from dygmamba.tasks.link import SETTINGS
+from dygmamba.tasks.metric_names import list_metrics
 
 SHOWN_IDS = 3  # in a warning
 # columns of results that a notebook shows
-SHOWN_RESULTS = ("split", "setting", "negatives", "seeds", "ap", "auc", "mrr", "hits@10", "ece", "n")
+SHOWN_RESULTS = ("split", "setting", "negatives", "seeds", *list_metrics(shown="summary"), "n")
 # options that say how a file of events is read; the others of `ReadOptions` are decided by the run's dataset
 READING_NAMES = (
     "src", "dst", "time", "label", "features", "types", "time_unit", "time_format", "fill", "decimal", "skip_bad",

@@ -17,10 +17,11 @@ from dygmamba.auditing.model_checks import build_audited_model, build_audited_ru
 from dygmamba.core.errors import ConfigError
 from dygmamba.core.progress import SILENT, Progress
 from dygmamba.data.events.split_spec import AUTO_PROTOCOL
+from dygmamba.data.events.times import format_rough_duration
 from dygmamba.data.storage.dataset import Dataset
 from dygmamba.data.storage.leaderboard import get_default_split
 from dygmamba.data.storage.library import open_dataset
-from dygmamba.report.document import Document
+from dygmamba.report.document import Document, ReportTable, Section
 from dygmamba.report.result_records import StudyResults
 from dygmamba.runs.opening import choose_device, open_run
 from dygmamba.runs.recipes import build_link_stream
@@ -37,7 +38,9 @@ from dygmamba.studies.reproduction import (
 )
 from dygmamba.studies.reproduction import run_study as run_jobs
 from dygmamba.studies.studies import StudyRequest, find_study
-from dygmamba.studies.study_report import build_study_sheet
+from dygmamba.studies.study_report import build_study_document
+
+UNMEASURED = "not measured"
 
 if TYPE_CHECKING:
     from dygmamba.api.run import Run
@@ -94,6 +97,31 @@ class StudyPlan:
     device: str
     dataset: str | None = None
 
+    @property
+    def document(self) -> Document:
+        """Every run that is missing, with its cost if it runs alone on this kind of device."""
+        total = len({job.key for job in self.jobs})  # a run may be part of several tables
+        title = f"{_count_runs(total)}, {total - len(self.missing):,} done, {len(self.missing):,} to do"
+        rows = (
+            (
+                job.title,
+                UNMEASURED if cost.seconds is None else format_rough_duration(cost.seconds),
+                UNMEASURED if cost.megabytes is None else f"{cost.megabytes:,.0f}",
+            )
+            for job, cost in self.missing
+        )
+        known = [cost.seconds for _, cost in self.missing if cost.seconds is not None]
+        unknown = len(self.missing) - len(known)
+        rest = f", and {_count_runs(unknown)} of models that were not measured" if unknown else ""
+        unit = "GPU" if self.device == "cuda" else "CPU"
+        text = f"about {format_rough_duration(sum(known))} on the {unit}, one after another{rest}"
+        table = ReportTable.of_text(title, "", ("run", "time", "MB"), rows)
+        return Document("Plan", "", (Section("", text, (table,)),))
+
+
+def _count_runs(number: int) -> str:
+    return f"{number:,} run" + "s" * (number != 1)
+
 
 @dataclass(frozen=True, slots=True)
 class StudyOutcome:
@@ -105,9 +133,9 @@ class StudyOutcome:
     jobs: list[Job]
 
     @property
-    def sheet(self) -> Document:
+    def document(self) -> Document:
         """The tables of the page."""
-        return build_study_sheet(self.results)
+        return build_study_document(self.results)
 
     def raise_if_failed(self) -> None:
         """Raise an error that names the first failed job."""

@@ -53,20 +53,24 @@ from dygmamba.data.storage.dataset import Dataset
 from dygmamba.data.storage.library import open_dataset
 from dygmamba.engine.run_directory import RunDirectory
 from dygmamba.history.negatives import SAMPLERS
+from dygmamba.report.document import Document
+from dygmamba.report.results import build_results_document
+from dygmamba.report.selection_section import build_selection_section
 from dygmamba.runs.blending import blend_runs
 from dygmamba.runs.opening import SplitSpec, choose_device, store_for_training
 from dygmamba.runs.provenance import is_deterministic
 from dygmamba.runs.run_names import find_run
 from dygmamba.runs.trusted_code import require_known_models
 from dygmamba.runs.warm_start import WarmStart, open_warm_start
-from dygmamba.tasks.metric_names import SETTING_LABELS, get_metric_scale, get_metric_title
+from dygmamba.tasks.metric_names import (
+    METRICS,
+    SETTING_LABELS,
+    format_metric,
+    get_metric_title,
+    list_metrics,
+)
 
 GROUP_KEYS = ("split", "setting", "negatives")
-METRIC_KEYS = (
-    *("ap", "auc", "ap_pooled", "auc_pooled", "mrr", "hits@10", "ece", "ece_raw"),
-    *("macro_f1", "accuracy", "mae", "rmse"),
-)
-SHOWN_METRICS = ("ap", "auc", "macro_f1", "accuracy", "mae")  # where a row has them
 
 
 class Runs(Sequence[Run]):
@@ -94,8 +98,8 @@ class Runs(Sequence[Run]):
                 if key in row
             )
             figures = (
-                f"{get_metric_title(key)} {_format_metric(key, row[key], row[f'{key}_std'])}"
-                for key in SHOWN_METRICS
+                f"{get_metric_title(key)} {format_metric(key, row[key], row[f'{key}_std'])}"
+                for key in list_metrics(shown="line")
                 if key in row
             )
             text += f"; {about}: {', '.join(figures)}"
@@ -129,7 +133,7 @@ class Runs(Sequence[Run]):
         for about, own in groups.items():
             row = {key: value for key, value in zip(GROUP_KEYS, about, strict=True) if value is not None}
             row["seeds"] = len(own)
-            for key in (key for key in METRIC_KEYS if key in own[0]):
+            for key in (key for key in METRICS if key in own[0]):
                 values = [one[key] for one in own if one[key] is not None]
                 row[key] = mean(values) if values else None
                 row[f"{key}_std"] = stdev(values) if len(values) > 1 else None
@@ -438,6 +442,16 @@ class CollectedResults:
     verdicts: list[dict[str, Any]]
     selections: list[dict[str, Any]]
 
+    @property
+    def document(self) -> Document:
+        """The results with the best baselines, the verdict on each run, and what was tried."""
+        sentences = [
+            f"seed {seed}: {verdict['sentence']}" if len(self.seeds) > 1 else verdict["sentence"]
+            for seed, verdict in zip(self.seeds, self.verdicts, strict=False)
+        ]
+        tried = [section for one in self.selections if (section := build_selection_section(one)) is not None]
+        return build_results_document(self.rows, self.rules, sentences, tried)
+
 
 def collect_results(runs: Sequence[Run]) -> CollectedResults:
     """Read the results of runs that differ in their seed."""
@@ -453,10 +467,3 @@ def collect_results(runs: Sequence[Run]) -> CollectedResults:
 
 def _path(given: Path | str | None) -> Path | None:
     return None if given is None else Path(given)
-
-
-def _format_metric(name: str, value: float | None, spread: float | None) -> str:
-    if value is None:
-        return "-"
-    scale = get_metric_scale(name)
-    return f"{scale * value:.2f}" + ("" if spread is None else f"±{scale * spread:.2f}")

@@ -14,7 +14,8 @@ from dygmamba.data.events.split_spec import AUTO_PROTOCOL
 from dygmamba.data.storage.dataset import Dataset
 from dygmamba.data.storage.library import open_dataset
 from dygmamba.report.html import write_document
-from dygmamba.report.tuning_page import build_tuning_sheet
+from dygmamba.report.tuning_document import build_tuning_document
+from dygmamba.report.tuning_document import summarize_tuning as summarize_tuning
 from dygmamba.runs.opening import SplitSpec, choose_device, parse_split
 from dygmamba.runs.tuning import (
     PAGE_NAME,
@@ -118,5 +119,5 @@ def tune(
         raise Interrupted(
             f"stopped before a trial was finished, so there is no preset yet; the same call continues in {folder}"
         )
-    write_document(build_tuning_sheet(request, tuning), folder, PAGE_NAME)
+    write_document(build_tuning_document(request, tuning), folder, PAGE_NAME)
     return tuning

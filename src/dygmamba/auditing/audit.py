@@ -5,12 +5,12 @@ The result is written as JSON values or as an HTML page without scripts.
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from dygmamba.auditing.audit_document import build_audit_document
 from dygmamba.auditing.model_checks import (
     AuditedModel,
     check_ceiling,
@@ -35,20 +35,17 @@ from dygmamba.core.errors import ConfigError, EventError
 from dygmamba.core.files.writing import make_folder, write_text
 from dygmamba.core.progress import SILENT, Progress
 from dygmamba.engine.stream import Stream
+from dygmamba.report.document import Document
+from dygmamba.report.html import render_document
 from dygmamba.report.published import METRICS, list_published_values
 from dygmamba.runs.baselines import Baselines
 from dygmamba.runs.evaluation import Queries
 from dygmamba.tasks.base import EvaluationSet
 from dygmamba.tasks.link import SETTINGS, SPLITS, build_link_set, has_events
-from dygmamba.tasks.metric_names import SETTING_LABELS
 from dygmamba.testing import CheckResult
 
 EvaluationKey = tuple[str, str, str]  # split, setting, negatives
 BIAS_RULE = "destination-recency"  # the rule whose scores show the effect of the batch size
-TEMPLATE = "audit.html"
-# size of the figure in SVG units, which a phone displays 1:1
-LEFT, RIGHT, ROW = 8, 352, 46
-LOWEST = 40.0  # percentage at the left edge of the figure
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +109,11 @@ class Audit:
     def _count_above(self, limit: str) -> int:
         values = [value for _, published in self.ceilings for value in published]
         return sum(value.value > 100 * getattr(value, limit) for value in values)
+
+    @property
+    def document(self) -> Document:
+        """The audit as tables, texts and a chart."""
+        return build_audit_document(self)
 
     def page(self, out: Path | str) -> Path:
         """Write the audit as an HTML page and return its path."""
@@ -221,79 +223,7 @@ def write_page(audit: Audit, out: Path) -> Path:
     """Write the audit as an HTML page, atomically."""
     if out.is_dir():
         raise ConfigError(f"{out} is a folder; `out` must be the path of a file", code="is-a-folder")
-    page = render_page(audit)
+    page = render_document(audit.document)
     make_folder(out.parent)
     write_text(out, page)
     return out
-
-
-def render_page(audit: Audit) -> str:
-    """Return the HTML page of an audit."""
-    import jinja2
-
-    environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True)
-    environment.filters |= {"percent": format_percent, "share": format_share}
-    template = environment.from_string(files("dygmamba.auditing").joinpath(TEMPLATE).read_text("utf-8"))
-    test_ceilings = [ceiling for ceiling, _ in audit.ceilings if ceiling.split == "test"]
-    return template.render(
-        audit=audit,
-        test=next(period for period in audit.periods if period.split == "test"),
-        nodes=SETTING_LABELS,
-        first=test_ceilings[0],
-        figure=[_figure_row(audit.dataset, ceiling, at) for at, ceiling in enumerate(test_ceilings)],
-        height=ROW * len(test_ceilings) + 24,
-        ticks=[(_to_x(value), value) for value in (50, 60, 70, 80, 90, 100)],
-        above=[(ceiling, value) for ceiling, published in audit.ceilings for value in published],
-        rules=_group_by_rule(audit),
-        # an AUC below 0.5 separates as well, with the opposite sign
-        padding_auc=max((max(leak.auc, 1 - leak.auc) for leak in audit.padding), default=0.5),
-    )
-
-
-def format_percent(value: float | None) -> str:
-    """Format a metric as a percentage with one decimal."""
-    return "–" if value is None else f"{100 * value:.1f}"  # noqa: RUF001
-
-
-def format_share(value: float) -> str:
-    """Format a share as a percentage; a small one is not rounded to zero."""
-    return "less than 0.1 %" if 0 < value < 0.001 else f"{100 * value:.1f} %"
-
-
-def _to_x(value: float) -> float:
-    return round(LEFT + (RIGHT - LEFT) * (max(value, LOWEST) - LOWEST) / (100 - LOWEST), 1)
-
-
-def _figure_row(dataset: str, ceiling: Ceiling, at: int) -> dict[str, Any]:
-    """Return the coordinates of one row of the figure: a bar up to the best oracle, and a dot per published AP."""
-    limit = 100 * ceiling.reference_ap
-    published = {
-        (model, value.mean)
-        for model, metric, value in list_published_values(dataset, ceiling.setting, ceiling.negatives)
-        if metric == "ap"
-    }
-    dots = [
-        {"x": _to_x(mean), "above": mean > limit, "title": f"{model} {mean:.2f}"}
-        for model, mean in sorted(published, key=lambda pair: pair[1])
-    ]
-    return {
-        "y": ROW * at,
-        "title": f"{SETTING_LABELS[ceiling.setting]}, {ceiling.negatives} negatives",
-        "limit": f"{limit:.1f}",
-        "start": _to_x(LOWEST),
-        "x": _to_x(limit),
-        "member": _to_x(100 * ceiling.membership_oracle_ap),
-        "bound": _to_x(100 * ceiling.likely_bound_ap),
-        "dots": dots,
-    }
-
-
-def _group_by_rule(audit: Audit) -> dict[str, dict[str, list[float | None]]]:
-    """Return AP by setting and baseline, one value per negative sampler; None where it tells no pair apart."""
-    found = {(result.setting, result.rule, result.negatives): result.ap for result in audit.rules}
-    tables: dict[str, dict[str, list[float | None]]] = {}
-    for setting, rule, _ in found:
-        tables.setdefault(setting, {})[rule] = [
-            found.get((setting, rule, kind)) for kind in PUBLISHED_NEGATIVES
-        ]
-    return tables

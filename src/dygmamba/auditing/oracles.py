@@ -7,7 +7,8 @@ Derivation and proofs: docs/research/findings.md.
 Legend: p pairs, m distinct (time, source).
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any
 
@@ -19,7 +20,7 @@ from dygmamba.auditing.ceiling_bounds import NegativeDraws, bound_by_labels, bou
 from dygmamba.data.events.event_store import EventStore
 from dygmamba.history.view import LabelledPairs, PairBatch
 from dygmamba.tasks.base import EvaluationSet
-from dygmamba.tasks.metrics import PUBLISHED_BATCH, LinkMetrics, link_metrics
+from dygmamba.tasks.metrics import PUBLISHED_BATCH, link_metrics
 
 AP_NAMES = ("ap", "ap_pooled")
 METRIC_NAMES = (*AP_NAMES, "auc", "auc_pooled")
@@ -198,7 +199,7 @@ def compute_ceiling(events_by_time: EventsByTime, evaluation_set: EvaluationSet)
         times=len(torch.unique(pairs.time)),
         true_share=float(is_event[is_negative].double().mean()),
         edge_oracle_ap_untied=_expected_untied_ap(pairs, is_event),
-        edge_oracle_ap_with_order=_evaluate_oracle(pairs, is_unseen).ap,
+        edge_oracle_ap_with_order=_evaluate_oracle(pairs, is_unseen)["ap"],
         # A positive is always unseen. So a negative that is a past event is ranked below it, and one that is
         # not past ties, which counts half.
         order_auc=float(1 - is_unseen[event_negatives].double().mean() / 2)
@@ -209,17 +210,19 @@ def compute_ceiling(events_by_time: EventsByTime, evaluation_set: EvaluationSet)
         **_name_metrics("roles_oracle", roles, AP_NAMES),
         **_name_metrics("moment_oracle", moment),
         **_name_metrics("posterior_oracle", posterior),
-        reference_ap=max(edge.ap, moment.ap, posterior.ap),
-        reference_auc=max(edge.auc, moment.auc, posterior.auc),
-        **_name_metrics("expected_bound", expected, ("ap", "auc")),
+        reference_ap=max(edge["ap"], moment["ap"], posterior["ap"]),
+        reference_auc=max(edge["auc"], moment["auc"], posterior["auc"]),
+        **_name_metrics("expected_bound", asdict(expected), ("ap", "auc")),
         likely_bound_ap=min(expected.likely_ap, bound.ap),
         likely_bound_auc=min(expected.likely_auc, bound.auc),
-        **_name_metrics("bound", bound),
+        **_name_metrics("bound", asdict(bound)),
     )
 
 
-def _name_metrics(prefix: str, metrics: Any, names: tuple[str, ...] = METRIC_NAMES) -> dict[str, Any]:
-    return {f"{prefix}_{name}": getattr(metrics, name) for name in names}
+def _name_metrics(
+    prefix: str, metrics: Mapping[str, float], names: tuple[str, ...] = METRIC_NAMES
+) -> dict[str, Any]:
+    return {f"{prefix}_{name}": metrics[name] for name in names}
 
 
 def score_moment(events_by_time: EventsByTime, evaluation_set: EvaluationSet) -> Float[Tensor, "p"]:
@@ -234,7 +237,7 @@ def score_moment(events_by_time: EventsByTime, evaluation_set: EvaluationSet) ->
     return events / events_by_time.count_source_events(evaluation_set.pairs).clamp(min=1)
 
 
-def _evaluate_oracle(pairs: LabelledPairs, score: Bool[Tensor, "p"] | Float[Tensor, "p"]) -> LinkMetrics:
+def _evaluate_oracle(pairs: LabelledPairs, score: Bool[Tensor, "p"] | Float[Tensor, "p"]) -> dict[str, float]:
     return link_metrics(score.double(), pairs.label, pairs.group)
 
 

@@ -171,8 +171,8 @@ def measure_batch_bias(
     pairs, biases = evaluation_set.pairs, []
     for name, score in scores.items():
         metrics = {size: link_metrics(score, pairs.label, pairs.group, size) for size in BATCH_SIZES}
-        ap = {str(size): value.ap for size, value in metrics.items()}
-        biases.append(BatchSizeBias(name, ap, metrics[PUBLISHED_BATCH].ap_pooled))
+        ap = {str(size): value["ap"] for size, value in metrics.items()}
+        biases.append(BatchSizeBias(name, ap, metrics[PUBLISHED_BATCH]["ap_pooled"]))
     return biases
 
 

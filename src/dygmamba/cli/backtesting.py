@@ -1,21 +1,15 @@
 """The command `backtest`."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from dygmamba.api import precheck
 from dygmamba.api.trusted_code import import_model
-from dygmamba.cli.console import emit_json, plain_table, print_line, stdout
-from dygmamba.cli.messages import escape_text, translate_message
+from dygmamba.cli.console import emit_json, print_document, print_line
 from dygmamba.cli.options import DataDir, Device, Json, Overrides, parse_overrides
 from dygmamba.cli.progress import show_progress
-
-if TYPE_CHECKING:
-    from rich.table import Table
-
-    from dygmamba.api.backtesting import Backtest
 
 
 def backtest(
@@ -69,7 +63,7 @@ def backtest(
         data_dir=data_dir,
     )  # fmt: skip
 
-    from dygmamba.api.backtesting import VARIANTS
+    from dygmamba.api.backtesting import VARIANTS, summarize_backtest
     from dygmamba.api.backtesting import backtest as run
 
     given = [name for name, is_given in zip(VARIANTS, (frozen, warm, refit), strict=True) if is_given]
@@ -81,21 +75,5 @@ def backtest(
     if as_json:
         emit_json(result.to_dict())
         return
-    stdout().print(_make_table(result))
-    for sentence in result.sentences:
-        print_line(translate_message(sentence))
+    print_document(summarize_backtest(result))
     print_line(f"page: {result.page}")
-
-
-def _make_table(result: "Backtest") -> "Table":
-    """Make a table of AP by period, the best baseline last."""
-    rule = result.best_rule
-    names = [*result.variants, *([] if rule is None else [rule])]
-    title = f"{escape_text(result.model)} on {escape_text(result.data)}: AP of each period"
-    table = plain_table("begin", title=title, figures=("events", *names))
-    for number in dict.fromkeys(row["period"] for row in result.rows):
-        own = {row["model"]: row for row in result.rows if row["period"] == number}
-        first = own[names[0]]
-        figures = (f"{100 * own[name]['ap']:.2f}" for name in names)
-        table.add_row(result.format_time(first["begin"]), f"{first['events']:,}", *figures)
-    return table

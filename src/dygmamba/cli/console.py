@@ -8,12 +8,15 @@ import json
 import sys
 from typing import TYPE_CHECKING, Any
 
-from dygmamba.cli.messages import escape_text
+from dygmamba.cli.messages import escape_text, translate_message
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
-    from rich.text import Text
+
+    from dygmamba.api.reports import Document, ReportTable
+
+COLUMN_GAP = 2
 
 
 def stdout(width: int | None = None) -> "Console":
@@ -49,25 +52,93 @@ def print_note(line: str) -> None:
     stderr().print(line, soft_wrap=True)
 
 
-def plain_table(*headings: str, title: str | None = None, figures: "tuple[str | Text, ...]" = ()) -> "Table":
-    """Make a table without a frame; `figures` are headings of right-aligned columns."""
-    from rich import box
-    from rich.table import Table
-
-    table = Table(*headings, title=title, box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    table.pad_edge = table.show_edge = False
-    for name in figures:
-        table.add_column(name, justify="right")
-    return table
-
-
-def stack_heading(*lines: str) -> "Text":
-    """Make a heading of several lines."""
-    from rich.text import Text
-
-    return Text("\n".join(map(escape_text, lines)))
-
-
 def emit_json(value: dict[str, Any]) -> None:
     """Print one JSON object on stdout."""
     sys.stdout.write(json.dumps(value) + "\n")
+
+
+def print_document(document: "Document") -> None:
+    """Print the tables and texts of a page; columns that do not fit are named on stderr.
+
+    Charts are left out, and sections that have nothing else.
+    """
+    dropped, before = {}, ""
+    for section in document.sections:
+        if section.charts and not section.tables:
+            continue
+        if before:
+            print_line("")
+        before = section.text
+        for table in section.tables:
+            dropped |= dict.fromkeys(_print_table(table, section.title))
+        for line in section.text.splitlines():
+            print_line(translate_message(line))
+        if section.command:
+            print_line(f"next: {section.command}")
+    if dropped:
+        print_note(f"left out, too wide for this terminal: {', '.join(dropped)}")
+
+
+def _print_table(table: "ReportTable", title: str) -> list[str]:
+    """Print a table below its title, or that of its section; returns the columns that do not fit."""
+    console = stdout()
+    fitting, dropped = _fit_table(table, console.width)
+    for line in filter(None, (table.title or title, table.note)):
+        print_line(line)
+    console.print(_make_rich_table(fitting, console.width))
+    if table.most_rows is not None and len(table.rows) > table.most_rows:
+        print_line(f"{len(table.rows) - table.most_rows:,} more rows")
+    print_line("")
+    return dropped
+
+
+def _fit_table(table: "ReportTable", width: int) -> "tuple[ReportTable, list[str]]":
+    """Drop optional columns until a table fits; returns it and the names of the dropped columns."""
+    dropped = []
+    for name in table.optional:
+        if sum(_narrowest_widths(table)) + COLUMN_GAP * (len(table.columns) - 1) <= width:
+            break
+        if name in table.columns:
+            table = table.drop_column(name)
+            dropped.append(name)
+    return table, dropped
+
+
+def _narrowest_widths(table: "ReportTable", break_cells: bool = False) -> list[int]:
+    """Return how wide each column must be: headings and cells of text break between words, others if `break_cells`."""
+    widths = []
+    for index, name in enumerate(table.columns):
+        parts = name.split()
+        for cell in (row[index] for row in table.rows[: table.most_rows]):
+            parts += cell.text.split() if break_cells or cell.tone == "words" else [cell.text]
+        widths.append(max(map(len, parts), default=0))
+    return widths
+
+
+def _make_rich_table(table: "ReportTable", width: int) -> "Table":
+    """Make a terminal table: headings stay on one line if there is room, and cells break if there is none."""
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    styles = {"best": "bold", "good": "green", "bad": "red", "soft": "dim"}
+    shown = table.rows[: table.most_rows]
+    has_heading = any(table.columns)
+    rich_table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), show_header=has_heading)
+    rich_table.pad_edge = rich_table.show_edge = False
+    for index, name in enumerate(table.columns):
+        is_text = index == 0 or any(row[index].tone == "words" for row in shown)
+        rich_table.add_column(name, justify="left" if is_text else "right")
+    widths, gaps = _narrowest_widths(table), COLUMN_GAP * (len(table.columns) - 1)
+    if sum(widths) + gaps > width:
+        widths = _narrowest_widths(table, break_cells=True)
+    room = width - sum(widths) - gaps
+    if room >= 0:
+        for index, (column, narrowest) in enumerate(zip(rich_table.columns, widths, strict=True)):
+            widest = max(map(len, [table.columns[index], *(row[index].text for row in shown)]))
+            more = max(0, min(widest - narrowest, room))
+            column.width, room = narrowest + more, room - more
+    for row in shown:
+        cells = (Text(escape_text(translate_message(cell.text)), styles.get(cell.tone, "")) for cell in row)
+        rich_table.add_row(*cells)
+    return rich_table

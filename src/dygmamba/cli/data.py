@@ -1,22 +1,16 @@
 """Commands of `dygmamba data` on the data folder: describe, fetch, generate, list and remove datasets."""
 
-from collections.abc import Callable
-from dataclasses import asdict, astuple
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 
 from dygmamba.api import data_precheck
-from dygmamba.api.formatting import format_duration
-from dygmamba.cli.console import emit_json, plain_table, print_line, print_note, stdout
+from dygmamba.api.formatting import build_dataset_list
+from dygmamba.cli.console import emit_json, print_document, print_line, print_note, stdout
 from dygmamba.cli.options import DataDir, Json, parse_overrides
 from dygmamba.cli.progress import show_progress
-
-if TYPE_CHECKING:
-    from rich.table import Table
-
-    from dygmamba.api.data_files import DatasetDescription, Quantiles
 
 RunsDir = Annotated[Path, typer.Option(help="Look for runs that use a dataset in this folder.")]
 FETCH_MESSAGES = {
@@ -34,75 +28,13 @@ def describe(
     """Show what a dataset holds: nodes, events, period, repeats, features."""
     data_precheck.require_dataset(data, data_dir)
 
-    from dygmamba.api.data_files import describe_dataset, draw_sparkline
+    from dygmamba.api.data_files import describe_dataset
 
     found = describe_dataset(data, data_dir)
     if json:
         emit_json(found.to_dict())
-        return
-    console = stdout()
-    console.print(_make_facts_table(found))
-    console.print(_make_quantile_table(found))
-    blocks = {"unicode": console.encoding.lower().startswith("utf")}
-    activity = draw_sparkline(found.statistics.activity, **blocks)
-    degrees = draw_sparkline(found.statistics.degree_histogram, log=True, **blocks)
-    console.print(f" events over time |{activity}|")
-    console.print(f" nodes by degree  |{degrees}| 0, 1, 2-3, 4-7, ... (log)")
-
-
-def _make_facts_table(found: "DatasetDescription") -> "Table":
-    from rich.table import Table
-
-    from dygmamba.api.data_files import (
-        describe_columns,
-        describe_node_columns,
-        describe_nodes,
-        describe_period,
-    )
-
-    def share(value: float | None, meaning: str) -> str:
-        return "-" if value is None else f"{100 * value:.2f} % {meaning}"
-
-    dataset, facts, counts = found.dataset, found.statistics, found.counts
-    table = Table(title=dataset.name, show_header=False, title_justify="left")
-    rows = {
-        "nodes": describe_nodes(dataset).replace(" nodes", ""),
-        "events": f"{facts.events:,}",
-        "period": describe_period(dataset),
-        "unique times": f"{facts.unique_times:,}",
-        "ties": f"{facts.ties:,} events share their time with another",
-        "repeats": share(facts.repeats, "of the events repeat an earlier pair"),
-        "surprise": share(facts.surprise, "of the pairs in the last 15 % of the events are new"),
-        "self-loops": f"{facts.self_loops:,}",
-        "features": f"{facts.node_features} per node, {facts.edge_features} per event",
-        "columns": describe_columns(dataset),
-        "labels": share(facts.label_share, "are not zero"),
-        "split": f"by {found.split.label}" + ("" if counts is None else f": {counts.describe_events()}"),
-        "new nodes": "-" if counts is None else counts.describe_new_nodes(),
-        "digest": dataset.digest[:16],
-    }
-    if node_columns := describe_node_columns(dataset):
-        rows["node features"] = node_columns
-    for name, value in rows.items():
-        table.add_row(name, value)
-    return table
-
-
-def _make_quantile_table(found: "DatasetDescription") -> "Table":
-    from rich.table import Table
-
-    def format_cells(quantiles: "Quantiles | None", format_value: Callable[[float], str]) -> list[str]:
-        return ["-"] * 6 if quantiles is None else [format_value(value) for value in astuple(quantiles)]
-
-    def format_number(value: float) -> str:
-        return f"{value:.4g}"
-
-    table = Table("", "min", "25 %", "50 %", "75 %", "95 %", "max")
-
-    table.add_row("events per node", *format_cells(found.statistics.degree, format_number))
-    gaps = format_cells(found.statistics.gap, format_duration if found.dataset.is_dated else format_number)
-    table.add_row("gap at a node", *gaps)
-    return table
+    else:
+        print_document(found.build_document(unicode=stdout().encoding.lower().startswith("utf")))
 
 
 def fetch(
@@ -176,8 +108,6 @@ def generate(
 
 def list_datasets(data_dir: DataDir = None, runs: RunsDir = Path("runs"), as_json: Json = False) -> None:
     """List your datasets with the runs that use them, and the public ones that can be fetched."""
-    from rich.table import Table
-
     from dygmamba.api import data_files
 
     found = data_files.list_datasets(data_dir, runs)
@@ -185,43 +115,7 @@ def list_datasets(data_dir: DataDir = None, runs: RunsDir = Path("runs"), as_jso
         public = [asdict(entry) | {"on_disk": folder is not None} for entry, folder in found.public]
         emit_json({"imported": found.imported, "datasets": public})
         return
-    by_folder: dict[Path, list[dict[str, Any]]] = {}
-    for row in found.imported:
-        by_folder.setdefault(Path(row["path"]).parent, []).append(row)
-    for folder, rows in by_folder.items():
-        print_line(f"in {folder}:")
-        _print_imported(rows)
-    table = Table("name", "task", box=None)
-    for heading in ("nodes", "events", "features"):
-        table.add_column(heading, justify="right")
-    table.add_column("on disk")
-    for entry, folder in found.public:
-        counts = entry.counts[0]
-        numbers = (counts.nodes, counts.events, counts.edge_features)
-        cells = ("?" if number is None else f"{number:,}" for number in numbers)
-        table.add_row(entry.name, ", ".join(entry.tasks), *cells, "no" if folder is None else "yes")
-    stdout().print(table)
-    for folder in dict.fromkeys(folder for _, folder in found.public if folder is not None):
-        print_line(
-            f"on disk in {folder}: {', '.join(entry.name for entry, at in found.public if at == folder)}"
-        )
-
-
-def _print_imported(rows: list[dict[str, Any]]) -> None:
-    table = plain_table("yours", "version", figures=("nodes", "events"))
-    table.add_column("used by")
-    for row in rows:
-        users = row["runs"]
-        more = f" and {len(users) - 1} more" if len(users) > 1 else ""
-        table.add_row(
-            row["name"] if row["newest"] else f"{row['name']}@{row['version']}",
-            row["version"] + (", newest" if row["newest"] else ""),
-            f"{row['nodes']:,}",
-            f"{row['events']:,}",
-            f"{users[0]}{more}" if users else "no run",
-        )
-    stdout().print(table)
-    stdout().print("")
+    print_document(build_dataset_list(found.imported, found.public))
 
 
 def remove(

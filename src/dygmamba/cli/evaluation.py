@@ -1,16 +1,19 @@
 """Commands that judge: `evaluate` a run or a heuristic, `audit` what a score on a dataset can say."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from dygmamba.api import precheck
-from dygmamba.api.formatting import SETTING_LABELS
+from dygmamba.api.formatting import build_results_document
 from dygmamba.api.trusted_code import import_if_trusted, import_model
-from dygmamba.cli.console import emit_json, plain_table, print_line, print_note, stack_heading, stdout
-from dygmamba.cli.messages import escape_text
-from dygmamba.cli.monitoring import describe_monitoring, make_monitoring_tables
+from dygmamba.cli.console import (
+    emit_json,
+    print_document,
+    print_line,
+    print_note,
+)
 from dygmamba.cli.options import (
     DataDir,
     Device,
@@ -24,18 +27,9 @@ from dygmamba.cli.options import (
 )
 from dygmamba.cli.progress import show_progress
 from dygmamba.cli.reading_options import with_reading_options
-from dygmamba.cli.tables import make_result_tables
 from dygmamba.core.choices import NEGATIVES
 from dygmamba.core.errors import ConfigError
 from dygmamba.core.process_settings import is_first_process
-
-if TYPE_CHECKING:
-    from rich.table import Table
-
-    from dygmamba.api.studies import Audit
-
-PAPER_PREFIX = "DyG-Mamba, NeurIPS 2025, "
-MAX_HEADING_LETTERS = 6  # of the name of a negative sampler, so that six columns fit a terminal
 
 
 @with_reading_options
@@ -156,8 +150,7 @@ def evaluate(
     if as_json:
         emit_json({"results": rows})
     else:
-        for table in make_result_tables(rows):
-            stdout().print(table)
+        print_document(build_results_document(rows))
 
 
 def _resolve_latest(target: str) -> str:
@@ -188,10 +181,7 @@ def _evaluate_events(
         result = {"results": found.monitoring.rows, "columns": found.monitoring.columns}
         emit_json(result | {"left_out": found.monitoring.earlier, "crossed": found.crossed})
     else:
-        for table in make_monitoring_tables(found.monitoring):
-            stdout().print(table)
-        for line in describe_monitoring(found.monitoring):
-            print_line(line)
+        print_document(found.document)
     for text in found.crossed:
         print_note(f"failed: {text}")
     if found.crossed:
@@ -231,141 +221,8 @@ def audit(
     if as_json:
         emit_json(found.to_dict())
     else:
-        _print_audit(found)
+        print_document(found.document)
         if out is not None:
             print_line(f"page: {out}")
     if not found.sound:
         raise typer.Exit(1)
-
-
-def _print_audit(found: "Audit") -> None:
-    console = stdout()
-    tables = (
-        _make_ceiling_table(found),
-        _make_rule_table(found),
-        _make_bias_table(found),
-        _make_padding_table(found),
-        _make_above_table(found),
-        _make_check_table(found),
-    )
-    for table in tables:
-        if table is not None:
-            console.print(table)
-            console.print()
-    test = next(period for period in found.periods if period.split == "test")
-    lines = [
-        f"test: {test.events:,} events at {test.times:,} timestamps; {100 * test.repeats:.1f} % repeat a pair, "
-        f"{100 * test.new_nodes:.1f} % touch a new node, {100 * test.tied:.1f} % share a timestamp; "
-        f"surprise {100 * test.surprise:.1f} %",
-        f"visible: {100 * test.visible:.1f} % of the test events follow a batch of 200 with events of that timestamp",
-        *_describe_order(found),
-        f"published values above the edge oracle: {found.above}; above the best oracle: {found.above_reference}; above "
-        f"the likely bound: {found.above_likely_bound}; above the bound: {found.above_bound}",
-    ]
-    for line in lines:
-        print_line(line)
-
-
-def _describe_order(found: "Audit") -> list[str]:
-    """Describe what the row number reveals about events that share a time."""
-    order = found.order
-    if order.neighbors is None or order.chance is None:
-        return []
-    larger = " and ".join("-" if auc is None else f"{auc:.2f}" for auc in (order.source, order.destination))
-    return [
-        f"order: ROC-AUC of the row number within a timestamp {larger} (source, destination); adjacent rows have "
-        f"the same source in {100 * order.neighbors:.1f} %, random rows in {100 * order.chance:.1f} %"
-    ]
-
-
-def _format_percent(value: float | None) -> str:
-    return "-" if value is None else f"{100 * value:.1f}"
-
-
-def _make_ceiling_table(found: "Audit") -> "Table":
-    title = f"{escape_text(found.dataset)}: AP of oracles, and bounds of AP, in per cent"
-    heads = (
-        ("negatives", "are events"),
-        ("active", "nodes"),
-        ("edge", "oracle"),
-        ("best", "oracle"),
-        ("likely", "bound"),
-        ("", "bound"),
-    )
-    figures = tuple(stack_heading(*lines) for lines in heads)
-    table = plain_table("split", "nodes", "negatives", title=title, figures=figures)
-    for one, _ in found.ceilings:
-        oracles = (one.membership_oracle_ap, one.edge_oracle_ap, one.reference_ap)
-        table.add_row(
-            one.split,
-            SETTING_LABELS[one.setting],
-            one.negatives,
-            f"{_format_percent(one.true_share)} %",
-            *map(_format_percent, (*oracles, one.likely_bound_ap, one.bound_ap)),
-        )
-    return table
-
-
-def _make_rule_table(found: "Audit") -> "Table":
-    """Make a table with a line per baseline and a column per setting and negative sampler."""
-    found_ap = {(one.rule, one.setting, one.negatives): one.ap for one in found.rules}
-    evaluations = dict.fromkeys((one.setting, one.negatives) for one in found.rules)
-    heads = [
-        stack_heading(
-            SETTING_LABELS[setting].removesuffix(" nodes"),
-            name if len(name) <= MAX_HEADING_LETTERS else f"{name[:MAX_HEADING_LETTERS]}.",
-        )
-        for setting, name in evaluations
-    ]
-    title = "AP of baselines on the test period, all nodes and new nodes"
-    table = plain_table("baseline", title=title, figures=tuple(heads))
-    for rule in dict.fromkeys(one.rule for one in found.rules):
-        values = [found_ap.get((rule, *evaluation)) for evaluation in evaluations]
-        table.add_row(rule, *("-" if value is None else _format_percent(value) for value in values))
-    return table
-
-
-def _make_bias_table(found: "Audit") -> "Table":
-    sizes = tuple(f"by {size}" for size in found.bias[0].ap)
-    title = "AP of the same scores in batches of several sizes"
-    table = plain_table("scores", title=title, figures=(*sizes, "pooled"))
-    for one in found.bias:
-        table.add_row(one.scores, *map(_format_percent, one.ap.values()), _format_percent(one.ap_pooled))
-    return table
-
-
-def _make_padding_table(found: "Audit") -> "Table":
-    figures = tuple(f"calls of {size}" for size in sorted({one.batch for one in found.padding}))
-    title = "ROC-AUC of the padded length of a call alone"
-    table = plain_table("longest history", title=title, figures=figures)
-    for length in sorted({one.length for one in found.padding}):
-        cells = [f"{one.auc:.3f}" for one in found.padding if one.length == length]
-        table.add_row(f"{length:,}", *cells)
-    return table
-
-
-def _make_above_table(found: "Audit") -> "Table | None":
-    if not found.above:
-        return None
-    title = f"published values above the edge oracle; tables are those of {PAPER_PREFIX.removesuffix(', ')}"
-    figures = ("published", stack_heading("edge", "oracle"), stack_heading("best", "oracle"))
-    table = plain_table("model", "evaluation", title=title, figures=figures)
-    table.add_column("where", overflow="fold")
-    for one, cells in found.ceilings:
-        for cell in cells:
-            value = f"{cell.metric.upper()} {cell.value:.2f}"
-            limits = map(_format_percent, (cell.ceiling, cell.reference))
-            question = f"{SETTING_LABELS[one.setting]}, {one.negatives}"
-            table.add_row(cell.model, question, value, *limits, cell.source.removeprefix(PAPER_PREFIX))
-    return table
-
-
-def _make_check_table(found: "Audit") -> "Table | None":
-    if not found.checks:
-        return None
-    title = f"invariances that the score of {escape_text(found.model or '')} must have"
-    table = plain_table("check", "passed", "moved by", "detail", title=title)
-    for check in found.checks:
-        value = "-" if check.value is None else f"{check.value:.2g}"
-        table.add_row(check.name, "yes" if check.passed else "NO", value, escape_text(check.detail))
-    return table

@@ -13,7 +13,7 @@ import typer
 
 from dygmamba.api import precheck
 from dygmamba.api.trusted_code import import_if_trusted
-from dygmamba.cli.console import emit_json, plain_table, print_line, print_note, stack_heading, stdout
+from dygmamba.cli.console import emit_json, print_document, print_line, print_note
 from dygmamba.cli.messages import escape_text
 from dygmamba.cli.options import (
     DataDir,
@@ -27,7 +27,7 @@ from dygmamba.cli.reading_options import with_reading_options
 from dygmamba.core.errors import ConfigError
 
 if TYPE_CHECKING:
-    from dygmamba.api.prediction import Explanation, Predictions
+    from dygmamba.api.prediction import Predictions
 
 SHOWN_IDS = 3  # in a note
 
@@ -231,7 +231,10 @@ def explain(
     if as_json:
         emit_json(found.to_json(top))
     else:
-        _print_explanation(found, top)
+        document = prediction.build_explanation_document(found, top)
+        print_line(document.title)
+        print_line("")
+        print_document(document)
 
 
 def _parse_columns(given: list[str]) -> dict[str, str]:
@@ -261,35 +264,3 @@ def _parse_pair(text: str) -> tuple[str, str]:
             code="malformed-pair",
         )
     return ids[0], ids[1]
-
-
-def _print_explanation(found: "Explanation", top: int) -> None:
-    from dygmamba.api.prediction import describe_explanation
-
-    text = describe_explanation(found, top)
-    print_line(text.headline)
-    print_line("")
-    if text.features:
-        table = plain_table("feature of the trees", figures=("input", "contribution"))
-        for cells in text.features:
-            table.add_row(*cells)
-        stdout().print(table)
-        print_line("Counts, shares, sums and times are inputs on a logarithmic scale.")
-        print_line("")
-    figures = ["contribution", "error", stack_heading("score", "without it"), "left"]
-    if all(
-        cells[5:] in ((), ("",), ("-",)) for cells in map(tuple, text.events)
-    ):  # only models with a scan have it
-        figures.pop()
-    table = plain_table("when", "event", figures=tuple(figures))
-    # wide enough for a time: rich would cut off its seconds
-    table.columns[0].min_width = max(
-        (len(word) for cells in text.events for word in cells[0].split()), default=0
-    )
-    for column in table.columns[2:]:
-        column.no_wrap = True  # on a narrow terminal the text of the event is wrapped, not a number
-    for cells in text.events:
-        table.add_row(*cells[: len(table.columns)])
-    stdout().print(table)
-    for line in text.sentences:
-        print_line(line)

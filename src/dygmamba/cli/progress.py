@@ -7,7 +7,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
 
-from dygmamba.api.formatting import ERROR_METRICS, format_rough_duration, get_metric_title
+from dygmamba.api.formatting import format_metric, format_rough_duration, get_metric_title, list_metrics
 from dygmamba.cli.console import print_note, stderr
 from dygmamba.cli.messages import escape_text, translate_message
 from dygmamba.core.errors import DygWarning
@@ -82,11 +82,10 @@ class ConsoleProgress(Progress):
 def describe_epoch(entry: dict[str, Any]) -> str:
     """Return an epoch's number, loss and validation metrics in a few words."""
     text = f"epoch {entry['epoch'] + 1}: loss {entry['loss']:.4f}"
-    for name in ("ap", "auc", "macro_f1", "accuracy", "mae"):
+    for name in list_metrics(shown="line"):
         value = entry.get(f"val_{name}")
         if value is not None:
-            shown = f"{value:.4g}" if name in ERROR_METRICS else f"{100 * value:.2f}"
-            text += f", val {get_metric_title(name)} {shown}"
+            text += f", val {get_metric_title(name)} {format_metric(name, value)}"
     return text
 
 

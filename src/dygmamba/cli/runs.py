@@ -7,12 +7,11 @@ from typing import Annotated
 import typer
 
 from dygmamba.api import precheck
-from dygmamba.api.formatting import ERROR_METRICS, get_metric_title
+from dygmamba.api.formatting import build_run_list
 from dygmamba.api.trusted_code import import_if_trusted
-from dygmamba.cli.console import emit_json, plain_table, print_line, stdout
+from dygmamba.cli.console import emit_json, print_document, print_line
 from dygmamba.cli.options import DataDir, Json, RunsOut, TrustCode, run_argument
 from dygmamba.cli.progress import print_message, show_progress
-from dygmamba.cli.tables import print_document
 
 LOADING_CODE = {
     ".pt2": "torch.export.load({!r}).module()",
@@ -41,17 +40,7 @@ def list_runs(
     if not chosen:
         print_line(f"no runs of {data} below {runs}" if data != "latest" else f"no runs below {runs}")
         return
-    table = plain_table("run", "metric", figures=("val", "test"))
-    table.add_column("")
-    for one in chosen[:limit]:
-        state = "best" if one.best else "" if one.finished else "not finished"
-        is_error = one.metric in ERROR_METRICS
-        cells = (
-            "-" if value is None else f"{value:.4g}" if is_error else f"{100 * value:.2f}"
-            for value in (one.val, one.test)
-        )
-        table.add_row(str(one.path), get_metric_title(one.metric), *cells, state)
-    stdout().print(table)
+    print_document(build_run_list(chosen[:limit]))
     if len(chosen) > limit:
         print_line(f"{len(chosen) - limit:,} older runs; list them with --limit {len(chosen)}")
 

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dygmamba.api import precheck
-from dygmamba.api.formatting import format_rough_duration
-from dygmamba.cli.console import emit_json, plain_table, print_note, stdout
+from dygmamba.cli.console import emit_json, print_document, print_note
 from dygmamba.cli.options import (
     DataDir,
     Device,
@@ -22,12 +21,9 @@ from dygmamba.cli.options import (
     parse_seeds,
 )
 from dygmamba.cli.progress import print_message, show_progress
-from dygmamba.cli.tables import print_document
 
 if TYPE_CHECKING:
     from dygmamba.api.studies import StudyPlan
-
-UNMEASURED = "not measured"
 
 
 def reproduce(
@@ -94,7 +90,7 @@ def reproduce(
         ]
         emit_json({"study": study, "page": str(outcome.page), "rows": rows})
     else:
-        print_document(outcome.sheet)
+        print_document(outcome.document)
         print_message(f"page: {outcome.page}")
     outcome.raise_if_failed()
 
@@ -112,19 +108,4 @@ def _print_plan(plan: "StudyPlan", as_json: bool) -> None:
         rows = [{"run": job.title, "key": job.key, **asdict(cost)} for job, cost in plan.missing]
         emit_json({"runs": total, "missing": rows})
         return
-    title = f"{_count_runs(total)}, {total - len(plan.missing):,} done, {len(plan.missing):,} to do"
-    table = plain_table("run", title=title, figures=("time", "MB"))
-    for job, cost in plan.missing:
-        seconds = UNMEASURED if cost.seconds is None else format_rough_duration(cost.seconds)
-        megabytes = UNMEASURED if cost.megabytes is None else f"{cost.megabytes:,.0f}"
-        table.add_row(job.title, seconds, megabytes)
-    stdout().print(table)
-    known = [cost.seconds for _, cost in plan.missing if cost.seconds is not None]
-    unknown = len(plan.missing) - len(known)
-    rest = f", and {_count_runs(unknown)} of models that were not measured" if unknown else ""
-    unit = "GPU" if plan.device == "cuda" else "CPU"
-    print_note(f"about {format_rough_duration(sum(known))} on the {unit}, one after another{rest}")
-
-
-def _count_runs(number: int) -> str:
-    return f"{number:,} run" + "s" * (number != 1)
+    print_document(plan.document)

@@ -9,8 +9,7 @@ import typer
 
 from dygmamba.api import precheck
 from dygmamba.api.trusted_code import import_if_trusted, import_model
-from dygmamba.cli.console import emit_json, plain_table, print_line, stdout
-from dygmamba.cli.messages import escape_text, translate_message
+from dygmamba.cli.console import emit_json, print_document, print_line
 from dygmamba.cli.options import (
     DataDir,
     Device,
@@ -26,7 +25,6 @@ from dygmamba.cli.options import (
     run_argument,
 )
 from dygmamba.cli.progress import show_progress
-from dygmamba.cli.tables import make_result_tables, print_selection
 from dygmamba.core.choices import NEGATIVES
 from dygmamba.core.errors import ConfigError
 from dygmamba.core.process_settings import is_first_process
@@ -34,9 +32,6 @@ from dygmamba.core.process_settings import is_first_process
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from rich.table import Table
-
-    from dygmamba.api.demo import DemoResult
     from dygmamba.api.run import Run
     from dygmamba.api.tuning import Tuning
 
@@ -55,7 +50,6 @@ FIXED_BY_RUN = (
     "out",
     "task",
 )
-SHOWN_TRIALS = 8
 
 
 def train(
@@ -260,13 +254,7 @@ def _print_runs(runs: "Sequence[Run]", refits: "Sequence[Run]", as_json: bool) -
         tried = {"selections": found.selections} if found.selections else {}
         emit_json({"results": found.rows, **comparison, **refitted, **tried})
     elif found.rows:
-        for selection in found.selections:
-            print_selection(selection)
-        for table in make_result_tables(found.rows, found.rules):
-            stdout().print(table)
-        for seed, verdict in zip(found.seeds, found.verdicts, strict=False):
-            label = f"seed {seed}: " if len(runs) > 1 else ""
-            print_line(f"{label}{translate_message(verdict['sentence'])}")
+        print_document(found.document)
 
 
 def blend(
@@ -362,42 +350,14 @@ def _format_train_command(data: str, preset: Path) -> str:
 
 
 def _print_tuning(tuning: "Tuning", data: str) -> None:
-    stdout().print(_make_trial_table(tuning))
-    importances = sorted(tuning.importances.items(), key=lambda item: -item[1])
-    if importances:
-        shares = ", ".join(f"{name} {share:.0%}" for name, share in importances[:6])
-        print_line(f"most important settings: {shares}")
-    print_line(tuning.sentence)
+    from dygmamba.api.tuning import summarize_tuning
+
+    print_document(summarize_tuning(tuning, _format_train_command(data, tuning.preset)))
     if tuning.ended != "done":
         reason = "the time is up" if tuning.ended == "time" else "stopped"
         print_line(f"{reason}; the same command continues in {tuning.folder}")
     print_line(f"page: {tuning.page}")
     print_line(f"preset: {tuning.preset}")
-    print_line(f"next: {_format_train_command(data, tuning.preset)}")
-
-
-def _make_trial_table(tuning: "Tuning") -> "Table":
-    """Make a table of the best trials, the model with its usual settings among them."""
-    title = (
-        f"{escape_text(tuning.model)} on {escape_text(tuning.data)}: "
-        f"{len(tuning.trials)} trials, {tuning.cut_off} stopped early"
-    )
-    table = plain_table(title=title, figures=("trial", "val AP", "epochs", "time"))
-    table.add_column("settings")
-    done = sorted((row for row in tuning.trials if row["state"] == "done"), key=lambda row: -row["ap"])
-    first = [row for row in done[SHOWN_TRIALS:] if row["trial"] == 1]
-    for row in done[:SHOWN_TRIALS] + first:
-        settings = "unchanged" if row["trial"] == 1 else _format_settings(row["settings"])
-        figures = (f"{100 * row['ap']:.2f}", str(row["epochs"]), f"{row['seconds']:.0f} s")
-        table.add_row(str(row["trial"]), *figures, settings)
-    return table
-
-
-def _format_settings(values: dict[str, Any]) -> str:
-    return " ".join(
-        f"{name}={value:.3g}" if isinstance(value, float) else f"{name}={value}"
-        for name, value in values.items()
-    )
 
 
 def demo(
@@ -415,39 +375,5 @@ def demo(
         paths = {"run": str(found.run), "report": str(found.page)}
         emit_json({"results": found.rows, "forgetting": found.forgetting.to_json(), **paths})
         return
-    stdout().print(_make_demo_table(found))
-    print_line(_describe_forgetting(found))
+    print_document(found.document)
     print_line(f"report: {found.page}")
-
-
-def _make_demo_table(found: "DemoResult") -> "Table":
-    from rich.table import Table
-
-    table = Table("nodes", "model", title="generated: test events against random negatives")
-    for name in ("AP", "AUC", "AP pooled", "AUC pooled"):
-        table.add_column(name, justify="right")
-    for setting, nodes in (("transductive", "all"), ("inductive", "new")):
-        for row in (row for row in found.rows if row["setting"] == setting):
-            cells = (f"{100 * row[key]:.2f}" for key in ("ap", "auc", "ap_pooled", "auc_pooled"))
-            table.add_row(
-                nodes, row["model"], *cells, style="" if row["model"] in found.heuristics else "bold"
-            )
-        table.add_section()
-    return table
-
-
-def _describe_forgetting(found: "DemoResult") -> str:
-    """Describe how close the learned decay is to the true law of the data."""
-    from dygmamba.api.formatting import format_duration
-
-    forgetting, close = found.forgetting, found.forgetting.closeness
-    if close is None:
-        return "the law behind the data is not known"
-    text = (
-        f"learned decay against the true {forgetting.law} law: correlation {close.correlation:.3f}, "
-        f"mean difference {close.mean_gap:.3f}, largest difference {close.max_gap:.3f}"
-    )
-    if close.half_life is None or close.true_half_life is None:
-        return text
-    learned, true = (format_duration(round(value)) for value in (close.half_life, close.true_half_life))
-    return f"{text}; learned half-life {learned}, true half-life {true}"

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 from dygmamba.core.errors import ConfigError
 from dygmamba.core.settings import Bounds, check_value, get_setting_hints
 from dygmamba.engine.run_section import RunSection
-from dygmamba.tasks.metric_names import QUERY_TYPE_LABELS
+from dygmamba.tasks.metric_names import CONSTANT_PREFIX, METRICS, QUERY_TYPE_LABELS
 
 MAX_ITEMS, MAX_DEPTH = 1_000_000, 4  # of lists
 # entries of the rows of results.json and metrics.jsonl
@@ -15,11 +15,12 @@ TEXTS = (
     "target",
 )  # fmt: skip
 COUNTS = ("batch", "n", "epoch", "positives", "classes")
-SHARES = (
-    "ap", "auc", "ap_pooled", "auc_pooled", "ece", "ece_raw", "mrr", "hits@10", "val_ap", "val_auc", "val_ap_pooled",
-    "val_auc_pooled", "macro_f1", "accuracy", "val_macro_f1", "val_accuracy",
-    "constant_macro_f1", "constant_accuracy",
-)  # fmt: skip
+SHARES = [
+    f"{prefix}{name}"
+    for name, metric in METRICS.items()
+    if metric.is_share
+    for prefix in ("", "val_", CONSTANT_PREFIX)
+]
 # NaN is the AUC of a period without positives
 ROW_HINTS: dict[str, Any] = {
     **dict.fromkeys(TEXTS, str),

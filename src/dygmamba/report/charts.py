@@ -173,7 +173,8 @@ def draw_bar_chart(chart: BarChart) -> str:
     max_chars = int(0.45 * WIDTH / CHAR_WIDTH)
     left = 12 + CHAR_WIDTH * min(max_chars, max(len(name) for name, _ in rows))
     margin = 8 + DIGIT_WIDTH * max(len(f"{value:.2f}") for _, value in rows)  # for the value next to a bar
-    scale = (WIDTH - left - margin) / max(max(value for _, value in rows) - chart.low, 1e-9)
+    marked = [value for group in chart.marks.values() for marks in group.values() for _, value in marks]
+    scale = (WIDTH - left - margin) / max(max([*marked, *(value for _, value in rows)]) - chart.low, 1e-9)
     up, parts = 14.0, []
     for heading, group in chart.values.items():
         parts.append(svg.draw_text(0, up, heading, "start", "head"))
@@ -182,7 +183,12 @@ def draw_bar_chart(chart: BarChart) -> str:
             color, tooltip = "c0" if name == chart.own else "faint", f"{name}, {heading}: {value:.2f}"
             parts.append(svg.draw_text(left - 6, up + 20, _truncate(name, max_chars), "end"))
             parts.append(svg.draw_rect((left, up + 8), (right, up + 23), f"bar {color}", tooltip))
-            parts.append(svg.draw_text(right + 6, up + 20, f"{value:.2f}", "start"))
+            # beside the bar, or at the edge where dots may lie beside it
+            beside = WIDTH - margin + 6 if marked else right + 6
+            parts.append(svg.draw_text(beside, up + 20, f"{value:.2f}", "start"))
+            for text, mark in chart.marks.get(heading, {}).get(name, ()):
+                center = left + max(mark - chart.low, 0) * scale, up + 15.5
+                parts.append(svg.draw_circle(center, 3, "dot c1", text))
             up += 21
         up += 26
     axis = f"{chart.x}; bars start at {format_number(chart.low)}"

@@ -43,12 +43,22 @@ from dygmamba.tasks.metric_names import (
     get_metric_title,
     get_metric_unit,
     list_changes,
+    list_metrics,
 )
 from dygmamba.tasks.statistics import SIGNIFICANT_ERRORS
 
 SIGNIFICANT = 0.05  # p-value below which a difference is coloured
 PUBLISHED_RUNS = 5  # behind a published mean and standard deviation
 PUBLISHED_COLUMNS = ("published AP", "vs. published", "published: leaks", LeakLabel.RETRAINED.value)
+# that a narrow terminal does without, dropped in this order
+OPTIONAL_COLUMNS = (
+    LeakLabel.RETRAINED.value,
+    "published: leaks",
+    "rank",
+    "seeds",
+    "vs. published",
+    "published AP",
+)
 
 T = TypeVar("T")
 RecordLabel = Callable[[ResultRecord], str]  # name of the row in which a record is shown
@@ -125,10 +135,12 @@ def build_link_table(
     """
     setting, negatives = evaluation
     filters = {"split": "test", "setting": setting, "negatives": negatives}
-    values = {
-        metric: collect_values(records, label, filters, metric) for metric in ("ap", "auc", "ap_pooled", "n")
+    ap, events = (collect_values(records, label, filters, name) for name in ("ap", "n"))
+    others = {
+        get_metric_title(name): collect_values(records, label, filters, name)
+        for name in list_metrics("pairs", "ranks", "probabilities")
+        if name != "ap"
     }
-    ap, events = values["ap"], values["n"]
     if not ap:
         return None
     data, ranks = records[0].data, rank_by_mean(ap)
@@ -157,20 +169,18 @@ def build_link_table(
                 Cell(_find_model(labels, name) or "", "soft"),
                 published_cell(_find_model(retrained, name)),
             ]
-        cells += [
-            Cell(str(values["auc"][name])),
-            Cell(str(values["ap_pooled"][name])),
-            Cell(str(len(ap[name].by_seed))),
-        ]
+        cells += [Cell(str(found.get(name, ""))) for found in others.values()]
+        cells.append(Cell(str(len(ap[name].by_seed))))
         rows.append(tuple(cells))
     versus = f"vs. {reference}" if reference else "vs. best other"
     extra = PUBLISHED_COLUMNS if show_published else ()
-    columns = ("model", "AP", "rank", versus, *extra, "AUC", "AP pooled", "seeds")
+    columns = ("model", "AP", "rank", versus, *extra, *others, "seeds")
     note = describe_conditions(records)
     ceiling = ceilings.get(f"{data} {setting} {negatives}")
     note += "" if ceiling is None else f"; AP of the edge oracle {100 * ceiling:.2f}"
     title = f"{data}, {SETTING_LABELS[setting]}, {negatives} negatives"
-    table = ReportTable(title, note, columns, tuple(rows)).drop_empty_columns()
+    optional = (*reversed(others), *OPTIONAL_COLUMNS)
+    table = ReportTable(title, note, columns, tuple(rows), optional).drop_empty_columns()
     return add_training_column(table, records, label)
 
 
@@ -418,7 +428,7 @@ def _build_node_section(data: str, records: list[ResultRecord], kind: str) -> Se
     rows = tuple(
         (
             Cell(label),
-            *(Cell(own[label].format(get_metric_scale(name))) for name, own in values.items()),
+            *(Cell(own[label].format(name)) for name, own in values.items()),
             Cell(str(len(first.by_seed))),
         )
         for label, first in values[names[0]].items()

@@ -9,16 +9,15 @@ from typing import Any
 import numpy as np
 
 from dygmamba.data.events.ids import NodeIds
-from dygmamba.data.events.node_rows import NodeRows
 from dygmamba.data.events.splits import Split
-from dygmamba.data.events.statistics import ACTIVITY_BINS, Statistics
+from dygmamba.data.events.statistics import ACTIVITY_BINS
 from dygmamba.data.events.times import format_duration
 from dygmamba.data.storage.dataset import Dataset
-from dygmamba.report.document import AxisKind, Cell, Histogram, ReportTable, Section
+from dygmamba.report.dataset_facts import build_facts_table, build_quantile_table
+from dygmamba.report.document import AxisKind, Histogram, ReportTable, Section
 from dygmamba.report.svg import format_date, format_number
 
 ACTIVE_NODE_COUNT, LONGEST_GAP_COUNT, MAX_SHADED_GAPS = 5, 3, 12
-MAX_COLUMNS = 8  # named
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,18 +47,14 @@ class TimeFormatter:
         """Format a time gap, such as `2 h 5 min`, or as a number in the unit of the data."""
         return format_duration(float(time)) if self.is_dated else format_number(time)
 
-    def format_period(self, time: Any) -> str:
-        """Format a time gap; if its unit is unknown, add what it would be in seconds."""
-        gap = self.format_gap(time)
-        return gap if self.is_dated else f"{gap} ({format_duration(float(time))} if in seconds)"
-
 
 def build_dataset_section(dataset: Dataset, split: Split) -> Section:
     """Describe the events that the model was trained, selected and tested on."""
     times, facts = TimeFormatter.from_dataset(dataset), dataset.describe()
     time = dataset.store.time.cpu().numpy()
     tables = (
-        _build_facts_table(dataset, split, facts, times),
+        build_facts_table(dataset, facts, "", split.count(dataset.store)),
+        build_quantile_table(dataset, facts),
         _build_gaps_table(time, times),
         _build_active_nodes_table(dataset, times),
     )
@@ -82,72 +77,15 @@ def format_node_names(ids: NodeIds, nodes: np.ndarray) -> list[str]:
     ]
 
 
-def _build_facts_table(
-    dataset: Dataset, split: Split, facts: Statistics, times: TimeFormatter
-) -> ReportTable:
-    sources, counts = dataset.ids.sources, split.count(dataset.store)
-    sides = "" if sources is None else f" ({sources:,} sources, {facts.nodes - sources:,} destinations)"
-    rows = {
-        "nodes": f"{facts.nodes:,}{sides}",
-        "events": f"{facts.events:,}",
-        "split": counts.describe_events(),
-        "new nodes": counts.describe_new_nodes(),
-        "period": f"{times.format_time(facts.start or 0)} to {times.format_time(facts.end or 0)}, "
-        f"{times.format_period(facts.duration or 0)}",
-        "repeated pairs": f"{_format_percent(facts.repeats)} of the events repeat an earlier pair",
-        "unseen pairs": f"{_format_percent(facts.surprise)} of the pairs in the test period have no earlier event",
-        "shared timestamps": f"{facts.ties:,} events have the same timestamp as another event",
-        "features": f"{facts.node_features} per node, {facts.edge_features} per event",
-    }
-    if dataset.store.features.has_columns:
-        rows["columns"] = _describe_columns(dataset)
-    if dataset.store.features.node_rows is not None:
-        rows["node features"] = _describe_node_features(dataset.store.features.node_rows)
-    if facts.gap is not None:
-        rows["time gaps"] = (
-            f"a node's next event follows within {times.format_gap(facts.gap.q50)} (median), "
-            f"{times.format_gap(facts.gap.q95)} (95th percentile)"
-        )
-    if facts.degree is not None:
-        rows["events per node"] = f"{facts.degree.q50:,.0f} (median), {facts.degree.max:,.0f} (maximum)"
-    cells = tuple((Cell(name), Cell(text, "words")) for name, text in rows.items())
-    return ReportTable("", "", ("", ""), cells)
-
-
-def _describe_columns(dataset: Dataset) -> str:
-    """Name the columns of events that are not source, destination and time."""
-    features = dataset.store.features
-    more = f" and {features.edge.shape[1] - MAX_COLUMNS} more" if features.edge.shape[1] > MAX_COLUMNS else ""
-    numbers = ", ".join(features.edge_names[:MAX_COLUMNS]) + more
-    types = [f"{category.name} ({len(category.values):,} values)" for category in features.categories]
-    return ", ".join([*([numbers] if numbers else []), *types])
-
-
-def _describe_node_features(rows: NodeRows) -> str:
-    """Name the node features and say since when they count."""
-    names = rows.column_names
-    more = f" and {len(names) - MAX_COLUMNS} more" if len(names) > MAX_COLUMNS else ""
-    kind = "known from the start" if rows.is_static else "each row counts for strictly later events"
-    return f"{', '.join(names[:MAX_COLUMNS])}{more}; {len(rows):,} rows, {kind}"
-
-
-def _format_percent(value: float | None) -> str:
-    return "none" if value is None else f"{100 * value:.1f} %"
-
-
 def _build_gaps_table(time: np.ndarray, times: TimeFormatter) -> ReportTable:
     gap = np.diff(time)
     longest = np.argsort(-gap, kind="stable")[:LONGEST_GAP_COUNT]
-    rows = tuple(
-        (
-            Cell(times.format_time(time[row])),
-            Cell(times.format_time(time[row + 1])),
-            Cell(times.format_gap(gap[row])),
-        )
+    rows = (
+        (times.format_time(time[row]), times.format_time(time[row + 1]), times.format_gap(gap[row]))
         for row in longest
         if gap[row] > 0
     )
-    return ReportTable("Longest gaps", "Periods without any event.", ("from", "to", "duration"), rows)
+    return ReportTable.of_text("Longest gaps", "Periods without any event.", ("from", "to", "duration"), rows)
 
 
 def _build_active_nodes_table(dataset: Dataset, times: TimeFormatter) -> ReportTable:
@@ -160,10 +98,9 @@ def _build_active_nodes_table(dataset: Dataset, times: TimeFormatter) -> ReportT
     for node, name in zip(nodes, format_node_names(dataset.ids, nodes), strict=True):
         own = time[(src == node) | (dst == node)]
         if len(own):
-            ends = Cell(times.format_time(own[0])), Cell(times.format_time(own[-1]))
-            rows.append((Cell(name), Cell(f"{degree[node]:,}"), *ends))
+            rows.append((name, f"{degree[node]:,}", times.format_time(own[0]), times.format_time(own[-1])))
     columns = ("node", "events", "first event", "last event")
-    return ReportTable("Most active nodes", "With the ids of your data.", columns, tuple(rows))
+    return ReportTable.of_text("Most active nodes", "With the ids of your data.", columns, rows)
 
 
 def _build_event_histogram(time: np.ndarray, split: Split, times: TimeFormatter) -> Histogram:

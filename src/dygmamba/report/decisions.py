@@ -13,6 +13,7 @@ from dygmamba.core.costs import Costs
 from dygmamba.data.storage.dataset import Dataset
 from dygmamba.report.dataset_summary import TimeFormatter
 from dygmamba.report.document import Cell, LineChart, ReportTable, Section
+from dygmamba.report.results import MIN_EVENTS
 from dygmamba.report.svg import format_number
 from dygmamba.runs.stored_predictions import StoredPredictions
 
@@ -81,6 +82,8 @@ def build_decisions_section(
         "real events with an alert, lift is precision divided by the share of real events. Where real pairs are rarer, "
         "precision is lower."
     )
+    if (events := int(is_real.sum())) < MIN_EVENTS:
+        text += f" There are {events} real events only: these figures may be chance."
     if costs is not None:
         text += _describe_costs(decisions, costs, score, is_real)
     unit = "alerts per day" if times.is_dated else "alerts per unit of time"
@@ -99,7 +102,8 @@ def build_decisions_section(
         y_range=(0, 100),
         note="A higher threshold gives fewer alerts, of which more are real, and misses more events.",
     )
-    return Section("Decisions", text, (ReportTable("", "", columns, rows).drop_empty_columns(),), (chart,))
+    table = ReportTable("", "", columns, rows).drop_empty_columns()
+    return Section("Decisions", text, (table,), (chart,) if events >= MIN_EVENTS else ())
 
 
 def _build_row(decision: Decision, per_day: float | None, costs: Costs | None) -> tuple[Cell, ...]:

@@ -7,6 +7,7 @@ heavy.
 
 import csv
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from io import StringIO
 from typing import Literal
@@ -56,7 +57,10 @@ class Histogram:
 
 @dataclass(frozen=True, slots=True)
 class BarChart:
-    """Horizontal bars `values[group][name]`; the bars of the name `own` are highlighted."""
+    """Horizontal bars `values[group][name]`; the bars of the name `own` are highlighted.
+
+    `marks[group][name]` are values that are drawn as dots over a bar, each with its hover text.
+    """
 
     title: str
     x: str
@@ -64,6 +68,7 @@ class BarChart:
     own: str = ""
     low: float = 0.0  # value at which the bars begin
     note: str = ""
+    marks: dict[str, dict[str, list[tuple[str, float]]]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,12 +113,28 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class ReportTable:
-    """A table of text; the first column names the row."""
+    """A table of text; the first column names the row.
+
+    A narrow terminal drops the columns `optional`, in this order, until the table fits; it shows at most `most_rows`.
+    """
 
     title: str
     note: str
     columns: tuple[str, ...]
     rows: tuple[tuple[Cell, ...], ...]
+    optional: tuple[str, ...] = ()
+    most_rows: int | None = None
+
+    @staticmethod
+    def of_text(
+        title: str,
+        note: str,
+        columns: tuple[str, ...],
+        rows: Iterable[Iterable[str]],
+        optional: tuple[str, ...] = (),
+    ) -> "ReportTable":
+        """Return a table of plain cells."""
+        return ReportTable(title, note, columns, tuple(tuple(map(Cell, row)) for row in rows), optional)
 
     def drop_empty_columns(self) -> "ReportTable":
         """Return the table without columns that are empty in every row."""
@@ -130,10 +151,10 @@ class ReportTable:
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A section of a page: a heading, a paragraph, tables and charts."""
+    """A section of a page: a heading, paragraphs, tables and charts."""
 
     title: str
-    text: str = ""
+    text: str = ""  # a line for each paragraph
     tables: tuple[ReportTable, ...] = ()
     charts: tuple[Chart, ...] = ()
     command: str = ""  # a command line that the reader may want to run next
@@ -144,7 +165,7 @@ class Document:
     """The content of a page."""
 
     title: str
-    subtitle: str  # of a study: seeds, protocol, batch size, hardware and command
+    subtitle: str = ""  # of a study: seeds, protocol, batch size, hardware and command
     sections: tuple[Section, ...] = field(default_factory=tuple)
 
     def _repr_html_(self) -> str:
@@ -160,7 +181,8 @@ def escape_table(table: ReportTable) -> ReportTable:
     """Return the table for Markdown, with all text shown as it is; names may come from runs of other people."""
     rows = tuple(tuple(replace(cell, text=escape_markdown(cell.text)) for cell in row) for row in table.rows)
     columns = tuple(map(escape_markdown, table.columns))
-    return ReportTable(escape_markdown(table.title), escape_markdown(table.note), columns, rows)
+    title, note = escape_markdown(table.title), escape_markdown(table.note)
+    return replace(table, title=title, note=note, columns=columns, rows=rows)
 
 
 def format_markdown(table: ReportTable) -> str:

@@ -21,6 +21,7 @@ from dygmamba.history.query_columns import QueryColumns
 from dygmamba.history.view import PairBatch
 from dygmamba.report.dataset_summary import TimeFormatter, format_node_names
 from dygmamba.report.document import Cell, Histogram, LineChart, ReportTable, Section
+from dygmamba.report.results import MIN_EVENTS
 from dygmamba.runs.stored_predictions import StoredPredictions
 from dygmamba.tasks.calibration import Reliability
 from dygmamba.tasks.metrics import average_precision
@@ -177,6 +178,12 @@ def build_calibration_section(
     if not curves:
         return None
     *_, bins = curves.values()
+    if (count := _count_predictions(bins)) < MIN_EVENTS:
+        return Section(
+            "Calibration", f"{intro} {count} predictions are too few to say how far scores can be trusted."
+        )
+    few = "" if new_node_curves is None else _describe_few(new_node_curves)
+    new_node_curves = {} if few else new_node_curves
     counts = [0] * RELIABILITY_BINS
     for own in bins:
         counts[min(int(own.score * RELIABILITY_BINS), RELIABILITY_BINS - 1)] += own.count
@@ -196,6 +203,7 @@ def build_calibration_section(
     text = (
         f"{intro} On average, a score differs from the share that was true by {100 * error:.1f} points (ECE)."
     )
+    text += few
     if new_node_curves:
         errors = [f"{100 * _compute_error(line):.1f} {name}" for name, line in new_node_curves.items()]
         text += (
@@ -205,8 +213,22 @@ def build_calibration_section(
     return Section("Calibration", text, (), charts)
 
 
+def _describe_few(curves: dict[str, list[ReliabilityBin]]) -> str:
+    """Say that there are too few events with a new node for a curve; empty if there are enough, or none."""
+    count = max(map(_count_predictions, curves.values()), default=MIN_EVENTS)
+    return (
+        ""
+        if count >= MIN_EVENTS
+        else f" Of new nodes there are {count} predictions only, too few for a curve."
+    )
+
+
+def _count_predictions(bins: list[ReliabilityBin]) -> int:
+    return sum(own.count for own in bins)
+
+
 def _compute_error(bins: list[ReliabilityBin]) -> float:
-    return sum(own.count * abs(own.score - own.share) for own in bins) / sum(own.count for own in bins)
+    return sum(own.count * abs(own.score - own.share) for own in bins) / _count_predictions(bins)
 
 
 def _draw_reliability(title: str, curves: dict[str, list[ReliabilityBin]]) -> LineChart:

@@ -4,8 +4,14 @@ from dataclasses import replace
 from typing import Any
 
 from dygmamba.engine.run_directory import RunDirectory
-from dygmamba.report.run_sections import REPORT_TASKS, Card, Records, ReportTask, format_metric
-from dygmamba.tasks.metric_names import CONSTANT_PREFIX, CONSTANT_TITLES, NODE_METRICS, get_metric_title
+from dygmamba.report.run_sections import REPORT_TASKS, Card, Records, ReportTask
+from dygmamba.tasks.metric_names import (
+    CONSTANT_PREFIX,
+    CONSTANT_TITLES,
+    NODE_METRICS,
+    format_metric,
+    get_metric_title,
+)
 
 RANKING_LOSS = "softmax cross-entropy, nats"
 BEST_EPOCH = "Over the whole period. The run keeps the weights of the best epoch."
@@ -117,41 +123,31 @@ def summarize_number_results(results: Records, own: str) -> str:
     return ""
 
 
-def _list_metrics(kind: str) -> dict[str, str]:
-    return {name: get_metric_title(name) for name in NODE_METRICS[kind]}
-
-
 NODE_REPORTS = {
     "binary": ReportTask(
-        metrics=_list_metrics("binary"),
         explanation="All values are percentages and say how well events of state 1 are ranked above the others, over "
         "the whole period at once. If positives are rare, AUC can be high although AP is low.",
         watched="auc",
         caption=f"{BEST_EPOCH} Higher is better.",
-        describe_row=describe_binary_row,
         build_cards=build_binary_cards,
         summarize=summarize_binary_results,
         ranked=False,
     ),
     "classes": ReportTask(
-        metrics=_list_metrics("classes"),
         explanation="All values are percentages, over the whole period at once. Macro-F1 is the mean over classes of "
         "the harmonic mean of precision and recall, so rare classes count as much as frequent ones.",
         watched="macro_f1",
         caption=f"{BEST_EPOCH} Higher is better.",
-        describe_row=describe_class_row,
         build_cards=build_class_cards,
         summarize=summarize_class_results,
         ranked=False,
         loss="cross-entropy, nats",
     ),
     "regression": ReportTask(
-        metrics=_list_metrics("regression"),
         explanation="Mean absolute error and root of the mean squared error over the whole period, in the unit of the "
         "labels. Lower is better.",
         watched="mae",
         caption=f"{BEST_EPOCH} Lower is better.",
-        describe_row=describe_number_row,
         build_cards=build_number_cards,
         summarize=summarize_number_results,
         ranked=False,

@@ -14,6 +14,7 @@ from typing import Any
 from dygmamba._version import __version__
 from dygmamba.core.errors import FileError, first_line
 from dygmamba.core.files.writing import make_folder, write_text
+from dygmamba.tasks.metric_names import format_seeds
 
 COST_FIELDS = ("epoch_seconds", "seconds", "best_epoch", "parameters", "peak_mb", "note")
 PATH_FIELDS = ("run", "backbone")  # fields of a row that hold a path, which means nothing on another machine
@@ -125,12 +126,11 @@ class SeedValues:
         return stdev(self.by_seed.values()) if len(self.by_seed) > 1 else None
 
     def __str__(self) -> str:
-        return self.format(100)
+        return self.format("ap")
 
-    def format(self, scale: float) -> str:
-        """Return mean ± standard deviation, each times `scale`; "-" without values."""
-        spread = "" if self.std is None else f" ± {scale * self.std:.2f}"
-        return f"{scale * self.mean:.2f}{spread}" if self.by_seed else "-"
+    def format(self, metric: str) -> str:
+        """Return the mean ± standard deviation of a metric; "-" without values."""
+        return format_seeds(metric, list(self.by_seed.values()))
 
 
 def rank_by_mean(values: Mapping[str, SeedValues]) -> dict[str, float]:

@@ -1,6 +1,7 @@
 """The report of a run: one self-contained HTML page without script, readable offline and on paper."""
 
 from collections.abc import Sequence
+from operator import itemgetter
 from pathlib import Path
 
 from torch import Tensor
@@ -9,7 +10,7 @@ from dygmamba.core.costs import Costs
 from dygmamba.core.errors import ConfigError, FileError
 from dygmamba.core.files.writing import make_folder, write_text
 from dygmamba.data.events.splits import Split
-from dygmamba.data.events.times import format_duration
+from dygmamba.data.events.times import format_duration, format_rough_duration
 from dygmamba.data.storage.dataset import Dataset
 from dygmamba.engine.run_directory import RunDirectory
 from dygmamba.explain.forgetting import Forgetting, load_forgetting
@@ -28,19 +29,19 @@ from dygmamba.report.error_analysis import (
 )
 from dygmamba.report.html import render_template
 from dygmamba.report.node_sections import find_report_task
-from dygmamba.report.query_type_tables import build_query_type_section
+from dygmamba.report.results import find_best_value
 from dygmamba.report.run_sections import (
     Card,
     Records,
     ReportTask,
     build_baselines_section,
     build_forgetting_section,
+    build_query_type_section,
     build_results_section,
     build_training_section,
     describe_start,
-    find_best_value,
 )
-from dygmamba.report.selection_section import build_selection_section
+from dygmamba.report.selection_section import CANDIDATE_KEYS, build_selection_section
 from dygmamba.runs.calibration import SavedCalibration
 from dygmamba.runs.stored_predictions import StoredPredictions
 from dygmamba.tasks.calibration import compute_reliability
@@ -71,36 +72,53 @@ def write_report(
 
 def render_report(run: RunDirectory, data_sections: Sequence[Section] = (), is_dated: bool = False) -> str:
     """Return the report as HTML; see `write_report`."""
-    config, forgetting = run.config(), load_forgetting(run)
+    config, forgetting, task = run.config(), load_forgetting(run), find_report_task(run)
+    epochs, verdict, selection = run.metrics(), run.verdict(), run.selection()
+    results = [*run.results(), *run.rules()]
+    _check_stored(run, task, results)
+    about = config["run"]
+    own = about["model"]
+    sections = [
+        build_results_section(results, own, task),
+        build_query_type_section(results, own),
+        build_baselines_section(results, own, verdict),
+        build_selection_section(selection),
+        *data_sections,
+        build_training_section(epochs, task, describe_start(config)),
+        build_forgetting_section(forgetting, is_dated),
+    ]
+    return render_template(
+        REPORT_TEMPLATE,
+        title=f"{own} on {about['data']}",
+        seed=about["seed"],
+        cards=[*task.build_cards(results, own), *build_run_cards(epochs, task.watched, forgetting)],
+        sections=[section for section in sections if section is not None],
+        settings=config,
+        folder=run.path.name,
+    )
+
+
+def _check_stored(run: RunDirectory, task: ReportTask, results: Records) -> None:
+    """Raise FileError unless the files of a run have every entry that the sections read.
+
+    The sections are built outside of this, so that their own errors are not taken for damage.
+    """
     try:
-        epochs, about, verdict = run.metrics(), config["run"], run.verdict()
-        results = [*run.results(), *run.rules()]
-        task, own = find_report_task(run), about["model"]
-        sections = [
-            build_results_section(results, own, task),
-            build_query_type_section(results, own),
-            build_baselines_section(results, own, verdict.get("sentence", "")),
-            build_selection_section(run.selection()),
-            *data_sections,
-            build_training_section(epochs, task, describe_start(config)),
-            build_forgetting_section(forgetting, is_dated),
-        ]
-        cards = [*task.build_cards(results, own), *build_run_cards(epochs, task.watched, forgetting)]
-        title, seed = f"{own} on {about['data']}", about["seed"]
+        itemgetter("model", "data", "seed")(run.config()["run"])
+        for epoch in run.metrics():
+            sum(itemgetter("epoch", "loss", "seconds", f"val_{task.watched}")(epoch))
+        for row in results:
+            itemgetter("model", "split", "n", *(("negatives",) if "setting" in row else ()))(row)
+        if selection := run.selection():
+            itemgetter("reason", "run")(selection)
+            format_rough_duration(selection["budget"])
+            for candidate in selection["candidates"]:
+                itemgetter(*CANDIDATE_KEYS)(candidate)
     except (KeyError, TypeError, ValueError) as error:
         raise FileError(
             f"the run directory {run.path} contains a damaged file ({error!r}); restore it or train again",
             code="damaged-results",
         ) from error
-    return render_template(
-        REPORT_TEMPLATE,
-        title=title,
-        seed=seed,
-        cards=cards,
-        sections=[section for section in sections if section is not None],
-        settings=config,
-        folder=run.path.name,
-    )
 
 
 def build_run_cards(epochs: Records, watched: str, forgetting: Forgetting | None) -> list[Card]:

@@ -3,22 +3,28 @@
 Result rows are plain dictionaries, as `RunDirectory.results` returns them.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from dygmamba.data.events.times import format_duration
 from dygmamba.explain.forgetting import QUANTILES, Forgetting
-from dygmamba.report.document import AxisKind, BarChart, Cell, LineChart, Point, ReportTable, Section
+from dygmamba.report.document import AxisKind, BarChart, LineChart, Point, Section
+from dygmamba.report.results import (
+    MIN_EVENTS,
+    PAIR_KEYS,
+    build_result_tables,
+    build_type_table,
+    select_typed_rows,
+)
 from dygmamba.tasks.metric_names import (
-    ERROR_METRICS,
     SETTING_LABELS,
+    format_metric,
     get_metric_scale,
     get_metric_title,
     get_metric_unit,
-    is_rank_metric,
-    list_changes,
 )
+from dygmamba.tasks.statistics import Difference
 
 Records = list[dict[str, Any]]
 
@@ -36,35 +42,39 @@ class Card:
 class ReportTask:
     """Parts of a report that differ between tasks."""
 
-    metrics: dict[str, str]  # key in a result row -> heading of the column
     explanation: str  # how to read the metrics
     watched: str  # metric of the validation that selects the best epoch
     caption: str  # of the validation curve
-    describe_row: Callable[[dict[str, Any]], tuple[str, str]]
     build_cards: Callable[[Records, str], list[Card]]
     summarize: Callable[[Records, str], str]
     ranked: bool  # whether events are ranked against random pairs
     loss: str = "binary cross-entropy, nats"
 
 
-def describe_link_row(row: dict[str, Any]) -> tuple[str, str]:
-    """Return the title of the table that a result row belongs to, and a note on its size and negatives."""
-    title = f"{row['split']}, {SETTING_LABELS[row['setting']]} ({row['setting']})"
-    against = f"{row['negatives']} negatives" if "negatives" in row else f"{row.get('candidates')} candidates"
-    return title, f"{row['n']:,} events, {against}"
-
-
 def build_link_cards(results: Records, own: str) -> list[Card]:
-    """Show test AP with random negatives, next to the best baseline."""
+    """Show test AP with random negatives, next to the best baseline; of few events it says how many they are."""
     cards = []
     for setting, name in (("transductive", "Test AP"), ("inductive", "Test AP, new nodes")):
-        scores = _get_test_ap(results, setting)
-        others = {model: ap for model, ap in scores.items() if model != own}
-        if own in scores:
+        rows = _find_test_rows(results, setting)
+        others = {model: row["ap"] for model, row in rows.items() if model != own}
+        if own in rows:
             best = max(others, key=others.__getitem__, default="")
-            note = f"best baseline: {others[best]:.2f} ({best})" if others else "random negatives"
-            cards.append(Card(name, f"{scores[own]:.2f}", note))
+            note = (
+                f"best baseline: {format_metric('ap', others[best])} ({best})"
+                if others
+                else "random negatives"
+            )
+            few = _describe_few_events(rows[own])
+            cards.append(
+                Card(name, format_metric("ap", rows[own]["ap"]), "; ".join(filter(None, (few, note))))
+            )
     return cards
+
+
+def _describe_few_events(row: dict[str, Any]) -> str:
+    """Say that a figure may be chance; empty for enough events."""
+    events = row.get("n", MIN_EVENTS)
+    return "" if events >= MIN_EVENTS else f"only {events} event{'s' * (events != 1)}: may be chance"
 
 
 QUERY_COLUMNS_CAVEAT = (
@@ -75,25 +85,22 @@ QUERY_COLUMNS_CAVEAT = (
 
 def summarize_link_results(results: Records, own: str) -> str:
     """State the result in one sentence; empty if the test has no result."""
-    for row in results:
-        protocol = (row["model"], *_get_protocol(row))
-        if protocol == (own, "test", "transductive", "random") and row.get("auc_pooled"):
-            found = (
-                f"The model gives a test event a higher score than a random pair in {100 * row['auc_pooled']:.0f} of "
-                "100 cases; random guessing does so in 50."
-            )
-            return f"{found} {QUERY_COLUMNS_CAVEAT}" if row.get("query_columns") else found
+    row = _find_test_rows(results, "transductive").get(own, {})
+    if row.get("auc_pooled"):
+        found = (
+            f"The model gives a test event a higher score than a random pair in {100 * row['auc_pooled']:.0f} of 100 "
+            "cases; random guessing does so in 50."
+        )
+        return f"{found} {QUERY_COLUMNS_CAVEAT}" if row.get("query_columns") else found
     return ""
 
 
 REPORT_TASKS = {
     "link": ReportTask(
-        metrics={"ap": "AP", "auc": "AUC", "ap_pooled": "AP pooled", "auc_pooled": "AUC pooled"},
         explanation="All values are percentages, computed with one negative pair per event at the same time. AP and "
         "AUC are means over batches of 200 events, as in the literature; “pooled” ranks all pairs together.",
         watched="ap",
         caption="All nodes. The run keeps the weights of the best epoch. Higher is better.",
-        describe_row=describe_link_row,
         build_cards=build_link_cards,
         summarize=summarize_link_results,
         ranked=True,
@@ -102,108 +109,78 @@ REPORT_TASKS = {
 
 
 def build_results_section(results: Records, own: str, task: ReportTask) -> Section:
-    """Show every result row, the test first, with the best value of each column highlighted."""
-    if not results:
+    """Show the results of the run, the test first, with all baselines beside them."""
+    mine = sorted((row for row in results if row["model"] == own), key=lambda row: row["split"] != "test")
+    if not mine:
         return Section("Results", "There are no results yet: the run is not finished.")
-    groups: dict[tuple[str, str], Records] = {}
-    for row in sorted(results, key=lambda row: row["split"] != "test"):
-        groups.setdefault(task.describe_row(row), []).append(row)
-    tables = [_build_results_table(title, note, rows, own, task) for (title, note), rows in groups.items()]
-    best = "The best value of a column is blue." if any(len(table.rows) > 1 for table in tables) else ""
-    sentences = (task.summarize(results, own), task.explanation, best)
-    return Section("Results", " ".join(filter(None, sentences)), tuple(tables))
+    tables = build_result_tables(mine, [row for row in results if row["model"] != own])
+    is_compared = any(len(table.rows) > len(mine) for table in tables)
+    best = "The best value of an evaluation is blue." if is_compared else ""
+    return Section(
+        "Results", " ".join(filter(None, (task.summarize(results, own), task.explanation, best))), tables
+    )
 
 
-def build_baselines_section(results: Records, own: str, verdict: str = "") -> Section | None:
+def build_query_type_section(results: Records, own: str) -> Section | None:
+    """Show the results by query type; None if the results have none, as those of earlier versions."""
+    rows = select_typed_rows([row for row in results if row["model"] == own])
+    if not rows:
+        return None
+    others = [row for row in results if row["model"] != own]
+    return Section("Results by query type", "", (build_type_table(rows, others),))
+
+
+def build_baselines_section(
+    results: Records, own: str, verdict: dict[str, Any] | None = None
+) -> Section | None:
     """Compare the model with baselines that need no training; None if the run has none."""
     values: dict[str, dict[str, float]] = {}
+    sentences = []
     for setting, name in SETTING_LABELS.items():
-        scores = _get_test_ap(results, setting)
-        if own in scores and len(scores) > 1:
-            values[name] = dict(sorted(scores.items(), key=lambda pair: -pair[1]))
-    if not values:
+        rows = _find_test_rows(results, setting)
+        if own not in rows or len(rows) < 2:
+            continue
+        if few := _describe_few_events(rows[own]):
+            sentences.append(f"{name.capitalize()}: {few}, so they are not compared.")
+            continue
+        values[name] = {
+            model: 100 * row["ap"] for model, row in sorted(rows.items(), key=lambda pair: -pair[1]["ap"])
+        }
+        sentences.append(_describe_margin(name, rows, own, verdict or {}))
+    if not sentences:
         return None
+    sentence = (verdict or {}).get("sentence", "")
+    sentences += [f"Verdict: {sentence.rstrip('.')}."] if sentence else []
     low = 50.0 if all(ap >= 50 for scores in values.values() for ap in scores.values()) else 0.0
     note = "Test with random negatives; random guessing has 50. The colored bar is this run."
-    chart = BarChart("AP by model", "AP (%)", values, own, low, note)
-    sentences = [_describe_margin(nodes, scores, own) for nodes, scores in values.items()]
-    sentences += [f"Verdict: {verdict.rstrip('.')}."] if verdict else []
-    return Section("Comparison with baselines", " ".join(sentences), (), (chart,))
+    charts = (BarChart("AP by model", "AP (%)", values, own, low, note),) if values else ()
+    return Section("Comparison with baselines", " ".join(sentences), (), charts)
 
 
-def _describe_margin(nodes: str, scores: dict[str, float], own: str) -> str:
-    best, ap = max(((name, ap) for name, ap in scores.items() if name != own), key=lambda pair: pair[1])
-    margin = scores[own] - ap
+def _describe_margin(nodes: str, rows: dict[str, dict[str, Any]], own: str, verdict: dict[str, Any]) -> str:
+    """Say how far the model is from the best baseline, ± two standard errors where the verdict is about these two."""
+    best = max((model for model in rows if model != own), key=lambda model: rows[model]["ap"])
+    margin = rows[own]["ap"] - rows[best]["ap"]
     side = "above" if margin >= 0 else "below"
-    text = f"On {nodes}, the AP of the model is {abs(margin):.2f} points {side} the best baseline ({best})."
+    spread = verdict.get("spread")
+    is_known = spread is not None and all(
+        verdict.get(key) == value for key, value in {"rule": best, **_get_protocol(rows[own])}.items()
+    )
+    points = Difference(abs(margin), spread if is_known else None).format()
+    text = f"On {nodes}, the AP of the model is {points} points {side} the best baseline ({best})."
     return text if margin >= 0 else f"{text} The baseline is better and needs no training."
 
 
-def _build_results_table(title: str, note: str, rows: Records, own: str, task: ReportTask) -> ReportTable:
-    ranks = sorted({key for row in rows for key in row if is_rank_metric(key)})
-    headings = {key: key.upper() if key == "mrr" else key.capitalize() for key in ranks}
-    metrics = task.metrics | {
-        key: headings[key] for key in ranks if any(row.get(key) is not None for row in rows)
-    }
-    best = {key: find_best_value(key, [row.get(key) for row in rows]) for key in metrics}
-    cells = []
-    for row in rows:
-        name = Cell(f"{row['model']}{' (this run)' if row['model'] == own and len(rows) > 1 else ''}")
-        values = (
-            _format_metric_cell(row, key, len(rows) > 1 and row.get(key) == best[key], key in ranks)
-            for key in metrics
-        )
-        cells.append((name, *values))
-    changes = "; ".join(list_changes(row for row in rows if row["model"] == own))
-    note = ". ".join(
-        filter(None, (note, f"{changes[:1].upper()}{changes[1:]}", _describe_ranked_events(rows)))
-    )
-    return ReportTable(title, note, ("model", *metrics.values()), tuple(cells))
+def _get_protocol(row: dict[str, Any]) -> dict[str, Any]:
+    return {key: row.get(key) for key in PAIR_KEYS}
 
 
-def find_best_value(metric: str, values: Iterable[float | None]) -> float | None:
-    """Return the best value of a metric: the lowest of an error, else the highest; None without values."""
-    known = [value for value in values if value is not None]
-    return (min if metric in ERROR_METRICS else max)(known, default=None)
-
-
-def _describe_ranked_events(rows: Records) -> str:
-    """Say how many events MRR and Hits@k are computed from; empty if no row has them."""
-    row = next((row for row in rows if row.get("ranked")), None)
-    if row is None:
-        return ""
-    events = f"{row['ranked']:,} of the {row['n']:,} events"
-    if row["ranked"] == row["n"]:
-        events = f"all {row['n']:,} events"
-    among = f"among {row['candidates']} random destinations" if row.get("candidates") else "among candidates"
-    return f"MRR and Hits@10: ranks of {events} {among}, ± one standard error."
-
-
-def _get_protocol(row: dict[str, Any]) -> tuple[str | None, ...]:
-    return row.get("split"), row.get("setting"), row.get("negatives")
-
-
-def _get_test_ap(results: Records, setting: str) -> dict[str, float]:
-    """Return test AP with random negatives by model, in percent."""
+def _find_test_rows(results: Records, setting: str) -> dict[str, dict[str, Any]]:
+    """Return the test rows with random negatives by model."""
+    protocol = dict(zip(PAIR_KEYS, ("test", setting, "random"), strict=True))
     return {
-        row["model"]: 100 * row["ap"]
-        for row in results
-        if _get_protocol(row) == ("test", setting, "random") and row.get("ap") is not None
+        row["model"]: row for row in results if _get_protocol(row) == protocol and row.get("ap") is not None
     }
-
-
-def _format_metric_cell(row: dict[str, Any], key: str, best: bool, optional: bool) -> Cell:
-    """Format a metric, shares in percent: "none" if it is undefined, empty if an optional one was not computed."""
-    if row.get(key) is None:
-        return Cell("" if optional else "none")
-    error = row.get(f"{key}_se")
-    text = format_metric(key, row[key]) if error is None else f"{100 * row[key]:.1f} ± {100 * error:.1f}"
-    return Cell(text, "best" if best else "")
-
-
-def format_metric(name: str, value: float) -> str:
-    """Format a metric: a share of 1 in percent, an error in the unit of the labels."""
-    return f"{value:.4g}" if name in ERROR_METRICS else f"{100 * value:.2f}"
 
 
 def describe_start(config: dict[str, dict[str, Any]]) -> str:
@@ -299,10 +276,11 @@ def build_forgetting_section(forgetting: Forgetting | None, seconds: bool = Fals
                 "channel may store what no repeated event depends on, so single channels need not follow the law.",
             )
         )
-    return Section("Learned decay", _describe_closeness(forgetting), (), tuple(charts))
+    return Section("Learned decay", describe_closeness(forgetting), (), tuple(charts))
 
 
-def _describe_closeness(forgetting: Forgetting) -> str:
+def describe_closeness(forgetting: Forgetting) -> str:
+    """Say how close the learned decay is to the law of the data, if that is known."""
     if forgetting.closeness is None:
         return "How fast an earlier event loses its influence on the scores of the model."
     close = forgetting.closeness

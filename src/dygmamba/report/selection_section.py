@@ -5,13 +5,18 @@ from typing import Any
 
 from dygmamba.data.events.times import format_rough_duration
 from dygmamba.report.document import Cell, ReportTable, Section
+from dygmamba.tasks.metric_names import format_metric
 
 ENDED = {
     "time": "ended by the budget",
     "validation": "ended when validation stopped improving",
     "epochs": "ended after all epochs",
 }
-SHOWN_ERRORS = 2  # standard errors behind ±
+CANDIDATE_KEYS = (
+    *("model", "preset", "state", "reason", "run", "val_ap", "val_ap_error"),
+    *("epochs", "best_epoch", "seconds", "peak_mb", "ended"),
+)  # what is shown of each candidate
+SIGNIFICANT_ERRORS = 2  # standard errors behind ±
 
 
 def build_selection_section(selection: dict[str, Any]) -> Section | None:
@@ -19,8 +24,8 @@ def build_selection_section(selection: dict[str, Any]) -> Section | None:
     if not selection:
         return None
     text = (
-        f"Chosen: {selection['reason']}. The test was not used: only the chosen model was evaluated on it. The "
-        "other runs are kept; resume one to evaluate it."
+        f"Chosen: {selection['reason']}.\nThe test was not used: only the chosen model was evaluated on it. The other "
+        "runs are kept; resume one to evaluate it."
     )
     return Section("Models tried", text, (build_selection_table(selection),))
 
@@ -52,7 +57,7 @@ def _build_row(candidate: dict[str, Any], chosen: str | None) -> tuple[Cell, ...
         return (Cell(name), *(Cell(""),) * 5, Cell(f"skipped: {candidate['reason']}", "words"))
     return (
         Cell(name),
-        Cell(_format_ap(candidate["val_ap"], candidate["val_ap_error"]), "best" if is_chosen else ""),
+        Cell(_format_ap(candidate), "best" if is_chosen else ""),
         Cell(_format_count(candidate["epochs"])),
         Cell(_format_count(candidate["best_epoch"])),
         Cell("" if candidate["seconds"] is None else format_rough_duration(candidate["seconds"])),
@@ -63,10 +68,9 @@ def _build_row(candidate: dict[str, Any], chosen: str | None) -> tuple[Cell, ...
     )
 
 
-def _format_ap(ap: float | None, error: float | None) -> str:
-    if ap is None:
-        return ""
-    return f"{100 * ap:.2f}" + ("" if error is None else f" ± {100 * SHOWN_ERRORS * error:.2f}")
+def _format_ap(candidate: dict[str, Any]) -> str:
+    error = candidate["val_ap_error"]
+    return format_metric("ap", candidate["val_ap"], None if error is None else SIGNIFICANT_ERRORS * error)
 
 
 def _format_count(value: int | None) -> str:

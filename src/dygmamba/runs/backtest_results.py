@@ -19,7 +19,7 @@ FROZEN, WARM, REFIT = "frozen", "warm", "refit"
 VARIANTS = (FROZEN, WARM, REFIT)
 PAGE_NAME, TABLE_FILE = "backtest", "periods.csv"
 SECONDS_PER_DAY = 86_400
-METRICS = {"ap": "AP", "auc": "AUC", "log_loss": "log loss", "mrr": "MRR"}
+METRICS = ("ap", "auc", "log_loss", "mrr")
 FIGURES = [name for metric in METRICS for name in (metric, get_error_name(metric))]
 KEY_COLUMNS = {
     "period": pa.int64(), "begin": pa.float64(), "end": pa.float64(), "date": pa.string(), "events": pa.int64(),

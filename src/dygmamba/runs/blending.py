@@ -117,7 +117,7 @@ def find_best_weights(
         total = sum(weight * score for weight, score in zip(weights, scores, strict=True))
         assert isinstance(total, Tensor)
         metrics = link_metrics(total, evaluation_set.pairs.label, evaluation_set.pairs.group)
-        return {"ap": metrics.ap, "auc": metrics.auc}
+        return {name: metrics[name] for name in ("ap", "auc")}
 
     def unevenness(weights: tuple[float, ...]) -> float:
         return sum((weight - 1 / len(weights)) ** 2 for weight in weights)

@@ -15,7 +15,7 @@ Legend: p pairs, k events, g ranked events.
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -38,13 +38,20 @@ from dygmamba.tasks.base import EvaluationSet
 from dygmamba.tasks.calibration import LinkCalibration, Reliability, compute_reliability
 from dygmamba.tasks.candidates import BoardCandidates, CandidateSet, SampledCandidates
 from dygmamba.tasks.link import SETTINGS, build_link_set, has_events
-from dygmamba.tasks.metric_names import BOARD_CANDIDATES, DEFAULT_CANDIDATES, is_rank_metric
+from dygmamba.tasks.metric_names import (
+    BOARD_CANDIDATES,
+    DEFAULT_CANDIDATES,
+    ERROR_SUFFIX,
+    is_rank_metric,
+    list_metrics,
+)
 from dygmamba.tasks.metrics import (
+    THRESHOLD_METRICS,
     average_precision,
     get_error_name,
     link_metrics,
+    pair_metric,
     rank_metrics,
-    roc_auc,
 )
 from dygmamba.tasks.query_types import QUERY_TYPES
 from dygmamba.tasks.statistics import Difference, compute_by_block, log_loss_by_event, standard_error
@@ -52,10 +59,10 @@ from dygmamba.tasks.statistics import Difference, compute_by_block, log_loss_by_
 SAME_SOURCE_NEGATIVES = tuple(name for name, sampler in SAMPLERS.items() if sampler.keeps_source)
 WEIGHT_CHOSEN_ON = ("val", "transductive")  # split and scope
 BY_TYPE = "by_type"
-PAIR_METRICS = ("ap", "auc", "ap_pooled", "auc_pooled", "n", BY_TYPE)  # of every result row of pairs
-CALIBRATION_METRICS = ("ece", "ece_raw")
+PAIR_METRICS = (*list_metrics("pairs"), "n", BY_TYPE)  # of every result row of pairs
+CALIBRATION_METRICS = list_metrics("probabilities")
 CALIBRATED_METRICS = (*CALIBRATION_METRICS, "log_loss", "log_loss_se")  # of probabilities
-RANK_METRICS = ("mrr", "hits@10")
+RANK_METRICS = list_metrics("ranks")
 RANK_COLUMNS = (*RANK_METRICS, *map(get_error_name, RANK_METRICS), "candidates", "candidate_seed", "ranked")
 
 EvaluationKey = tuple[str, str, str]  # negatives, split, scope (all or new nodes)
@@ -145,12 +152,15 @@ class Scored:
     def link(self) -> dict[str, Any]:
         """AP and AUC as the mean over published batches and over all pairs at once."""
         pairs = self.queries.pairs.pairs
-        return asdict(link_metrics(self.score, pairs.label, pairs.group))
+        return link_metrics(self.score, pairs.label, pairs.group)
 
     @cached_property
     def block_ap(self) -> list[float]:
         """AP of each block of events."""
-        return compute_by_block(average_precision, self.score, self.queries.pairs)
+        return self._compute_by_block("ap")
+
+    def _compute_by_block(self, metric: str) -> list[float]:
+        return compute_by_block(partial(pair_metric, metric), self.score, self.queries.pairs)
 
     def tells_pairs_apart(self) -> bool:
         """Return whether any positive and its negative have different scores."""
@@ -170,15 +180,13 @@ class Scored:
     def _compute(self, name: str) -> Any:
         if name in CALIBRATED_METRICS and self.probability is None:
             return None
+        if name in self.link:
+            return self.link[name]
+        if name.endswith(ERROR_SUFFIX) and (metric := name.removesuffix(ERROR_SUFFIX)) in THRESHOLD_METRICS:
+            return standard_error(self._compute_by_block(metric))
         match name:
-            case "ap" | "auc" | "ap_pooled" | "auc_pooled" | "n":
-                return self.link[name]
             case "blocks":
                 return self.block_ap
-            case "ap_se":
-                return standard_error(self.block_ap)
-            case "auc_se":
-                return standard_error(compute_by_block(roc_auc, self.score, self.queries.pairs))
             case "ece" | "ece_raw":
                 return self.diagrams[name == "ece"].ece
             case "log_loss":

@@ -8,7 +8,7 @@ from typing import Any
 from dygmamba.core.errors import DygError
 from dygmamba.engine.run_directory import RunDirectory
 from dygmamba.runs.run_names import CONFIG_NAME, LATEST, RUNS_FOLDER, STAMP_LENGTH, find_runs
-from dygmamba.tasks.metric_names import ERROR_METRICS, NODE_METRICS
+from dygmamba.tasks.metric_names import NODE_METRICS, find_metric
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class RunSummary:
         """Return whether its validation metric is better; any is better than none."""
         if self.val is None or other is None or other.val is None:
             return self.val is not None
-        return self.val < other.val if self.metric in ERROR_METRICS else self.val > other.val
+        return self.val < other.val if find_metric(self.metric).lower_is_better else self.val > other.val
 
     def to_dict(self) -> dict[str, Any]:
         facts = asdict(self) | {"path": str(self.path)}

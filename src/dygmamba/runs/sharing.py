@@ -42,6 +42,7 @@ from dygmamba.runs.shared_folder import (
     replace_shared_files,
 )
 from dygmamba.runs.trusted_code import list_run_models
+from dygmamba.tasks.metric_names import METRICS, format_metric, get_metric_title, list_metrics
 
 FORMAT = "dygmamba-run-1"
 MANIFEST_FILE = "config.json"
@@ -64,7 +65,7 @@ PROTOCOL_NOTES = {
     "benchmark protocol of DyGLib)",
     "time": "no training event removed",
 }
-METRIC_NAMES = {"ap": "average_precision", "auc": "roc_auc", "mrr": "mrr", "hits@10": "hits@10"}  # on the Hub
+HUB_NAMES = {name: one.hub_name for name, one in METRICS.items() if one.hub_name}
 PAPER_URL = "https://openreview.net/forum?id=ja2wA4UncJ"
 
 
@@ -316,7 +317,7 @@ def _render_metadata(about: dict[str, Any], task: str, tests: list[dict[str, Any
     """Render the YAML block of the card; values are JSON, which is also YAML."""
     kind = "node-classification" if task == "node" else "link-prediction"
     tags = ["temporal-graph", "dynamic-graph", kind, about["model"]]
-    metrics = sorted({METRIC_NAMES[key] for row in tests for key in METRIC_NAMES if row.get(key) is not None})
+    metrics = sorted({HUB_NAMES[key] for row in tests for key in HUB_NAMES if row.get(key) is not None})
     metadata: dict[str, Any] = {"library_name": "dygmamba", "pipeline_tag": "graph-ml", "tags": tags}
     metadata |= {"datasets": [about["data"]], "metrics": metrics}
     if tests:
@@ -329,8 +330,8 @@ def _render_metadata(about: dict[str, Any], task: str, tests: list[dict[str, Any
 def _model_index_entry(about: dict[str, Any], kind: str, row: dict[str, Any]) -> dict[str, Any]:
     what = ", ".join(str(row[key]) for key in ("split", "setting", "negatives") if row.get(key) is not None)
     metrics = [
-        {"type": METRIC_NAMES[key], "value": round(row[key], 6), "name": f"{METRIC_NAMES[key]} ({what})"}
-        for key in METRIC_NAMES
+        {"type": HUB_NAMES[key], "value": round(row[key], 6), "name": f"{HUB_NAMES[key]} ({what})"}
+        for key in HUB_NAMES
         if row.get(key) is not None
     ]
     dataset = {"type": about["data"], "name": about["data"], "revision": about["digest"]}
@@ -347,12 +348,12 @@ def _render_task(about: dict[str, Any], task: str) -> str:
 def _render_results(run: RunDirectory, tests: list[dict[str, Any]]) -> str:
     if not tests:
         return "None: this run was trained on all events, or not evaluated.\n"
-    keys = [key for key in (*METRIC_NAMES, "ece") if any(row.get(key) is not None for row in tests)]
+    keys = [key for key in list_metrics(shown="summary") if any(row.get(key) is not None for row in tests)]
     heads = [key for key in ("split", "setting", "negatives", "visible", "batch") if key in tests[0]]
-    lines = [_table_row([*heads, *(key.upper() if key != "hits@10" else key for key in keys), "events"])]
+    lines = [_table_row([*heads, *map(get_metric_title, keys), "events"])]
     lines.append(_table_row(["---"] * (len(heads) + len(keys) + 1)))
     for row in tests:
-        cells = ["-" if row.get(key) is None else f"{100 * row[key]:.2f}" for key in keys]
+        cells = [format_metric(key, row.get(key)) for key in keys]
         lines.append(
             _table_row([*(escape_markdown(row.get(key)) for key in heads), *cells, f"{row.get('n', 0):,}"])
         )

@@ -17,7 +17,7 @@ from dygmamba.runs.training_cost import estimate_training
 from dygmamba.studies.job import Job, ResultCache
 from dygmamba.studies.pool import JobEvent, Pool, choose_worker_count
 from dygmamba.studies.studies import GeneratedDataset, StudyRequest, find_study, plan_jobs
-from dygmamba.studies.study_report import build_study_sheet
+from dygmamba.studies.study_report import build_study_document
 from dygmamba.tasks.link import build_link_set
 
 EPOCHS_BY_WORK = {
@@ -191,6 +191,6 @@ def write_study_page(results: StudyResults, folder: Path) -> list[Path]:
     """Write the page, its tables as CSV, Markdown and LaTeX, and the results they are built from."""
     results.write(folder / results.study / RESULTS_FILE)
     return [
-        *write_document(build_study_sheet(results), folder / results.study, results.study),
+        *write_document(build_study_document(results), folder / results.study, results.study),
         folder / results.study / RESULTS_FILE,
     ]

@@ -30,7 +30,7 @@ NOISE_TITLES = {
 }
 
 
-def build_study_sheet(results: StudyResults) -> Document:
+def build_study_document(results: StudyResults) -> Document:
     """Build the page of a study."""
     return Document(
         STUDIES[results.study].title,

@@ -4,7 +4,7 @@ Legend: k training events, b events of a batch, p pairs, g ranked events, c cand
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -141,9 +141,9 @@ class LinkTask:
         """Return AP and AUC as the mean over published batches and over all pairs at once, and MRR of ranked events."""
         pairs, ranked = evaluation_set.pairs, self.ranked
         if ranked is None:
-            return asdict(link_metrics(score, pairs.label, pairs.group))
+            return link_metrics(score, pairs.label, pairs.group)
         own = slice(len(score) - len(ranked.event) * ranked.width)  # without the candidates
-        metrics = asdict(link_metrics(score[own], pairs.label[own], pairs.group[own]))
+        metrics = link_metrics(score[own], pairs.label[own], pairs.group[own])
         return metrics | {"mrr": ranked.mrr(score)}
 
     def is_better(self, metrics: dict[str, Any], best: Mapping[str, float]) -> bool:

@@ -1,7 +1,12 @@
-"""Names of metrics, settings and candidate sets; importable without torch, so that mistakes are reported at once."""
+"""The metrics and how they are shown, and names of settings and candidate sets.
 
-from collections.abc import Iterable, Iterator
-from typing import Any
+It is importable without torch, so that mistakes are reported at once.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from statistics import mean, stdev
+from typing import Any, Literal
 
 from dygmamba.core.errors import ConfigError
 from dygmamba.data.catalogue.known_datasets import BENCHMARKS, normalize_name
@@ -21,13 +26,49 @@ DEFAULT_CANDIDATES = 100  # candidates sampled per event by default
 BOARD_CANDIDATES = "board"  # instead of a number of candidates: those listed by the dataset's leaderboard
 
 ERROR_SUFFIX = "_se"  # of the name of a metric: its standard error
-METRIC_TITLES = {
-    "macro_f1": "macro-F1",
-    "accuracy": "accuracy",
-    "mae": "MAE",
-    "rmse": "RMSE",
+MetricGroup = Literal["pairs", "ranks", "probabilities", "losses", "nodes"]
+ShownIn = Literal["line", "summary", "table"]
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """How a metric is shown; `tasks/metrics.py` computes it.
+
+    Attributes:
+        title: Its name in tables.
+        group: What it is computed from: scores of pairs, ranks among candidates, calibrated probabilities (also
+            their losses), or predictions of labels.
+        shown: The shortest text that has it: a line about an epoch or a run, a summary (in a notebook, a card), or only
+            tables. A longer text has what a shorter one has.
+        is_share: Whether it is a share of 1, shown in per cent; others are shown in their own unit.
+        lower_is_better: Whether it is an error.
+        hub_name: Its name in the metadata of the Hugging Face Hub; empty if it is not written there.
+    """
+
+    title: str
+    group: MetricGroup
+    shown: ShownIn = "table"
+    is_share: bool = True
+    lower_is_better: bool = False
+    hub_name: str = ""
+
+
+# All metrics, in the order of columns: the rows of a result, its tables and pages, summaries, cards and loggers.
+METRICS = {
+    "ap": Metric("AP", "pairs", "line", hub_name="average_precision"),
+    "auc": Metric("AUC", "pairs", "line", hub_name="roc_auc"),
+    "ap_pooled": Metric("AP pooled", "pairs"),
+    "auc_pooled": Metric("AUC pooled", "pairs"),
+    "mrr": Metric("MRR", "ranks", "summary", hub_name="mrr"),
+    "hits@10": Metric("Hits@10", "ranks", "summary", hub_name="hits@10"),
+    "ece": Metric("ECE", "probabilities", "summary", lower_is_better=True),
+    "ece_raw": Metric("ECE of logits", "probabilities", lower_is_better=True),
+    "log_loss": Metric("log loss", "losses", is_share=False, lower_is_better=True),
+    "macro_f1": Metric("macro-F1", "nodes", "line"),
+    "accuracy": Metric("accuracy", "nodes", "line"),
+    "mae": Metric("MAE", "nodes", "line", is_share=False, lower_is_better=True),
+    "rmse": Metric("RMSE", "nodes", "summary", is_share=False, lower_is_better=True),
 }
-ERROR_METRICS = ("mae", "rmse")  # in the unit of the labels, lower is better; all others are shares of 1
 NODE_METRICS = {  # by the kind of the target, the one that selects the best epoch first
     "binary": ("auc", "ap"),
     "classes": ("macro_f1", "accuracy"),
@@ -62,24 +103,53 @@ def _list_row_changes(row: dict[str, Any]) -> Iterator[str]:
         yield "each query carries the columns of its event"
 
 
+def find_metric(name: str) -> Metric:
+    """Return how a metric is shown; `hits@k` has a k of the user's."""
+    return METRICS.get(name) or Metric(name.capitalize().replace("_", " "), "ranks")
+
+
+def list_metrics(*groups: MetricGroup, shown: ShownIn = "table") -> tuple[str, ...]:
+    """Return the names of the metrics of these groups, of all without any, that a text of this length shows."""
+    longer = {"line": ("line",), "summary": ("line", "summary"), "table": ("line", "summary", "table")}[shown]
+    return tuple(
+        name for name, one in METRICS.items() if (not groups or one.group in groups) and one.shown in longer
+    )
+
+
 def get_metric_title(name: str) -> str:
     """Return the name of a metric in tables."""
-    return METRIC_TITLES.get(name, name.upper())
+    return find_metric(name).title
 
 
 def get_metric_scale(name: str) -> float:
-    """Return the factor by which a metric is shown: 100 for per cent, 1 for errors in the unit of the labels."""
-    return 1.0 if name in ERROR_METRICS else 100.0
+    """Return the factor by which a metric is shown: 100 for per cent."""
+    return 100.0 if find_metric(name).is_share else 1.0
 
 
 def get_metric_unit(name: str) -> str:
     """Return what is written behind the name of a metric."""
-    return "" if name in ERROR_METRICS else " (%)"
+    return " (%)" if find_metric(name).is_share else ""
+
+
+def format_metric(name: str, value: float | None, spread: float | None = None) -> str:
+    """Format a metric: a share in per cent, another one in its unit; ± a standard deviation or error if it is known."""
+    if value is None:
+        return "-"
+    if not find_metric(name).is_share:
+        return f"{value:.4g}" + ("" if spread is None else f" ± {spread:.2g}")
+    return f"{100 * value:.2f}" + ("" if spread is None else f" ± {100 * spread:.2f}")
+
+
+def format_seeds(name: str, values: Sequence[float], error: float | None = None) -> str:
+    """Format a metric of several seeds as mean ± standard deviation, a single value with its standard error."""
+    if not values:
+        return format_metric(name, None)
+    return format_metric(name, mean(values), stdev(values) if len(values) > 1 else error)
 
 
 def is_rank_metric(name: str) -> bool:
     """Return whether a name in a result row is that of a ranking metric, not of its standard error."""
-    return name.startswith(("mrr", "hits@")) and not name.endswith(ERROR_SUFFIX)
+    return (name.startswith("hits@") and not name.endswith(ERROR_SUFFIX)) or name in list_metrics("ranks")
 
 
 def parse_hits_k(name: str) -> int:

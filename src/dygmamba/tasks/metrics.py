@@ -5,8 +5,7 @@ Also those of classes (accuracy, macro-F1) and of numbers (mean absolute error).
 Legend: p pairs, g positives (groups), c candidates per positive.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from math import sqrt
 from typing import Any
 
@@ -23,12 +22,12 @@ PUBLISHED_BATCH = 200  # positives per batch over which DyGLib averages AP and A
 
 def average_precision(score: Float[Tensor, "p"], label: Float[Tensor, "p"]) -> float:
     """Sum over thresholds of (recall step) * precision; equal scores share one threshold, as in scikit-learn."""
-    return _precision_from_counts(*_counts_by_threshold(*_to_arrays(score, label)))
+    return pair_metric("ap", score, label)
 
 
 def roc_auc(score: Float[Tensor, "p"], label: Float[Tensor, "p"]) -> float:
     """Probability that a positive outranks a negative, ties counting half; nan if one class is missing."""
-    return _area_from_counts(*_counts_by_threshold(*_to_arrays(score, label)))
+    return pair_metric("auc", score, label)
 
 
 def _precision_from_counts(hits: np.ndarray, total: np.ndarray) -> float:
@@ -128,15 +127,16 @@ def regression_metrics(predicted: Float[Tensor, "p"], true: Float[Tensor, "p"]) 
     return {"mae": float(error.abs().mean()), "rmse": float(error.square().mean().sqrt()), "n": len(true)}
 
 
-@dataclass(frozen=True, slots=True)
-class LinkMetrics:
-    """AP and AUC as the mean over batches of 200 positives (published) and over all pairs at once (pooled)."""
+# Of the scores of pairs, from the numbers of positives and of pairs that reach each distinct score.
+THRESHOLD_METRICS: dict[str, Callable[[np.ndarray, np.ndarray], float]] = {
+    "ap": _precision_from_counts,
+    "auc": _area_from_counts,
+}
 
-    ap: float
-    auc: float
-    ap_pooled: float
-    auc_pooled: float
-    n: int
+
+def pair_metric(name: str, score: Float[Tensor, "p"], label: Float[Tensor, "p"]) -> float:
+    """Compute a metric of `THRESHOLD_METRICS` of all pairs at once."""
+    return THRESHOLD_METRICS[name](*_counts_by_threshold(*_to_arrays(score, label)))
 
 
 def link_metrics(
@@ -144,10 +144,11 @@ def link_metrics(
     label: Float[Tensor, "p"],
     group: Int64[Tensor, "p"],
     batch: int = PUBLISHED_BATCH,
-) -> LinkMetrics:
-    """Compute AP and AUC of an evaluation set; `group` numbers the positives in time order.
+) -> dict[str, Any]:
+    """Compute each of `THRESHOLD_METRICS` as the mean over batches of positives, and as `_pooled` of all pairs at once.
 
-    The batches of `batch` positives are part of the published metric; they need not be the batches of scoring.
+    `group` numbers the positives in time order. The batches of `batch` positives are part of the published metric; they
+    need not be the batches of scoring. `n` is the number of positives.
     """
     order = torch.argsort(group // batch, stable=True)
     values, truth = _to_arrays(score[order], label[order])
@@ -158,10 +159,9 @@ def link_metrics(
         for part in zip(np.split(values, cuts), np.split(truth, cuts), strict=True)
     ]
     whole = _counts_by_threshold(values, truth)
-    return LinkMetrics(
-        ap=float(np.mean([_precision_from_counts(*part) for part in parts])),
-        auc=float(np.mean([_area_from_counts(*part) for part in parts])),
-        ap_pooled=_precision_from_counts(*whole),
-        auc_pooled=_area_from_counts(*whole),
-        n=int(truth.sum()),
-    )
+    by_batch = {
+        name: float(np.mean([compute(*part) for part in parts]))
+        for name, compute in THRESHOLD_METRICS.items()
+    }
+    pooled = {f"{name}_pooled": compute(*whole) for name, compute in THRESHOLD_METRICS.items()}
+    return by_batch | pooled | {"n": int(truth.sum())}

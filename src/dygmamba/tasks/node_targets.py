@@ -20,7 +20,7 @@ from dygmamba.core.errors import ConfigError, EventError
 from dygmamba.data.events.event_store import EventStore
 from dygmamba.data.events.splits import Split
 from dygmamba.tasks.metric_names import NODE_METRICS
-from dygmamba.tasks.metrics import average_precision, classification_metrics, regression_metrics, roc_auc
+from dygmamba.tasks.metrics import classification_metrics, pair_metric, regression_metrics
 
 FEW_CLASSES = 50  # whole numbers with at most this many different values are classes
 MAX_CLASSES = 1_000  # outputs of a model
@@ -74,9 +74,9 @@ class NodeTarget:
 
 
 def node_metrics(score: Float[Tensor, "p"], label: Float[Tensor, "p"]) -> dict[str, float | int]:
-    """Return AUC and AP over a whole period at once: how well scores rank label 1; nan if the period lacks a class."""
-    found = {"auc": roc_auc(score, label), "ap": average_precision(score, label)}
-    return {**found, "n": len(label), "positives": int((label > 0).sum())}
+    """Return how well the scores rank events of label 1 above the others; nan if the period lacks a class."""
+    ranking = {name: pair_metric(name, score, label) for name in NODE_METRICS["binary"]}
+    return {**ranking, "n": len(label), "positives": int((label > 0).sum())}
 
 
 @dataclass(frozen=True, slots=True)

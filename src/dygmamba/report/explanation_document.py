@@ -1,6 +1,6 @@
 """An explanation of a score in sentences, as a chart, and as an HTML page.
 
-The `describe_...` functions return the sentences; the command line prints them, and the page shows them.
+The command line prints the same document as the page shows.
 """
 
 from pathlib import Path
@@ -131,13 +131,8 @@ def build_feature_chart(numbers: Numbers, top: int = 10) -> ContributionChart:
     )
 
 
-def render_explanation(explanation: Explanation, top: int = 10) -> str:
-    """Return the explanation as HTML."""
-    features = (
-        ()
-        if explanation.numbers is None
-        else (Section("Features of the trees", "", (), (build_feature_chart(explanation.numbers, top),)),)
-    )
+def build_explanation_document(explanation: Explanation, top: int = 10) -> Document:
+    """Build the explanation of a score with the `top` strongest contributions."""
     method = (
         f"The model scored {explanation.scored:,} variants of the history, in {explanation.orders} pairs of random "
         f"orders of the events. The sum of the contributions differs from the logit by {explanation.gap:.1e}. A "
@@ -146,12 +141,24 @@ def render_explanation(explanation: Explanation, top: int = 10) -> str:
     table, chart = _build_reasons_table(explanation, top), build_contribution_chart(explanation, top)
     sentences = (f"{line.rstrip('.')}." for line in describe_counterfactuals(explanation))
     sections = (
-        *features,
+        *([] if explanation.numbers is None else [_build_feature_section(explanation.numbers, top)]),
         Section("Contributions of past events", "", (table,), (chart,)),
-        Section("Scores without certain events", " ".join(sentences)),
+        Section("Scores without certain events", "\n".join(sentences)),
         Section("Method", method),
     )
-    return render_document(Document(describe_query(explanation), "; ".join(explanation.notes), sections))
+    return Document(describe_query(explanation), "; ".join(explanation.notes), sections)
+
+
+def _build_feature_section(numbers: Numbers, top: int) -> Section:
+    """Show the inputs of boosted trees and their exact Shapley values."""
+    rows = [
+        (feature.name, f"{feature.value:.4g}", f"{feature.contribution:+.3f}")
+        for feature in numbers.strongest[:top]
+    ]
+    rows.append((AVERAGE_LOGIT, "", f"{numbers.base:+.3f}"))
+    table = ReportTable.of_text("", "", ("feature of the trees", "input", "contribution"), rows)
+    text = "Counts, shares, sums and times are inputs on a logarithmic scale."
+    return Section("Features of the trees", text, (table,), (build_feature_chart(numbers, top),))
 
 
 def write_explanation(explanation: Explanation, out: Path, top: int = 10) -> Path:
@@ -162,13 +169,13 @@ def write_explanation(explanation: Explanation, out: Path, top: int = 10) -> Pat
     if out.suffix.lower() == ".svg":
         write_text(out, render_contribution_svg(build_contribution_chart(explanation, top)))
     else:
-        write_text(out, render_explanation(explanation, top))
+        write_text(out, render_document(build_explanation_document(explanation, top)))
     return out
 
 
 def _build_reasons_table(explanation: Explanation, top: int) -> ReportTable:
     columns = ("event", "contribution", "standard error", "score without it", "left in the state", "time")
-    rows = tuple(
+    rows = [
         (
             Cell(describe_event(explanation, reason)),
             Cell(f"{reason.contribution:+.3f}"),
@@ -178,8 +185,14 @@ def _build_reasons_table(explanation: Explanation, top: int) -> ReportTable:
             Cell(describe_time(explanation, reason), "words"),
         )
         for reason in explanation.reasons[:top]
-    )
-    return ReportTable("", "", columns, rows).drop_empty_columns()
+    ]
+    sums = (describe_rest(explanation, top), describe_base(explanation), ("logit", explanation.logit))
+    rows += [
+        (Cell(name, "soft"), Cell(f"{amount:+.3f}", "soft"), *(Cell("") for _ in columns[2:]))
+        for name, amount in sums
+        if name
+    ]
+    return ReportTable("", "", columns, tuple(rows)).drop_empty_columns()
 
 
 def _format_age(explanation: Explanation, reason: Reason) -> str:

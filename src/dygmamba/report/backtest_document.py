@@ -6,11 +6,15 @@ from dygmamba.report.document import Cell, Document, LineChart, Point, ReportTab
 from dygmamba.runs.backtest import BacktestRequest
 from dygmamba.runs.backtest_periods import VALIDATION_SHARE
 from dygmamba.runs.backtest_results import FROZEN, METRICS, REFIT, WARM, Backtest
-from dygmamba.runs.evaluation import Row
-from dygmamba.tasks.metric_names import DEFAULT_CANDIDATES
+from dygmamba.tasks.metric_names import (
+    DEFAULT_CANDIDATES,
+    find_metric,
+    format_metric,
+    get_metric_scale,
+    get_metric_title,
+)
 from dygmamba.tasks.statistics import SIGNIFICANT_ERRORS
 
-PERCENT_METRICS = ("ap", "auc", "mrr")
 MEANINGS = {
     FROZEN: "trained once, at the first origin; later events are its history, but it does not learn from them",
     WARM: "started at every origin from its own weights of the origin before",
@@ -18,11 +22,17 @@ MEANINGS = {
 }
 
 
-def build_backtest_page(request: BacktestRequest, result: Backtest) -> Document:
+def build_backtest_document(request: BacktestRequest, result: Backtest) -> Document:
     """Build the page of a backtest."""
-    sections = (_findings_section(result), _metrics_section(result), _periods_section(result))
-    title = f"Backtest: {result.model} on {result.data}"
-    return Document(title, _describe_request(request, result), sections)
+    sections = (*summarize_backtest(result).sections, _metrics_section(result))
+    return Document(
+        f"Backtest: {result.model} on {result.data}", _describe_request(request, result), sections
+    )
+
+
+def summarize_backtest(result: Backtest) -> Document:
+    """Build what a backtest says about retraining, with the AP of all periods."""
+    return Document(f"{result.model} on {result.data}", "", (_findings_section(result),))
 
 
 def _describe_request(request: BacktestRequest, result: Backtest) -> str:
@@ -63,14 +73,15 @@ def _findings_section(result: Backtest) -> Section:
         note="Bands are two standard errors, over blocks of consecutive events that both variants score.",
     )
     has_gaps = any(series.values())
-    return Section("When to retrain", f"{text} {variants}".strip(), (), (chart,) if has_gaps else ())
+    lines = "\n".join(filter(None, (text, variants)))
+    return Section("When to retrain", lines, (_build_period_table(result),), (chart,) if has_gaps else ())
 
 
 def _metrics_section(result: Backtest) -> Section:
     """A chart per metric: the variants, and the baseline that is best on average."""
     charts, rule = [], result.best_rule
-    for metric, name in METRICS.items():
-        factor = 100 if metric in PERCENT_METRICS else 1
+    for metric in METRICS:
+        name, factor = get_metric_title(metric), get_metric_scale(metric)
         lines = {variant: result.list_variant_rows(variant) for variant in result.variants}
         if rule is not None:
             lines[f"baseline {rule}"] = result.list_variant_rows(rule)
@@ -93,7 +104,8 @@ def _metrics_section(result: Backtest) -> Section:
                 f"{name} (%)" if factor == 100 else f"{name} (nats)",
                 {label: points for label, points in series.items() if points},
                 "date" if result.is_dated else "number",
-                note="Bands are two standard errors." + (" Lower is better." if metric == "log_loss" else ""),
+                note="Bands are two standard errors."
+                + (" Lower is better." if find_metric(metric).lower_is_better else ""),
             )
         )
     text = (
@@ -105,8 +117,8 @@ def _metrics_section(result: Backtest) -> Section:
     return Section("Metrics over time", text, (), tuple(charts))
 
 
-def _periods_section(result: Backtest) -> Section:
-    """A table of all periods, the best variant or baseline of each in bold."""
+def _build_period_table(result: Backtest) -> ReportTable:
+    """Build a table of all periods, the best variant or baseline of each in bold."""
     rule, rows = result.best_rule, []
     names = [*result.variants, *([] if rule is None else [rule])]
     for number in dict.fromkeys(row["period"] for row in result.rows):
@@ -118,13 +130,15 @@ def _periods_section(result: Backtest) -> Section:
             Cell(result.format_time(first["begin"])),
             Cell(f"{first['events']:,}"),
         ]
-        cells += [Cell(_format_ap(own[name]), "best" if own[name]["ap"] == best else "") for name in names]
+        cells += [
+            Cell(
+                format_metric("ap", own[name]["ap"], own[name]["ap_se"]),
+                "best" if own[name]["ap"] == best else "",
+            )
+            for name in names
+        ]
         rows.append(tuple(cells))
     columns = ("period", "begin", "events", *result.variants, *([] if rule is None else [f"baseline {rule}"]))
     note = "AP in per cent, with its standard error. periods.csv has all metrics and baselines."
-    return Section("Periods", "", (ReportTable("AP by period", note, columns, tuple(rows)),))
-
-
-def _format_ap(row: Row) -> str:
-    error = row["ap_se"]
-    return f"{100 * row['ap']:.2f}" + ("" if error is None else f" ± {100 * error:.2f}")
+    title = f"{result.model} on {result.data}: AP by period"
+    return ReportTable(title, note, columns, tuple(rows), ("period", "events"))

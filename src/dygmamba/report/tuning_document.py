@@ -18,10 +18,12 @@ from dygmamba.report.document import (
 )
 from dygmamba.runs.tuning import Tuning, TuningRequest
 from dygmamba.runs.tuning_trials import TrialRow
+from dygmamba.tasks.metric_names import format_metric
 
 # A chart begins this many times further below the best trial than the median trial is. Worse trials are drawn at its
 # lower edge, so that a few failures do not squeeze all others into one line.
 FLOOR_FACTOR = 4
+SHOWN_TRIALS = 8  # in a terminal
 MAX_DRAWN = 400  # trials in a chart; the best of them are drawn
 BEST_SO_FAR, FINISHED, CUT_OFF, CHOSEN, UNTUNED = (
     "best so far",
@@ -42,16 +44,23 @@ class TrialAxis(NamedTuple):
     to_x: Callable[[TrialRow], float]
 
 
-def build_tuning_sheet(request: TuningRequest, tuning: Tuning) -> Document:
+def build_tuning_document(request: TuningRequest, tuning: Tuning) -> Document:
     """Build the page of a search."""
-    sections = (
-        _result_section(request, tuning),
-        _progress_section(tuning),
-        _settings_section(request, tuning),
-        _trials_section(tuning),
+    command = (
+        f"dygmamba.train({tuning.data!r}, preset={str(tuning.preset)!r})"
+        if request.train_command is None
+        else request.train_command(tuning.preset)
     )
+    result, trials = summarize_tuning(tuning, command).sections
+    sections = (result, _progress_section(tuning), _settings_section(request, tuning), trials)
     title = f"Hyperparameter search: {tuning.model} on {tuning.data}"
     return Document(title, _describe_search(request, tuning), sections)
+
+
+def summarize_tuning(tuning: Tuning, command: str) -> Document:
+    """Build the chosen settings with the command that trains with them, and the trials."""
+    title = f"{tuning.model} on {tuning.data}: {len(tuning.trials)} trials, {tuning.cut_off} stopped early"
+    return Document(title, "", (_result_section(tuning, command), _trials_section(tuning, title)))
 
 
 def _describe_search(request: TuningRequest, tuning: Tuning) -> str:
@@ -74,7 +83,7 @@ def _describe_search(request: TuningRequest, tuning: Tuning) -> str:
     return "; ".join(part for part in parts if part)
 
 
-def _result_section(request: TuningRequest, tuning: Tuning) -> Section:
+def _result_section(tuning: Tuning, command: str) -> Section:
     """The chosen settings next to the defaults, their importance, and how to train with them."""
     default, importances = tuning.trials[0]["settings"], tuning.importances
     rows = tuple(
@@ -87,7 +96,7 @@ def _result_section(request: TuningRequest, tuning: Tuning) -> Section:
         for name, value in tuning.settings.items()
     )
     columns = ("setting", "chosen", "default", "importance")
-    note = f"trial {tuning.best['trial']}, validation AP {_format_percent(tuning.score)}"
+    note = f"trial {tuning.best['trial']}, validation AP {format_metric('ap', tuning.score)}"
     table = ReportTable("Chosen settings", note, columns, rows).drop_empty_columns()
     by_importance = dict(sorted(importances.items(), key=lambda pair: -pair[1]))
     chart = BarChart(
@@ -96,12 +105,7 @@ def _result_section(request: TuningRequest, tuning: Tuning) -> Section:
         {"by setting (PED-ANOVA)": {name: 100 * share for name, share in by_importance.items()}},
         next(iter(by_importance), ""),
     )
-    command = (
-        f"dygmamba.train({tuning.data!r}, preset={str(tuning.preset)!r})"
-        if request.train_command is None
-        else request.train_command(tuning.preset)
-    )
-    text = f"{tuning.sentence[0].upper()}{tuning.sentence[1:]}. To train with the chosen settings:"
+    text = f"{tuning.sentence[0].upper()}{tuning.sentence[1:]}."
     return Section("Result", text, (table,), (chart,) if by_importance else (), command)
 
 
@@ -183,7 +187,8 @@ def _scatter_chart(
     series |= {BEST_SO_FAR: _best_so_far(rows, to_x)} if show_best else {}
     tooltips = {
         name: [
-            f"trial {row['trial']}, {name}: {to_x(row):.4g}, {_format_percent(row['ap'])}" for row in group
+            f"trial {row['trial']}, {name}: {to_x(row):.4g}, {format_metric('ap', row['ap'])}"
+            for row in group
         ]
         for name, group in groups.items()
     }
@@ -205,14 +210,16 @@ def _chart_floor(tuning: Tuning) -> float:
     return tuning.score - FLOOR_FACTOR * max(tuning.score - median(scores), 1e-3)
 
 
-def _trials_section(tuning: Tuning) -> Section:
+def _trials_section(tuning: Tuning, title: str) -> Section:
     """A table of all trials."""
     names = list(tuning.settings)
     order = sorted(tuning.trials, key=lambda row: (row["state"] != "done", -(row["ap"] or 0.0), row["trial"]))
     rows = tuple(
         (
             Cell(str(row["trial"])),
-            Cell("" if row["ap"] is None else _format_percent(row["ap"]), "best" if row is order[0] else ""),
+            Cell(
+                "" if row["ap"] is None else format_metric("ap", row["ap"]), "best" if row is order[0] else ""
+            ),
             Cell("refused" if row["ap"] is None else row["state"], "" if row["state"] == "done" else "soft"),
             Cell(str(row["epochs"])),
             Cell(f"{row['seconds']:.0f}"),
@@ -223,11 +230,9 @@ def _trials_section(tuning: Tuning) -> Section:
     )
     columns = ("trial", "AP", "state", "epochs", "seconds", *names, "reason")
     note = "Finished trials by descending AP, then those that were cut off; trial 1 has the default settings."
-    return Section("All trials", "", (ReportTable("Trials", note, columns, rows).drop_empty_columns(),))
-
-
-def _format_percent(share: float) -> str:
-    return f"{100 * share:.2f}"
+    unimportant_first = sorted(names, key=lambda name: tuning.importances.get(name, 0.0))
+    table = ReportTable(title, note, columns, rows, ("reason", *unimportant_first, "state"), SHOWN_TRIALS)
+    return Section("All trials", "", (table.drop_empty_columns(),))
 
 
 def _format_setting(value: Any) -> str:

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from dygmamba.explain.explanation import Explanation, Reason, Without
-from dygmamba.report.explanation_page import describe_counterfactuals
+from dygmamba.report.explanation_document import describe_counterfactuals
 
 REASON = Reason(
     event=3,

@@ -88,7 +88,7 @@ def test_every_feature_is_what_its_name_says(store, at):
     expected = torch.tensor(
         [by_name(store, u, v, now) for u, v in zip(pairs.src.tolist(), pairs.dst.tolist(), strict=True)]
     )
-    assert expected.shape[1] == REQUEST.width == len(REQUEST.names)
+    assert expected.shape[1] == len(REQUEST.names)
     torch.testing.assert_close(numbers(store, pairs), expected, rtol=1e-5, atol=1e-6)
 
 

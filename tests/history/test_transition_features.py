@@ -77,7 +77,7 @@ def test_every_feature_is_what_its_name_says(store, at):
     expected = torch.tensor(
         [by_name(store, u, v, now) for u, v in zip(pairs.src.tolist(), pairs.dst.tolist(), strict=True)]
     )
-    assert expected.shape[1] == REQUEST.width == len(set(REQUEST.names))
+    assert expected.shape[1] == len(REQUEST.names) == len(set(REQUEST.names))
     torch.testing.assert_close(numbers(store, pairs), expected, rtol=1e-5, atol=1e-6)
 
 
@@ -90,7 +90,7 @@ def test_features_are_cached_and_a_part_of_a_view_has_its_rows():
         for request in (REQUEST, REQUEST, TransitionRequest((1.0,), 1), REQUEST)
     )
     assert first is again
-    assert other.shape[1] == TransitionRequest((1.0,), 1).width != first.shape[1]
+    assert other.shape[1] == len(TransitionRequest((1.0,), 1).names) != first.shape[1]
     view = gather_view(index, store.features, pairs, (REQUEST,))
     chosen = torch.tensor([5, 2])
     assert torch.equal(view.select_part(chosen)[REQUEST], first[chosen])

@@ -133,7 +133,7 @@ def test_a_change_that_fails_half_way_is_as_if_it_had_not_been_tried(monkeypatch
     state, append = LiveState.open(known), Index.append
     state.append(make_dataset(first))
     with monkeypatch.context() as patch:
-        patch.setattr(Index, "append", lambda self, store, row: append(self, store, row) or 1 / 0)
+        patch.setattr(Index, "append", lambda *given: append(*given) or 1 / 0)
         with pytest.raises(ZeroDivisionError):
             state.append(make_dataset([("lost", "1", END + 2, 0.0, "c")]))
     machine = LiveMachine()

@@ -20,7 +20,7 @@ from dygmamba.data.storage.dataset import Dataset
 from dygmamba.engine.run_directory import RunDirectory
 from dygmamba.history.block_lists import EventRows
 from dygmamba.history.counts import scale_label
-from dygmamba.history.node_values import NodeValueRequest, NodeValueTable, is_first_meeting
+from dygmamba.history.node_values import Meetings, NodeValueRequest, NodeValueTable
 from dygmamba.models.base import TargetFacts
 from dygmamba.models.objectives import create_objective
 from dygmamba.runs.node_training import start_direct_node_run
@@ -163,9 +163,11 @@ def test_a_missing_label_is_zero_in_every_column():
 
 
 def test_first_meetings_are_the_first_of_their_key():
-    """In time order, whatever the keys."""
-    key = np.array([3, 1, 3, 2, 1, 1])
-    assert is_first_meeting(key).tolist() == [True, True, False, True, False, False]
+    """In time order, whatever the keys; one that was dropped is the first again."""
+    meetings, key = Meetings(), np.array([3, 1, 3, 2, 1, 1])
+    assert meetings.append(key).tolist() == [True, True, False, True, False, False]
+    meetings.drop(np.array([3, 2]))
+    assert meetings.append(np.array([2, 2, 3, 4])).tolist() == [True, False, False, True]
 
 
 def test_the_order_of_simultaneous_events_is_irrelevant():

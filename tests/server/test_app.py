@@ -88,20 +88,12 @@ def test_events_in_all_formats_change_scores(client, content_type, body):
     assert after["sequence"] == 1
 
 
-def test_rank_explain_and_the_other_protocols_agree_with_score(client):
+def test_rank_and_explain_agree_with_score(client):
     ranking = client.post("/v1/rank", json={"sources": ["alice"], "k": 2}).json()["ranking"]
     assert [row["rank"] for row in ranking] == [1, 2]
     pair = {"src": "alice", "dst": ranking[0]["dst"], "time": ranking[0]["time"]}
     score = client.post("/v1/score", json={"pairs": [pair]}).json()["scores"][0]["score"]
     assert score == pytest.approx(ranking[0]["score"])  # the time is shown to the microsecond
-    frame = {"columns": list(pair), "data": [list(pair.values())]}
-    for body in (
-        {"dataframe_split": frame},
-        {"dataframe_records": [pair]},
-        {"instances": [pair]},
-        {"inputs": {name: [value] for name, value in pair.items()}},
-    ):
-        assert client.post("/invocations", json=body).json() == {"predictions": [score]}
     explained = client.post(
         "/v1/explain", json={"src": pair["src"], "dst": pair["dst"], "at": pair["time"]}
     ).json()
@@ -135,16 +127,11 @@ def test_rank_explain_and_the_other_protocols_agree_with_score(client):
         ("/v1/events", {"json": {"events": [{}] * 60}}, 413, "too-many-values"),
         ("/v1/events", {"content": b"{}\n" * 9, "headers": LINES}, 413, "too-many-rows"),
         ("/v1/score", {"json": {"pairs": [{"src": "a", "dst": "b", "tmie": 1}]}}, 422, "columns-not-read"),
-        ("/invocations", {"json": {"instances": [{"src": "a", "dst": "b", "tmie": 1}]}}, 422, "columns-not-read"),
-        ("/invocations", {"json": {"inputs": {"src": ["a"] * 9, "dst": ["b"] * 9}}}, 413, "too-many-rows"),
         ("/v1/events", {"content": b"x", "headers": {"content-encoding": "gzip"}}, 415, "unsupported-encoding"),
         ("/v1/classify", {"json": {}}, 409, "not-a-node-run"),
         ("/v1/rank", {"json": {"sources": ["alice"], "candidates": ["nobody"]}}, 422, "unknown-candidate"),
         ("/v1/nothing", {"json": {}}, 404, "not-found"),
         ("/v2/models/mail/infer", {"json": {}}, 404, "not-found"),
-        ("/invocations", {"json": [1]}, 422, "invalid-request"),
-        ("/invocations", {"content": "src,dst\na\n", "headers": CSV}, 415, "unsupported-media-type"),
-        ("/invocations", {"content": "[" * 1500, "headers": JSON}, 413, "too-many-values"),
     ],
 )  # fmt: skip
 def test_wrong_requests_get_problem_documents(live, path, options, status, code):
@@ -193,7 +180,7 @@ def test_the_token_opens_every_route_and_nothing_does_without_it(live):
     with serving(live, token=TOKEN) as client:
         described = client.get("/openapi.json", headers={"authorization": f"Bearer {TOKEN}"}).json()["paths"]
         routes = [(method, path) for path, methods in described.items() for method in methods]
-        assert len(routes) > 12
+        assert len(routes) > 11
         hidden = ["/", "/openapi.json", "/nothing", "/static/page.js", "/favicon.ico"]
         for method, path in [*routes, *(("get", path) for path in hidden)]:
             answer = client.request(method, path)

@@ -47,7 +47,6 @@ def post(url: str, path: str, body: bytes, kind: str = "application/json") -> tu
         ("/v1/rank", b'{"sources": [' + b"1," * MANY + b"1]}", "too-many-values"),
         ("/v1/rank", b'{"sources": [' + b"1," * 150_000 + b"1]}", "too-many-rows"),
         ("/v1/score", b'{"pairs": [' + b'{"src":1,"dst":2},' * 60_000 + b"{}]}", "too-many-rows"),
-        ("/invocations", b'{"instances": [' + b"{}," * MANY + b"{}]}", "too-many-values"),
         ("/v1/score", b'{"pairs": [' + b"{}," * 90_000 + b"{}]}", "invalid-request"),
         ("/v1/events", b"[" * 150_000, "malformed-json"),
     ],

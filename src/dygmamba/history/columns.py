@@ -64,14 +64,6 @@ class ColumnRequest(FeatureRequest):
         return self.prepare(index).compute_features(src, dst, time, values)
 
     @property
-    def names(self) -> list[str]:
-        """Description of each feature, in the order of the columns.
-
-        A checkpoint of boosted trees holds a checksum of these names: rewording one makes old runs unreadable.
-        """
-        return [feature.name for feature in self.units]
-
-    @property
     def units(self) -> list[FeatureUnit]:
         """Name and unit of each feature, in the order of the columns."""
         return [

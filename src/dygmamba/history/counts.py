@@ -65,13 +65,7 @@ class CountRequest(FeatureRequest):
         return self.prepare(index).compute_features(src, dst, time, near)
 
     @property
-    def width(self) -> int:
-        """Number of features per pair."""
-        return len(self.names)
-
-    @property
     def names(self) -> list[str]:
-        """Description of each feature, in the order of the columns."""
         return [
             *(f"{what}, {scale_label(scale)}" for what in DECAYED_NAMES for scale in self.scales),
             *(f"{what}, {scale_label(scale)}" for what in NEIGHBORHOOD_NAMES for scale in self.scales),
@@ -79,7 +73,6 @@ class CountRequest(FeatureRequest):
         ]
 
 
-# A checkpoint of boosted trees holds a checksum of these names: rewording one makes old runs unreadable.
 DECAYED_NAMES = (
     "events of the source",
     "events of the destination",

@@ -121,13 +121,18 @@ class Index(Growing):
             request.prepare(self)
         return self
 
-    def append(self, store: EventStore, first: int) -> None:
-        """Follow the store, whose events from row `first` on are new."""
-        assert self.near is not None
+    def append(
+        self,
+        store: EventStore,
+        first: int,
+        on_table: Callable[[str, Growing], None] = lambda name, table: None,
+    ) -> None:
+        """Follow the store, whose events from row `first` on are new; `on_table` is called after each table."""
         self.store, self._totals = store, None
         rows = self.list_rows(first)
-        for table in (self.near, *self.tables.values()):
+        for name, table in self.parts.items():
             table.append_rows(rows)
+            on_table(name, table)
 
     def drop(self, first: int) -> None:
         """Drop the events from row `first` on; that row is the first one of its instant."""

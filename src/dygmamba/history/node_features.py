@@ -54,14 +54,6 @@ class NodeFeatureRequest(FeatureRequest):
         return self.compute_features(rows, *map(torch.from_numpy, (src, dst, time))).numpy()
 
     @property
-    def names(self) -> list[str]:
-        """Description of each feature, in the order of the columns.
-
-        A checkpoint of boosted trees holds a checksum of these names: rewording one makes old runs unreadable.
-        """
-        return [feature.name for feature in self.units]
-
-    @property
     def units(self) -> list[FeatureUnit]:
         """Name and unit of each feature, in the order of the columns."""
         units = [FeatureUnit(f"age of the features of the {end}") for end in ENDS]  # a logarithm

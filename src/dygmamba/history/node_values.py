@@ -9,17 +9,18 @@ Legend: e events, p pairs, s scales, v values per event, f features per pair.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from jaxtyping import Bool, Float32, Float64, Int64
 
 from dygmamba.core.errors import ConfigError
 from dygmamba.core.memory_budget import require_memory
-from dygmamba.history.block_lists import CountLists, EventRows, SumLists, directed_key, flatten_rows
+from dygmamba.history.block_lists import EventRows, SumLists, directed_key, flatten_rows
 from dygmamba.history.counts import scale_label
 from dygmamba.history.table_request import FeatureRequest
-from dygmamba.ops.growing import Growing
+from dygmamba.ops import blocks
+from dygmamba.ops.growing import LEAST_SPARE, Growing, enlarge
 from dygmamba.ops.key_slots import KeySlots
 
 SIDES = ("the source sent", "the source received", "the destination received")
@@ -51,10 +52,6 @@ class NodeValueRequest(FeatureRequest):
 
     @property
     def names(self) -> list[str]:
-        """Description of each feature, in the order of the columns.
-
-        A checkpoint of boosted trees holds a checksum of these names: rewording one makes old runs unreadable.
-        """
         return [name for side in SIDES for name in self._names_of(side)]
 
     def _names_of(self, side: str) -> list[str]:
@@ -67,6 +64,36 @@ class NodeValueRequest(FeatureRequest):
         ]
 
 
+class Meetings(Growing):
+    """Number of events of each pair so far."""
+
+    arrays: ClassVar[Mapping[str, str | None]] = {"number": "pairs"}
+
+    def __init__(self) -> None:
+        self.slots, self.number = KeySlots(), np.zeros(LEAST_SPARE, np.int64)
+
+    @property
+    def pairs(self) -> int:
+        return self.slots.count
+
+    @property
+    def parts(self) -> Mapping[str, Growing]:
+        return {"slots": self.slots}
+
+    def append(self, pair: Int64[np.ndarray, "e"]) -> Bool[np.ndarray, "e"]:
+        """Count events in time order; return which of them are the first of their pair."""
+        known, slot = self.pairs, self.slots.insert(pair)
+        if self.pairs > len(self.number):
+            self.number = enlarge(self.number, known, 2 * self.pairs)
+        is_first = np.empty(len(pair), np.bool_)
+        blocks.mark_first_events(self.number, slot, is_first)
+        return is_first
+
+    def drop(self, pair: Int64[np.ndarray, "e"]) -> None:
+        """Take events away again."""
+        blocks.drop_newest(self.number, self.slots.slots(pair))
+
+
 class NodeValueTable(Growing):
     """Decayed sums of event values by source and by destination, over a stream (or its training events)."""
 
@@ -75,14 +102,12 @@ class NodeValueTable(Growing):
         self.request, width = request, 2 + len(request.columns)
         # on the last scale nothing decays, so its sums are numbers of events
         scale = np.array([*request.scales, np.finfo(np.float64).max])
-        self.pairs = CountLists(
-            scale[:0], KeySlots(), is_growing
-        )  # only whether a pair has met is read from them
+        self.meetings = Meetings()
         self.sent, self.received = (SumLists(width, scale, None, is_growing) for _ in range(2))
 
     @property
     def parts(self) -> Mapping[str, Growing]:
-        return {"pairs": self.pairs, "sent": self.sent, "received": self.received}
+        return {"meetings": self.meetings, "sent": self.sent, "received": self.received}
 
     def require_memory(self, events: int) -> None:
         """Raise MemoryBudgetError if the sums of so many events do not fit into memory."""
@@ -92,19 +117,16 @@ class NodeValueTable(Growing):
 
     def append_rows(self, rows: EventRows) -> None:
         """Append events with their values."""
-        pair = directed_key(rows.src, rows.dst)
-        has_met, _ = self.pairs.find_number_and_age(pair, np.full(len(pair), np.inf))
-        is_first = is_first_meeting(pair) & (has_met == 0)
+        is_first = self.meetings.append(directed_key(rows.src, rows.dst))
         # what is summed up for each event: 1, whether the pair meets for the first time, and its values
-        values = [np.ones((len(pair), 1)), is_first[:, None], rows.read_numbers(self.request.columns)]
+        values = [np.ones((len(is_first), 1)), is_first[:, None], rows.read_numbers(self.request.columns)]
         value = np.concatenate(values, axis=1, dtype=np.float64)
-        self.pairs.append(pair, rows.time)
         for lists, node in ((self.sent, rows.src), (self.received, rows.dst)):
             lists.append(node, rows.time, value)
 
     def drop_rows(self, rows: EventRows) -> None:
         """Drop the newest events."""
-        self.pairs.drop(directed_key(rows.src, rows.dst))
+        self.meetings.drop(directed_key(rows.src, rows.dst))
         self.sent.drop(rows.src)
         self.received.drop(rows.dst)
 
@@ -132,10 +154,3 @@ def _compute_side(
         np.log1p(partners[:, -1:]),
     ]
     return np.concatenate(parts, axis=1, dtype=np.float32)
-
-
-def is_first_meeting(key: Int64[np.ndarray, "e"]) -> Bool[np.ndarray, "e"]:
-    """Return which events are the first of their key, in time order."""
-    first = np.zeros(len(key), dtype=bool)
-    first[np.unique(key, return_index=True)[1]] = True
-    return first

@@ -55,13 +55,18 @@ class FeatureRequest(TableRequest):
     """
 
     __slots__ = ()
-    names: Any  # description of each feature, in the order of the columns
+    units: (
+        Any  # name and unit of each feature, in the order of the columns; not needed where `names` is defined
+    )
     query: bool = False  # whether queries carry columns, which are read too
 
     @property
-    def units(self) -> list[FeatureUnit]:
-        """Name and scale of each feature, for networks."""
-        return [FeatureUnit(name) for name in self.names]
+    def names(self) -> list[str]:
+        """Description of each feature, in the order of the columns.
+
+        A checkpoint of boosted trees holds a checksum of these names: rewording one makes old runs unreadable.
+        """
+        return [feature.name for feature in self.units]
 
     @property
     def tokens(self) -> int:

@@ -71,16 +71,7 @@ class TransitionRequest(TransitionScales, FeatureRequest):
         return index.table(TransitionTable, self)
 
     @property
-    def width(self) -> int:
-        """Number of features per pair."""
-        return len(self.names)
-
-    @property
     def names(self) -> list[str]:
-        """Description of each feature, in the order of the columns.
-
-        A checkpoint of boosted trees holds a checksum of these names: rewording one makes old runs unreadable.
-        """
         decayed = [
             text.format(_ordinal(lag), "" if lag == 1 else f" {lag} events later")
             for text in (

@@ -20,6 +20,7 @@ from dygmamba.core.argument_types import check_arguments
 from dygmamba.core.clock import SYSTEM_CLOCK, Clock
 from dygmamba.core.errors import ConfigError, DygError, WriteError
 from dygmamba.data.storage.dataset import Dataset
+from dygmamba.live.array_file import ArrayWriter
 from dygmamba.live.backup import lock_folder, write_backup
 from dygmamba.live.event_log import EventLog, LogEvent, LogReader, RunRecord
 from dygmamba.live.event_parsing import EventLayout, EventParser, collect_events
@@ -390,9 +391,16 @@ class LiveRun(LiveQueries):
                 remove_others(self.path, snapshot)
             else:
                 (replica,) = replicas or open_replicas(predictor, 1)
-                for events in log.read_events(record.base + replica.applied, sequence, REPLAY_SIZE):
-                    replica.apply([collect_events(events, served.layout)])
-                write_snapshot(self.path, record, log, lambda _: replica)
+                added = [
+                    collect_events(events, served.layout)
+                    for events in log.read_events(record.base + replica.applied, sequence, REPLAY_SIZE)
+                ]
+
+                def advance(writer: ArrayWriter) -> Replica:
+                    replica.apply(added, writer)
+                    return replica
+
+                write_snapshot(self.path, record, log, advance)
             self._snapshot_sequence = sequence
             return sequence
 

@@ -84,11 +84,13 @@ class Replica:
         (copy,) = restore_replicas(self._opened, [copy_arrays(self.tables)], self.describe(), self.events.ids)
         return copy
 
-    def apply(self, changes: Sequence[AddedEvents]) -> None:
+    def apply(self, changes: Sequence[AddedEvents], writer: ArrayWriter | None = None) -> None:
         """Add events of any times, given in the order of their arrival.
 
-        Events that are later than the earliest of them are dropped, and appended again behind it.
+        Events that are later than the earliest of them are dropped, and appended again behind it. With a writer, each
+        complete table is moved to its file, so that only one at a time is in memory.
         """
+        move = writer.move if writer else lambda tables: None
         events, first = self.events, self.events.count
         added = reduce(AddedEvents.join, [events.translate(change) for change in changes])
         self.applied += len(added)
@@ -97,7 +99,9 @@ class Replica:
             self.index.drop(first)
             added = events.drop(first).join(added)
         events.append(added)
-        self.index.append(events.build_store(PLACEHOLDER_NODES), first)
+        move({"events": events})
+        store = events.build_store(PLACEHOLDER_NODES)
+        self.index.append(store, first, lambda name, table: move({f"index/{name}": table}))
         self.publish(first)
 
     def publish(self, unchanged: int) -> None:

@@ -125,6 +125,14 @@ def append_destinations(start, size, room, entries, recent, used, src, dst, time
 
 
 @kernel()
+def mark_first_events(number, group, is_first):
+    """Add events to the number of their group; write which of them are the first."""
+    for i in range(group.shape[0]):
+        number[group[i]] += 1
+        is_first[i] = number[group[i]] == 1
+
+
+@kernel()
 def drop_newest(size, group):
     """Remove the newest entry of each group, as often as the group is listed."""
     for i in range(group.shape[0]):

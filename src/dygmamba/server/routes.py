@@ -40,7 +40,6 @@ def require_json(request: Request) -> None:
 
 
 Service = Annotated[LiveService, Depends(get_service)]
-IS_JSON = [Depends(require_json)]
 BODIES = (schemas.ScoreRequest, schemas.RankRequest, schemas.ClassifyRequest, schemas.ExplainRequest)
 SCHEMA_PATH = "#/components/schemas/{model}"
 
@@ -54,10 +53,11 @@ def read_body(schema: type[schemas.Body]) -> Any:
     return Depends(read)
 
 
-def describe_body(schema: type[schemas.Body]) -> dict[str, Any]:
-    """Return what /openapi.json says of a body."""
-    reference = {"$ref": SCHEMA_PATH.format(model=schema.__name__)}
-    return {"requestBody": {"required": True, "content": {JSON_TYPE: {"schema": reference}}}}
+def describe_query(body: type[schemas.Body], answer: dict[str, Any]) -> dict[str, Any]:
+    """Return the arguments of a route for a query: its body is JSON; /openapi.json shows it and the answer."""
+    content = {JSON_TYPE: {"schema": {"$ref": SCHEMA_PATH.format(model=body.__name__)}}}
+    extra = {"requestBody": {"required": True, "content": content}}
+    return {"dependencies": [Depends(require_json)], "openapi_extra": extra, "responses": {200: answer}}
 
 
 def list_queries(body: schemas.ScoreRequest) -> list[schemas.PairQuery]:
@@ -106,9 +106,7 @@ async def append_events(
 @router.post(
     "/score",
     summary="Score pairs.",
-    dependencies=IS_JSON,
-    openapi_extra=describe_body(schemas.ScoreRequest),
-    responses={200: {"model": schemas.ScoreResponse}},
+    **describe_query(schemas.ScoreRequest, {"model": schemas.ScoreResponse}),
 )
 async def score_pairs(
     body: Annotated[schemas.ScoreRequest, read_body(schemas.ScoreRequest)], service: Service
@@ -125,9 +123,7 @@ async def score_pairs(
 @router.post(
     "/rank",
     summary="Rank the likeliest destinations of sources.",
-    dependencies=IS_JSON,
-    openapi_extra=describe_body(schemas.RankRequest),
-    responses={200: {"model": schemas.RankResponse}},
+    **describe_query(schemas.RankRequest, {"model": schemas.RankResponse}),
 )
 async def rank_destinations(
     body: Annotated[schemas.RankRequest, read_body(schemas.RankRequest)], service: Service
@@ -155,9 +151,7 @@ async def rank_destinations(
 @router.post(
     "/classify",
     summary="Classify nodes, with a run of the node task.",
-    dependencies=IS_JSON,
-    openapi_extra=describe_body(schemas.ClassifyRequest),
-    responses={200: {"model": schemas.ClassifyResponse}},
+    **describe_query(schemas.ClassifyRequest, {"model": schemas.ClassifyResponse}),
 )
 async def classify_nodes(
     body: Annotated[schemas.ClassifyRequest, read_body(schemas.ClassifyRequest)], service: Service
@@ -183,9 +177,9 @@ async def classify_nodes(
 @router.post(
     "/explain",
     summary="Explain the score of a pair or a node.",
-    dependencies=IS_JSON,
-    openapi_extra=describe_body(schemas.ExplainRequest),
-    responses={200: {"description": "The explanation, as `dygmamba explain` prints it as JSON."}},
+    **describe_query(
+        schemas.ExplainRequest, {"description": "The explanation, as `dygmamba explain` prints it as JSON."}
+    ),
 )
 async def explain_score(
     body: Annotated[schemas.ExplainRequest, read_body(schemas.ExplainRequest)], service: Service

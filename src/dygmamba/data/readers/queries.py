@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from dygmamba.core.errors import DygError, FileError
 from dygmamba.data.events.categories import Category
 from dygmamba.data.events.origin import Origin
-from dygmamba.data.readers.bad_rows import BadRows, ColumnLocation, Parsed, find_bad_rows
+from dygmamba.data.readers.bad_rows import BadRows, ColumnLocation, Parsed
 from dygmamba.data.readers.options import ID_HEADINGS, USUAL_NAMES, Layout, ReadOptions
 from dygmamba.data.readers.roles import find_destinations, find_query_columns
 from dygmamba.data.readers.sources import open_source, read_text_head
@@ -140,11 +140,10 @@ def read_queries(
     parser = parsed = None
     if table.num_rows:
         parser, parsed = _parse_columns(raw, options, origin, numeric if options.skip_bad else ())
-        found = find_bad_rows([*parsed.items()], table.num_rows)
-        if found.bad.any():
-            bad_rows.add_bad_values(np.arange(table.num_rows), found)
-            table = table.filter(pa.array(~found.bad))
-            parsed = {name: column.keep(~found.bad) for name, column in parsed.items()}
+        good = bad_rows.judge([*parsed.items()], np.arange(table.num_rows))
+        if not good.all():
+            table = table.filter(pa.array(good))
+            parsed = {name: column.keep(good) for name, column in parsed.items()}
     if parsed is None or not table.num_rows:
         problem = f"no row that can be read ({bad_rows.summarize()})" if bad_rows.count else "no rows"
         raise FileError(f"{raw.source} has {problem}; give at least one pair", code="no-rows")

@@ -16,7 +16,7 @@ import pyarrow as pa
 from dygmamba.core.errors import EventError, FileError
 from dygmamba.data.events.ids import NodeIds
 from dygmamba.data.events.origin import Origin
-from dygmamba.data.readers.bad_rows import BadRows, ColumnLocation, Parsed, ReadAgainError, find_bad_rows
+from dygmamba.data.readers.bad_rows import BadRows, ColumnLocation, Parsed, ReadAgainError
 from dygmamba.data.readers.collect import EventColumns, RowCollector
 from dygmamba.data.readers.column_kinds import TextEvidence, TextKind, find_decimal_mark
 from dygmamba.data.readers.in_memory import drop_mixed_candidates
@@ -83,7 +83,7 @@ class RowReader:
     ) -> None:
         self._source, self._layout = source, layout
         self.bad_rows = BadRows(source.name, layout.skip_bad)
-        self.others = OtherColumns(source.name, layout, keep_numeric=True, kinds=kinds)
+        self.others = OtherColumns(self.bad_rows, layout, keep_numeric=True, kinds=kinds)
         self.label_parser = LabelParser()
         self.time_parser = time
         self._evidence = TimeEvidence() if time is None and layout.time_format is None else None
@@ -108,18 +108,15 @@ class RowReader:
             if name not in layout.absent
         }
         named = [(getattr(layout, role), column) for role, column in ends.items()]
-        found = find_bad_rows([*named, *chosen.items()], len(batch))
-        if found.bad.any():
-            self.bad_rows.add_bad_values(positions, found)
-            good = ~found.bad
+        good = self.bad_rows.judge([*named, *chosen.items()], positions)
+        if not good.all():
             batch, positions = batch.filter(pa.array(good)), positions[good]
             ends, chosen = ({k: column.keep(good) for k, column in part.items()} for part in (ends, chosen))
         if not batch.num_rows:
             return None
-        edge, codes, found = self.others.read(batch, chosen, positions)
-        if found.bad.any():
-            self.bad_rows.add_bad_values(positions, found, certain=False)
-            ends = {role: column.keep(~found.bad) for role, column in ends.items()}
+        edge, codes, good = self.others.read(batch, chosen, positions)
+        if not good.all():
+            ends = {role: column.keep(good) for role, column in ends.items()}
         values = {role: column.values for role, column in ends.items()}
         if layout.label is not None:
             values["label"] = self.label_parser.encode(values["label"], self._locate(layout.label))
@@ -250,7 +247,7 @@ def _finish_table(
             else "column names but no rows"
         )
         raise FileError(f"{path} has {problem}; give at least one event", code="no-rows")
-    others = reader.others.finish(bad_rows)
+    others = reader.others.finish()
     columns, ids = collector.finish()
     edge, codes = others.select(columns.edge, columns.codes)
     label, classes = reader.label_parser.finish(columns.label)

@@ -38,7 +38,6 @@ from dygmamba.data.readers.values import (
 if TYPE_CHECKING:  # torch is imported only after a file was read: errors in a file are reported at once
     from dygmamba.data.storage.dataset import Dataset
 
-CHECK_ROWS = 1 << 16  # rows checked for NaN at a time
 DEFAULT_NAME = "data"  # name of a dataset that was not read from a file
 
 
@@ -282,7 +281,8 @@ def build_dataset(path: Path | str, columns: EventColumns, ids: NodeIds, origin:
         raise FileError(f"{path} has no rows; give at least one event", code="no-rows")
     node = np.zeros((len(ids), 0), np.float32) if columns.node is None else columns.node
     for name, values in (("edge features", columns.edge), ("node features", node), ("labels", columns.label)):
-        if values is not None and not all(np.isfinite(values[rows]).all() for rows in _iter_slices(values)):
+        # NaN and infinities show in minimum or maximum, which need no copy of the column
+        if values is not None and values.size and not np.isfinite([values.min(), values.max()]).all():
             raise FileError(
                 f"{path} has {name} that are not finite; replace NaN and infinite values",
                 code="values-not-finite",
@@ -297,14 +297,12 @@ def build_dataset(path: Path | str, columns: EventColumns, ids: NodeIds, origin:
         torch.from_numpy,
         (columns.src, columns.dst, columns.time.astype(np.float64, copy=False), columns.edge),
     )
-    is_sorted = columns.out_of_order is not None
-    out_of_order = (
-        columns.out_of_order
-        if columns.out_of_order is not None
-        else int((time < time.cummax(0).values).sum())
-    )
+    out_of_order, create_store = columns.out_of_order, EventStore.from_columns
+    if out_of_order is None:
+        out_of_order = int((time < time.cummax(0).values).sum())
+        create_store = EventStore.from_unsorted if out_of_order else create_store
     try:
-        store = (EventStore.from_unsorted if out_of_order and not is_sorted else EventStore.from_columns)(
+        store = create_store(
             src,
             dst,
             time,
@@ -323,11 +321,6 @@ def build_dataset(path: Path | str, columns: EventColumns, ids: NodeIds, origin:
         raise FileError(f"{path}: {error}", code=error.code) from error
     name = path.name.split(".")[0] if isinstance(path, Path) else DEFAULT_NAME
     return Dataset.from_events(name, store, ids, replace(origin, out_of_order=out_of_order))
-
-
-def _iter_slices(values: np.ndarray) -> Iterator[slice]:
-    for start in range(0, len(values), CHECK_ROWS):
-        yield slice(start, start + CHECK_ROWS)
 
 
 def drop_zero_columns(columns: EventColumns) -> EventColumns:

@@ -106,13 +106,8 @@ def simulate_in_blocks(config: GeneratorConfig, size: int = EVENTS_PER_BLOCK) ->
         popularity=float(config.popularity),
         burst=float(config.burst),
     )
-    simulate_block, state, swap_at, before = (
-        compile_simulation(LAWS[config.law]),
-        None,
-        0.0,
-        _allocate_simulation(0),
-    )
-    change, start = config.events_before_change, 0
+    simulate_block, state, swap_at = compile_simulation(LAWS[config.law]), None, 0.0
+    before, change, start = _allocate_simulation(0), config.events_before_change, 0
     while start < config.events:
         if start == change:
             rates = rates._replace(
@@ -126,11 +121,8 @@ def simulate_in_blocks(config: GeneratorConfig, size: int = EVENTS_PER_BLOCK) ->
             # The first swap may happen at once, because the seats are random already.
             state, swap_at = _make_initial_state(rng, config, time[0]), time[0]
         begin = len(before.time)
-        out = Simulation(
-            *map(
-                np.concatenate, zip(before, _allocate_simulation(len(time))._replace(time=time), strict=True)
-            )
-        )
+        fresh = _allocate_simulation(len(time))._replace(time=time)
+        out = Simulation(*map(np.concatenate, zip(before, fresh, strict=True)))
         swap_at = simulate_block(rng, state, rates, out, begin, swap_at)
         yield Simulation(*(column[begin:] for column in out))
         # A burst looks back over these events, so the next block needs them.

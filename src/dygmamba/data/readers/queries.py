@@ -147,7 +147,7 @@ def read_queries(
     if parsed is None or not table.num_rows:
         problem = f"no row that can be read ({bad_rows.summarize()})" if bad_rows.count else "no rows"
         raise FileError(f"{raw.source} has {problem}; give at least one pair", code="no-rows")
-    columns = {name: _combine(table[name]) for name in table.column_names}
+    columns = {name: table[name].combine_chunks() for name in table.column_names}
     time = None
     if parser is not None:
         name = roles["time"]
@@ -169,7 +169,7 @@ def _parse_columns(
     """Parse numbers, ids and times; raise FileError for the first bad value unless such rows are skipped."""
     parser, parsed = None, {}
     for name in [*(name for name in numeric if name in raw.names), *raw.roles.values()]:
-        column, location = _combine(raw.table[name]), ColumnLocation(raw.source, name)
+        column, location = raw.table[name].combine_chunks(), ColumnLocation(raw.source, name)
         if name == raw.roles.get("time"):
             parser, parsed[name] = _parse_times(column, location, options, origin)
         elif name in raw.roles.values():
@@ -219,10 +219,6 @@ def _show_times(column: pa.Array, parser: TimeParser, value: np.ndarray) -> Quer
     else:
         shown = pa.array([format_iso_time(seconds) for seconds in value])
     return QueryTimes(value, shown, parser.is_unix_time)
-
-
-def _combine(column: pa.ChunkedArray) -> pa.Array:
-    return column.combine_chunks()
 
 
 class RawQueries(NamedTuple):

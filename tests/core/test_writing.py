@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import pytest
 
 from dygmamba.core.errors import WriteError
-from dygmamba.core.files import process_liveness, writing
+from dygmamba.core.files import writing
 from dygmamba.core.files.writing import (
     Disk,
     create_new_folder,
@@ -130,14 +130,14 @@ def test_several_files_are_replaced_together(tmp_path, monkeypatch, fails_at):
 
 
 def test_temporary_files_of_dead_processes_are_removed(tmp_path):
-    """Decided by machine, process id and start time; for other machines by age. Nothing else is touched."""
+    """Decided by machine and process id, or by age. Nothing else is touched."""
     with subprocess.Popen([sys.executable, "-c", ""]) as gone:
         gone.wait()
-    here, own, start = process_liveness.get_host_id(), os.getpid(), process_liveness.get_process_start()
+    here, own = writing.get_host_id(), os.getpid()
     names = {
         "dead": f".dygmamba-{here}-{gone.pid}-77-0.part",
-        "reused": f".dygmamba-{here}-{own}-{start + 1}-0.part",
-        "living": f".dygmamba-{here}-{own}-{start}-0.part",
+        "reused": f".dygmamba-{here}-{own}-1-1.part",
+        "living": f".dygmamba-{here}-{own}-1-0.part",
         "elsewhere": ".dygmamba-00000000-1-1-0.part",
         "forgotten": ".dygmamba-00000000-1-1-1.part",
         "foreign": "model.part",
@@ -146,10 +146,11 @@ def test_temporary_files_of_dead_processes_are_removed(tmp_path):
         (tmp_path / name).touch()
     (tmp_path / names["dead"]).unlink()
     (tmp_path / names["dead"] / "of a killed pull").mkdir(parents=True)
-    os.utime(tmp_path / names["forgotten"], (1, 1))
+    for kind in ("forgotten", "reused"):
+        os.utime(tmp_path / names[kind], (1, 1))
     remove_stale_temporaries(tmp_path)
     left = {path.name for path in tmp_path.iterdir()}
-    swept = {"dead", "forgotten"} | ({"reused"} if os.path.exists("/proc/self/stat") else set())
+    swept = {"dead", "forgotten", "reused"}
     assert left == {name for kind, name in names.items() if kind not in swept}
 
 

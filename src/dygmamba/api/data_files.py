@@ -30,6 +30,7 @@ from dygmamba.report.document import Document
 if TYPE_CHECKING:
     from dygmamba.data.catalogue.fetch import FetchResult
     from dygmamba.data.events.anomalies import Anomaly
+    from dygmamba.data.events.categories import Category
     from dygmamba.data.events.splits import SplitCounts, SplitRule
     from dygmamba.data.events.statistics import Statistics
     from dygmamba.data.generate.config import GeneratorConfig
@@ -65,21 +66,21 @@ class DatasetDescription:
             "duration": self.statistics.duration,
         }
         features = self.dataset.store.features
-        head["columns"] = {
-            "numeric": list(features.edge_names),
-            "categorical": {category.name: list(category.values) for category in features.categories},
-        }
+        head["columns"] = _list_columns(features.edge_names, features.categories)
         rows = features.node_rows
         if rows is not None:
-            head["node_columns"] = {
-                "numeric": list(rows.names),
-                "categorical": {category.name: list(category.values) for category in rows.categories},
-                "rows": len(rows),
-                "static": rows.is_static,
-            }
+            columns = _list_columns(rows.names, rows.categories)
+            head["node_columns"] = columns | {"rows": len(rows), "static": rows.is_static}
         counts = {} if self.counts is None else asdict(self.counts)
         split = {"split_by": self.split.description, "protocol": self.split.protocol, **counts}
         return head | asdict(self.statistics) | {"split": split}
+
+
+def _list_columns(numeric: "Sequence[str]", categories: "Sequence[Category]") -> dict[str, Any]:
+    return {
+        "numeric": list(numeric),
+        "categorical": {category.name: list(category.values) for category in categories},
+    }
 
 
 def describe_dataset(data: str, data_dir: Path | None = None) -> DatasetDescription:

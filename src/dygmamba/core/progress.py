@@ -64,19 +64,6 @@ class _Unchanged(AbstractContextManager[Progress]):
         return None
 
 
-class EpochCallback(Progress):
-    """Call a plain function with the entry of every epoch; messages are logged."""
-
-    def __init__(self, function: EpochFunction) -> None:
-        self._function = function
-
-    def epoch(self, entry: dict[str, Any]) -> None:
-        self._function(entry)
-
-    def message(self, text: str) -> None:
-        LOGGER.info("%s", text)
-
-
 class LoggedProgress(Progress):
     """Log messages (level INFO) and epochs (DEBUG) to the logger "dygmamba"; what Python callers get by default."""
 
@@ -85,6 +72,16 @@ class LoggedProgress(Progress):
 
     def message(self, text: str) -> None:
         LOGGER.info("%s", text)
+
+
+class EpochCallback(LoggedProgress):
+    """Call a plain function with the entry of every epoch; messages are logged."""
+
+    def __init__(self, function: EpochFunction) -> None:
+        self._function = function
+
+    def epoch(self, entry: dict[str, Any]) -> None:
+        self._function(entry)
 
 
 class ForwardingProgress(Progress):

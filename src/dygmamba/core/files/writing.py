@@ -6,17 +6,20 @@ the package goes through this module; importing it is cheap.
 """
 
 import errno
+import hashlib
 import itertools
 import os
 import re
 import shutil
+import socket
 import stat
+import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from functools import cache
 from pathlib import Path
 
 from dygmamba.core.errors import WriteError
-from dygmamba.core.files.process_liveness import get_host_id, get_process_start, is_process_dead
 
 try:
     import fcntl
@@ -83,8 +86,12 @@ class Disk:
 disk = Disk()
 Bytes = bytes | memoryview
 
-TEMPORARY_NAME = re.compile(r"\.dygmamba-(\w+)-(\d+)-(\d+)-\d+\.part")
+TEMPORARY_NAME = re.compile(r"\.dygmamba-(\w+)-(\d+)(-\d+){2}\.part")  # machine, process, its start, number
+# Seconds without a change after which a temporary file counts as abandoned, whatever its process seems to be: it may
+# be on another machine, or another one with the same id.
+ABANDONED_AFTER = 24 * 3600.0
 COALESCE_BYTES = 2**20
+_START = time.time_ns()  # keeps names apart from those of an earlier process with the same id
 _counter = itertools.count()
 
 MAX_FOLDER_DEPTH = 200  # programs that walk folders recursively often fail at about a thousand
@@ -249,12 +256,36 @@ def remove_stale_temporaries(folder: Path) -> None:
     with suppress(OSError), os.scandir(folder) as entries:
         for entry in entries:
             name = TEMPORARY_NAME.fullmatch(entry.name)
-            modified = entry.stat(follow_symlinks=False).st_mtime if name else 0.0
-            if name and is_process_dead(name[1], int(name[2]), int(name[3]), modified):
+            if name and _is_abandoned(name[1], int(name[2]), entry.stat(follow_symlinks=False).st_mtime):
                 if entry.is_dir(follow_symlinks=False):
                     disk.remove_folder(Path(entry.path))
                 else:
                     disk.remove(Path(entry.path))
+
+
+def _is_abandoned(host_id: str, pid: int, modified: float) -> bool:
+    """Return whether the process that wrote a temporary file is certainly gone, or the file was left long ago."""
+    if time.time() - modified > ABANDONED_AFTER:
+        return True
+    if host_id != get_host_id() or os.name == "nt":  # on Windows os.kill(pid, 0) would terminate the process
+        return False
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return True
+    except OSError:  # it runs under another user
+        pass
+    return False
+
+
+@cache
+def get_host_id() -> str:
+    """Return a short id of the scope in which process ids are unique: this machine and, on Linux, PID namespace."""
+    try:
+        namespace = os.readlink("/proc/self/ns/pid")
+    except OSError:
+        namespace = ""
+    return hashlib.sha256(f"{socket.gethostname()} {namespace}".encode()).hexdigest()[:8]
 
 
 @contextmanager
@@ -333,7 +364,7 @@ def _write_all(handle: int, chunk: "Bytes | bytearray") -> None:
 
 
 def _make_temporary_name() -> str:
-    return f".dygmamba-{get_host_id()}-{os.getpid()}-{get_process_start()}-{next(_counter)}.part"
+    return f".dygmamba-{get_host_id()}-{os.getpid()}-{_START}-{next(_counter)}.part"
 
 
 def _coalesce_chunks(chunks: Iterable[Bytes]) -> Iterator[Bytes | bytearray]:

@@ -106,13 +106,8 @@ def simulate_in_blocks(config: GeneratorConfig, size: int = EVENTS_PER_BLOCK) ->
         popularity=float(config.popularity),
         burst=float(config.burst),
     )
-    simulate_block, state, swap_at, before = (
-        compile_simulation(LAWS[config.law]),
-        None,
-        0.0,
-        _allocate_simulation(0),
-    )
-    change, start = config.events_before_change, 0
+    simulate_block, state, swap_at = compile_simulation(LAWS[config.law]), None, 0.0
+    before, change, start = _allocate_simulation(0), config.events_before_change, 0
     while start < config.events:
         if start == change:
             rates = rates._replace(
@@ -126,11 +121,8 @@ def simulate_in_blocks(config: GeneratorConfig, size: int = EVENTS_PER_BLOCK) ->
             # The first swap may happen at once, because the seats are random already.
             state, swap_at = _make_initial_state(rng, config, time[0]), time[0]
         begin = len(before.time)
-        out = Simulation(
-            *map(
-                np.concatenate, zip(before, _allocate_simulation(len(time))._replace(time=time), strict=True)
-            )
-        )
+        fresh = _allocate_simulation(len(time))._replace(time=time)
+        out = Simulation(*map(np.concatenate, zip(before, fresh, strict=True)))
         swap_at = simulate_block(rng, state, rates, out, begin, swap_at)
         yield Simulation(*(column[begin:] for column in out))
         # A burst looks back over these events, so the next block needs them.
@@ -154,18 +146,19 @@ def simulate(config: GeneratorConfig) -> Simulation:
     return out
 
 
-class _FeatureGenerator:
-    """Edge features: a random sign code of the source's community plus standard normal noise."""
+def _create_feature_generator(config: GeneratorConfig) -> Callable[[np.ndarray], np.ndarray]:
+    """Create a function that returns the edge features of the next events, given the communities of their sources.
 
-    def __init__(self, config: GeneratorConfig) -> None:
-        self._rng = np.random.Generator(np.random.PCG64([config.seed, 1]))
-        signs = np.array([-1.0, 1.0], np.float32)
-        self._code = self._rng.choice(signs, (config.communities, config.edge_dim))
+    They are a random sign code of the community plus standard normal noise.
+    """
+    rng = np.random.Generator(np.random.PCG64([config.seed, 1]))
+    code = rng.choice(np.array([-1.0, 1.0], np.float32), (config.communities, config.edge_dim))
 
-    def next(self, home: np.ndarray) -> np.ndarray:
-        """Return the features of the next events, given the communities of their sources."""
-        noise = self._rng.standard_normal((len(home), self._code.shape[1]), dtype=np.float32)
-        return np.add(noise, self._code[home], out=noise)
+    def draw_features(home: np.ndarray) -> np.ndarray:
+        noise = rng.standard_normal((len(home), config.edge_dim), dtype=np.float32)
+        return np.add(noise, code[home], out=noise)
+
+    return draw_features
 
 
 def generate_stream(config: GeneratorConfig, scratch: Path | None = None) -> EventStore:
@@ -176,7 +169,7 @@ def generate_stream(config: GeneratorConfig, scratch: Path | None = None) -> Eve
     if config.size <= DEFAULT_BUDGET:
         run = simulate(config)
         columns = [torch.from_numpy(column) for column in (run.src, run.dst, run.time, run.label)]
-        edge = torch.from_numpy(_FeatureGenerator(config).next(run.home))
+        edge = torch.from_numpy(_create_feature_generator(config)(run.home))
     else:
         columns, edge = _generate_on_disk(config, scratch or Path(gettempdir()))
     return EventStore.from_columns(
@@ -198,11 +191,11 @@ def _generate_on_disk(config: GeneratorConfig, folder: Path) -> tuple[list[torch
             f"{folder}, where {free / 1e9:,.0f} GB are free; generate fewer events",
             code="disk-too-small",
         )
-    names, features = ("src", "dst", "time", "label"), _FeatureGenerator(config)
+    names, draw_features = ("src", "dst", "time", "label"), _create_feature_generator(config)
     columns = [ScratchColumn(folder, kind) for kind in (np.int64, np.int64, np.float64, np.float32)]
     edge = ScratchColumn(folder, np.float32, (config.edge_dim,))
     for block in simulate_in_blocks(config):
         for column, name in zip(columns, names, strict=True):
             column.append(getattr(block, name))
-        edge.append(features.next(block.home))
+        edge.append(draw_features(block.home))
     return [column.mapped() for column in columns], edge.mapped()

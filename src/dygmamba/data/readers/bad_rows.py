@@ -87,20 +87,6 @@ class Parsed:
         return Parsed(values, self.bad[rows], self.explain)
 
 
-def find_bad_rows(columns: Sequence[tuple[str, Parsed]], count: int) -> Parsed:
-    """Return which of `count` rows are bad in one of these columns; the first such column is the one to explain."""
-
-    def explain(row: int) -> tuple[str, str]:
-        name, column = next((name, column) for name, column in columns if column.bad[row])
-        problem, advice = column.explain(row)
-        return f"column {name!r} {problem}", advice
-
-    bad = np.zeros(count, bool)
-    for _, column in columns:
-        bad |= column.bad
-    return Parsed(None, bad, explain)
-
-
 @dataclass(frozen=True, slots=True, order=True)
 class BadRow:
     """A row that cannot be read, numbered from 1 after any header."""
@@ -133,21 +119,30 @@ class BadRows:
         self.count, self.certain, self.rows_read = self.count + 1, self.certain + 1, max(self.rows_read, row)
         self._check()
 
-    def add_bad_values(self, positions: np.ndarray, found: Parsed, *, certain: bool = True) -> None:
-        """Add the rows that are bad in `found`.
+    def judge(
+        self, columns: Sequence[tuple[str, Parsed]], positions: np.ndarray, *, certain: bool = True
+    ) -> np.ndarray:
+        """Return a mask of the rows that are good in all of these columns, and count the others.
 
         Args:
-            positions: Of all rows of `found`, among well-formed rows only, from 0.
-            found: Which are bad, and why.
-            certain: Whether they are bad however the file goes on; only those can end the reading early.
+            columns: Each with its name; the first one in which a row is bad is named.
+            positions: Of the rows among well-formed ones, from 0.
+            certain: Whether rows are bad however the file goes on; only those can end the reading early.
         """
-        bad = np.flatnonzero(found.bad)
+        good = np.ones(len(positions), bool)
+        for _, column in columns:
+            good &= ~column.bad
+        bad = np.flatnonzero(~good)
         for row in bad[:MAX_SHOWN].tolist():
-            self._show(BadRow(self.number_row(int(positions[row])), *found.explain(row)))
-        self.count += len(bad)
-        self.certain += len(bad) if certain else 0
-        self.rows_read = max(self.rows_read, self.number_row(int(positions[-1])))
-        self._check()
+            name, column = next((name, column) for name, column in columns if column.bad[row])
+            problem, advice = column.explain(row)
+            self._show(BadRow(self.number_row(int(positions[row])), f"column {name!r} {problem}", advice))
+        if len(bad):
+            self.count += len(bad)
+            self.certain += len(bad) if certain else 0
+            self.rows_read = max(self.rows_read, self.number_row(int(positions[-1])))
+            self._check()
+        return good
 
     @property
     def are_undecodable(self) -> bool:

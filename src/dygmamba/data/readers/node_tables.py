@@ -108,10 +108,10 @@ def _build(
     place, node = found
     rest = tuple(name for name in rows.column_names if name not in ends)
     layout = Layout(candidates=rest, fill=0.0, decimal=options.decimal)
-    others = OtherColumns(source, layout, kinds={})  # all rows are in one batch
+    others = OtherColumns(BadRows(source, skip=True), layout, kinds={})  # all rows are in one batch
     batch = rows.combine_chunks().to_batches()[0]
     edge, provisional, _ = others.read(batch, {}, np.arange(batch.num_rows))
-    finished = others.finish(BadRows(source, skip=True), keep_constants=True)
+    finished = others.finish(keep_constants=True)
     value, codes = finished.select(edge, provisional)
     known = [as_category_text(batch.column(name)) for name in finished.names]
     is_known = [pc.not_equal(text, MISSING_VALUE).to_numpy(zero_copy_only=False) for text in known]

@@ -1,4 +1,4 @@
-"""Numpy files: .npy headers checked before anything is allocated, and .npz archives of events.
+"""Numpy files: matrices in .npy files, and .npz archives of events.
 
 An archive has src, dst (node numbers 0..N-1) and t, and optionally label, edge_feat, node_feat, ids and is_source.
 """
@@ -32,31 +32,6 @@ DAMAGED_FILE_ERRORS = (
     *(zipfile.BadZipFile, zlib.error, struct.error, tokenize.TokenError, ValueError, EOFError, OSError),
     *(KeyError, TypeError, RuntimeError, OverflowError, MemoryError),
 )
-HEADER_READERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
-
-
-@dataclass(frozen=True, slots=True)
-class ArrayHeader:
-    """Shape and dtype of an array file."""
-
-    shape: tuple[int, ...]
-    dtype: np.dtype
-
-    def __str__(self) -> str:
-        return f"{self.dtype}{list(self.shape)}"[:120]
-
-
-def read_array_header(file: IO[bytes], size: int) -> ArrayHeader:
-    """Read the header of an array file of `size` bytes; raise ValueError if the two do not agree."""
-    version = np.lib.format.read_magic(file)
-    if version not in HEADER_READERS:
-        raise ValueError(f"format version {version} is only needed for structured arrays")
-    shape, _, dtype = HEADER_READERS[version](file)
-    if dtype.hasobject:
-        raise ValueError("it holds Python objects")
-    if min(shape, default=0) < 0 or prod(shape) * dtype.itemsize != size - file.tell():
-        raise ValueError(f"{ArrayHeader(shape, dtype)} does not fit {size - file.tell():,} bytes")
-    return ArrayHeader(shape, dtype)
 
 
 def describe_load_error(error: Exception) -> str:
@@ -64,20 +39,33 @@ def describe_load_error(error: Exception) -> str:
     return "it holds Python objects" if "pickle" in str(error) else first_line(error)
 
 
+def _read_array(file: IO[bytes]) -> np.ndarray:
+    with np.errstate(
+        invalid="ignore"
+    ):  # the size of an absurd shape overflows, and the values then do not fit it
+        return np.lib.format.read_array(file, allow_pickle=False)
+
+
+def _describe_array(array: np.ndarray) -> str:
+    return f"{array.dtype}{list(array.shape)}"[:120]
+
+
 def load_matrix(path: Path, kinds: str = "fiu", dtype: type = np.float32) -> np.ndarray | None:
-    """Read a matrix of numbers from an .npy file, its header checked first; None if there is no such file."""
+    """Read a matrix of numbers from an .npy file; None if there is no such file."""
     if not path.exists():
         return None
     require_regular_file(path)
     try:
         with path.open("rb") as file:
-            header = read_array_header(file, path.stat().st_size)
-            if len(header.shape) != 2 or header.dtype.kind not in kinds:
+            matrix = _read_array(file)
+            if matrix.ndim != 2 or matrix.dtype.kind not in kinds:
                 raise FileError(
-                    f"{path} is {header}; it must be a matrix of numbers", code="wrong-array-type"
+                    f"{path} is {_describe_array(matrix)}; it must be a matrix of numbers",
+                    code="wrong-array-type",
                 )
-            file.seek(0)
-            return np.load(file, allow_pickle=False).astype(dtype, copy=False)
+            if file.read(1):
+                raise ValueError("it goes on behind the matrix")
+            return matrix.astype(dtype, copy=False)
     except DAMAGED_FILE_ERRORS as error:
         raise FileError(
             f"{path} is not a complete .npy file ({describe_load_error(error)}); copy it again",
@@ -87,10 +75,8 @@ def load_matrix(path: Path, kinds: str = "fiu", dtype: type = np.float32) -> np.
 
 MAX_SPARSE_NODES = 1_000_000  # any file may have this many nodes; beyond, MAX_NODES_PER_EVENT limits them
 MAX_NODES_PER_EVENT = 20
-MAX_COMPRESSION = 1100  # deflate shrinks 1032 bytes to one at best
 MAX_UNPACKED_BYTES = 1 << 30  # any archive may unpack to this much; beyond, MAX_UNPACKED_SHARE limits it
 MAX_UNPACKED_SHARE = 100  # events compress to a tenth or so, nothing but zeros to a thousandth
-ZIP_METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)  # numpy writes no other
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +162,7 @@ def _build_ids(path: Path, arrays: dict[str, np.ndarray]) -> NodeIds:
 
 
 def _read_arrays(path: Path) -> dict[str, np.ndarray]:
-    """Read the arrays of `ARRAY_SPECS`; all headers are checked before the first array is read."""
+    """Read the arrays of `ARRAY_SPECS`."""
     if not zipfile.is_zipfile(path):
         raise FileError(
             f"{path} is not a complete .npz file; save it with numpy.savez, or copy it again",
@@ -193,29 +179,28 @@ def _read_arrays(path: Path) -> dict[str, np.ndarray]:
                         code="missing-array",
                     )
             chosen = {name: members[name] for name in ARRAY_SPECS if name in members}
-            headers = {name: _read_member_header(path, archive, info) for name, info in chosen.items()}
-            _check_headers(path, headers)
             _check_unpacked_size(path, sum(info.file_size for info in chosen.values()))
-            return {
-                name: np.lib.format.read_array(archive.open(info), allow_pickle=False)
-                for name, info in chosen.items()
-            }
+            arrays = {name: _read_array(archive.open(info)) for name, info in chosen.items()}
     except DAMAGED_FILE_ERRORS as error:
         raise FileError(
             f"{path} is not a complete .npz file ({describe_load_error(error)}); copy it again",
             code="file-damaged",
         ) from error
+    _check_arrays(path, arrays)
+    return arrays
 
 
-def _check_headers(path: Path, headers: dict[str, ArrayHeader]) -> None:
-    for name, header in headers.items():
+def _check_arrays(path: Path, arrays: dict[str, np.ndarray]) -> None:
+    for name, array in arrays.items():
         spec = ARRAY_SPECS[name]
-        if header.dtype.kind not in spec.kinds or len(header.shape) not in spec.axes:
-            raise FileError(f"{path}: {name} is {header}, not {spec.description}", code="wrong-array-type")
-        events = headers["src"].shape[0]
-        if name not in NODE_ARRAYS and header.shape[0] != events:
+        if array.dtype.kind not in spec.kinds or array.ndim not in spec.axes:
             raise FileError(
-                f"{path}: {name} has {header.shape[0]} rows for {events} events; give one row per event",
+                f"{path}: {name} is {_describe_array(array)}, not {spec.description}", code="wrong-array-type"
+            )
+        events = len(arrays["src"])
+        if name not in NODE_ARRAYS and len(array) != events:
+            raise FileError(
+                f"{path}: {name} has {len(array)} rows for {events} events; give one row per event",
                 code="row-count-differs",
             )
 
@@ -230,18 +215,6 @@ def _check_unpacked_size(path: Path, size: int) -> None:
             code="unpacks-to-too-much",
         )
     require_memory(size, f"reading {path}")
-
-
-def _read_member_header(path: Path, archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> ArrayHeader:
-    """Read the header of a member, unless the archive claims an impossible size for it."""
-    if info.compress_type not in ZIP_METHODS:
-        raise ValueError(f"{info.filename} is compressed in a way that numpy does not use")
-    if info.compress_size > path.stat().st_size or info.file_size > MAX_COMPRESSION * (
-        1 + info.compress_size
-    ):
-        raise ValueError(f"{info.filename} claims {info.file_size:,} bytes, more than can be in the file")
-    with archive.open(info) as file:
-        return read_array_header(file, info.file_size)
 
 
 def _as_matrix(array: np.ndarray) -> np.ndarray:

@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from dygmamba.core.errors import FileError
 from dygmamba.data.events.categories import Category
-from dygmamba.data.readers.bad_rows import BadRows, ColumnLocation, Parsed, ReadAgainError, find_bad_rows
+from dygmamba.data.readers.bad_rows import BadRows, ColumnLocation, Parsed, ReadAgainError
 from dygmamba.data.readers.column_kinds import (
     HAS_GAPS,
     HOLDS_DATES,
@@ -103,7 +103,7 @@ class OtherColumns:
     """Reader of the other columns of one table: `read` takes batch after batch, and `finish` says what they are.
 
     Args:
-        source: Name of the table, for messages.
+        bad_rows: Of the table; rows with a bad value of a candidate are added.
         layout: Which columns they are, and how missing numbers and decimals are read.
         keep_numeric: Whether a candidate that nearly always holds numbers is numeric, and its other values are bad.
         kinds: Of candidates of text, if all their values are known; the first batch decides on others.
@@ -111,12 +111,12 @@ class OtherColumns:
 
     def __init__(
         self,
-        source: str,
+        bad_rows: BadRows,
         layout: Layout,
         keep_numeric: bool = False,
         kinds: Mapping[str, TextKind] | None = None,
     ) -> None:
-        self._source, self._layout, self._keep_numeric, self._kinds = source, layout, keep_numeric, kinds
+        self._bad_rows, self._layout, self._keep_numeric, self._kinds = bad_rows, layout, keep_numeric, kinds
         self._numeric: list[str] = [*layout.features]  # edge features, in order
         self._vocabularies = [Vocabulary(name) for name in layout.types]  # categorical columns, in order
         self._candidates: dict[str, Candidate] | None = None  # known from the first batch on
@@ -125,7 +125,7 @@ class OtherColumns:
 
     def read(
         self, batch: pa.RecordBatch, chosen: Mapping[str, Parsed], positions: np.ndarray
-    ) -> tuple[np.ndarray, np.ndarray, Parsed]:
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Read the rows of a batch that are good so far.
 
         Args:
@@ -134,7 +134,7 @@ class OtherColumns:
             positions: Of the rows in the file, for error messages.
 
         Returns:
-            Edge features and provisional codes of the good rows, and which rows are bad because of a candidate.
+            Edge features and provisional codes of the good rows, and a mask of those.
         """
         is_first = self._candidates is None
         if self._candidates is None:
@@ -148,10 +148,9 @@ class OtherColumns:
                 parsed |= {} if column is None else {name: column}
             if candidate.evidence is not None and not is_first and self._kinds is None:
                 self._add_evidence(candidate, batch.column(name), parsed.get(name))
-        found = find_bad_rows([*parsed.items()], len(batch))
+        good = self._bad_rows.judge([*parsed.items()], positions, certain=False)
         values = {**chosen, **parsed}
-        if found.bad.any():
-            good = ~found.bad
+        if not good.all():
             batch = batch.filter(pa.array(good))
             values = {name: column.keep(good) for name, column in values.items()}
         for name in parsed:
@@ -162,7 +161,7 @@ class OtherColumns:
                 edge[:, k] = values[name].values
             elif name in self._layout.absent:
                 edge[:, k] = self._layout.fill
-        return edge, self._encode(batch), found
+        return edge, self._encode(batch), good
 
     def _start(self, name: str, column: pa.Array) -> Candidate:
         """Decide what a candidate is by the first batch, unless all its values are known."""
@@ -189,7 +188,7 @@ class OtherColumns:
 
     def _parse(self, candidate: Candidate, column: pa.Array, positions: np.ndarray) -> Parsed | None:
         """Parse a numeric candidate; bad are values that are no numbers. None if others make it unusable."""
-        location = ColumnLocation(self._source, candidate.name)
+        location = ColumnLocation(self._bad_rows.source, candidate.name)
         try:
             parsed = parse_floats(column, location, self._layout.fill, candidate.mark)
         except FileError:
@@ -238,11 +237,10 @@ class OtherColumns:
         self._rows += len(batch)
         return codes
 
-    def finish(self, bad_rows: BadRows, keep_constants: bool = False) -> FinishedColumns:
+    def finish(self, keep_constants: bool = False) -> FinishedColumns:
         """Return what the columns are, after all rows.
 
         Args:
-            bad_rows: Of the table.
             keep_constants: Whether to keep columns that say nothing about events.
 
         Raises:
@@ -252,10 +250,10 @@ class OtherColumns:
         candidates = self._candidates or {}
         if self._kinds is None:
             self._revise_kinds(candidates)
-        bad_rows.raise_unless_skipped()
-        if not bad_rows.skip:
+        self._bad_rows.raise_unless_skipped()
+        if not self._bad_rows.skip:
             for candidate in candidates.values():
-                _raise_for_bad_cells(candidate, bad_rows)
+                _raise_for_bad_cells(candidate, self._bad_rows)
         reasons = {name: found.reason for name, found in candidates.items() if found.reason} | self._reasons
         reasons |= {} if keep_constants else self._find_uninformative(reasons)
         numeric = [k for k, name in enumerate(self._numeric) if name not in reasons]

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from dygmamba.core.errors import DygError, FileError
 from dygmamba.data.events.categories import Category
 from dygmamba.data.events.origin import Origin
-from dygmamba.data.readers.bad_rows import BadRows, ColumnLocation, Parsed, find_bad_rows
+from dygmamba.data.readers.bad_rows import BadRows, ColumnLocation, Parsed
 from dygmamba.data.readers.in_memory import is_in_memory
 from dygmamba.data.readers.options import ID_HEADINGS, USUAL_NAMES, Layout, ReadOptions
 from dygmamba.data.readers.roles import find_destinations, find_query_columns
@@ -143,15 +143,14 @@ def read_queries(
     parser = parsed = None
     if table.num_rows:
         parser, parsed = _parse_columns(raw, options, origin, numeric if options.skip_bad else ())
-        found = find_bad_rows([*parsed.items()], table.num_rows)
-        if found.bad.any():
-            bad_rows.add_bad_values(np.arange(table.num_rows), found)
-            table = table.filter(pa.array(~found.bad))
-            parsed = {name: column.keep(~found.bad) for name, column in parsed.items()}
+        good = bad_rows.judge([*parsed.items()], np.arange(table.num_rows))
+        if not good.all():
+            table = table.filter(pa.array(good))
+            parsed = {name: column.keep(good) for name, column in parsed.items()}
     if parsed is None or not table.num_rows:
         problem = f"no row that can be read ({bad_rows.summarize()})" if bad_rows.count else "no rows"
         raise FileError(f"{raw.source} has {problem}; give at least one pair", code="no-rows")
-    columns = {name: _combine(table[name]) for name in table.column_names}
+    columns = {name: table[name].combine_chunks() for name in table.column_names}
     time = None
     if parser is not None:
         name = roles["time"]
@@ -179,7 +178,7 @@ def _parse_columns(
     """Parse numbers, ids and times; raise FileError for the first bad value unless such rows are skipped."""
     parser, parsed = None, {}
     for name in [*(name for name in numeric if name in raw.names), *raw.roles.values()]:
-        column, location = _combine(raw.table[name]), ColumnLocation(raw.source, name)
+        column, location = raw.table[name].combine_chunks(), ColumnLocation(raw.source, name)
         if name == raw.roles.get("time"):
             parser, parsed[name] = _parse_times(column, location, options, origin)
         elif name in raw.roles.values():
@@ -229,10 +228,6 @@ def _show_times(column: pa.Array, parser: TimeParser, value: np.ndarray) -> Quer
     else:
         shown = pa.array([format_iso_time(seconds) for seconds in value])
     return QueryTimes(value, shown, parser.is_unix_time)
-
-
-def _combine(column: pa.ChunkedArray) -> pa.Array:
-    return column.combine_chunks()
 
 
 class RawQueries(NamedTuple):

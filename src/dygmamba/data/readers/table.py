@@ -16,7 +16,7 @@ import pyarrow as pa
 from dygmamba.core.errors import EventError, FileError
 from dygmamba.data.events.ids import NodeIds
 from dygmamba.data.events.origin import Origin
-from dygmamba.data.readers.bad_rows import BadRows, ColumnLocation, Parsed, ReadAgainError, find_bad_rows
+from dygmamba.data.readers.bad_rows import BadRows, ColumnLocation, Parsed, ReadAgainError
 from dygmamba.data.readers.collect import EventColumns, RowCollector
 from dygmamba.data.readers.column_kinds import TextEvidence, TextKind, find_decimal_mark
 from dygmamba.data.readers.in_memory import drop_mixed_candidates
@@ -38,7 +38,6 @@ from dygmamba.data.readers.values import (
 if TYPE_CHECKING:  # torch is imported only after a file was read: errors in a file are reported at once
     from dygmamba.data.storage.dataset import Dataset
 
-CHECK_ROWS = 1 << 16  # rows checked for NaN at a time
 DEFAULT_NAME = "data"  # name of a dataset that was not read from a file
 
 
@@ -83,7 +82,7 @@ class RowReader:
     ) -> None:
         self._source, self._layout = source, layout
         self.bad_rows = BadRows(source.name, layout.skip_bad)
-        self.others = OtherColumns(source.name, layout, keep_numeric=True, kinds=kinds)
+        self.others = OtherColumns(self.bad_rows, layout, keep_numeric=True, kinds=kinds)
         self.label_parser = LabelParser()
         self.time_parser = time
         self._evidence = TimeEvidence() if time is None and layout.time_format is None else None
@@ -108,18 +107,15 @@ class RowReader:
             if name not in layout.absent
         }
         named = [(getattr(layout, role), column) for role, column in ends.items()]
-        found = find_bad_rows([*named, *chosen.items()], len(batch))
-        if found.bad.any():
-            self.bad_rows.add_bad_values(positions, found)
-            good = ~found.bad
+        good = self.bad_rows.judge([*named, *chosen.items()], positions)
+        if not good.all():
             batch, positions = batch.filter(pa.array(good)), positions[good]
             ends, chosen = ({k: column.keep(good) for k, column in part.items()} for part in (ends, chosen))
         if not batch.num_rows:
             return None
-        edge, codes, found = self.others.read(batch, chosen, positions)
-        if found.bad.any():
-            self.bad_rows.add_bad_values(positions, found, certain=False)
-            ends = {role: column.keep(~found.bad) for role, column in ends.items()}
+        edge, codes, good = self.others.read(batch, chosen, positions)
+        if not good.all():
+            ends = {role: column.keep(good) for role, column in ends.items()}
         values = {role: column.values for role, column in ends.items()}
         if layout.label is not None:
             values["label"] = self.label_parser.encode(values["label"], self._locate(layout.label))
@@ -250,7 +246,7 @@ def _finish_table(
             else "column names but no rows"
         )
         raise FileError(f"{path} has {problem}; give at least one event", code="no-rows")
-    others = reader.others.finish(bad_rows)
+    others = reader.others.finish()
     columns, ids = collector.finish()
     edge, codes = others.select(columns.edge, columns.codes)
     label, classes = reader.label_parser.finish(columns.label)
@@ -285,7 +281,8 @@ def build_dataset(path: Path | str, columns: EventColumns, ids: NodeIds, origin:
         raise FileError(f"{path} has no rows; give at least one event", code="no-rows")
     node = np.zeros((len(ids), 0), np.float32) if columns.node is None else columns.node
     for name, values in (("edge features", columns.edge), ("node features", node), ("labels", columns.label)):
-        if values is not None and not all(np.isfinite(values[rows]).all() for rows in _iter_slices(values)):
+        # NaN and infinities show in minimum or maximum, which need no copy of the column
+        if values is not None and values.size and not np.isfinite([values.min(), values.max()]).all():
             raise FileError(
                 f"{path} has {name} that are not finite; replace NaN and infinite values",
                 code="values-not-finite",
@@ -300,14 +297,12 @@ def build_dataset(path: Path | str, columns: EventColumns, ids: NodeIds, origin:
         torch.from_numpy,
         (columns.src, columns.dst, columns.time.astype(np.float64, copy=False), columns.edge),
     )
-    is_sorted = columns.out_of_order is not None
-    out_of_order = (
-        columns.out_of_order
-        if columns.out_of_order is not None
-        else int((time < time.cummax(0).values).sum())
-    )
+    out_of_order, create_store = columns.out_of_order, EventStore.from_columns
+    if out_of_order is None:
+        out_of_order = int((time < time.cummax(0).values).sum())
+        create_store = EventStore.from_unsorted if out_of_order else create_store
     try:
-        store = (EventStore.from_unsorted if out_of_order and not is_sorted else EventStore.from_columns)(
+        store = create_store(
             src,
             dst,
             time,
@@ -326,11 +321,6 @@ def build_dataset(path: Path | str, columns: EventColumns, ids: NodeIds, origin:
         raise FileError(f"{path}: {error}", code=error.code) from error
     name = path.name.split(".")[0] if isinstance(path, Path) else DEFAULT_NAME
     return Dataset.from_events(name, store, ids, replace(origin, out_of_order=out_of_order))
-
-
-def _iter_slices(values: np.ndarray) -> Iterator[slice]:
-    for start in range(0, len(values), CHECK_ROWS):
-        yield slice(start, start + CHECK_ROWS)
 
 
 def drop_zero_columns(columns: EventColumns) -> EventColumns:

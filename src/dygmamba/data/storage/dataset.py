@@ -124,7 +124,7 @@ class Dataset:
         categories = self.store.features.categories
         named = f" {json.dumps([asdict(category) for category in categories])}" if categories else ""
         rows = self.store.features.node_rows
-        named += "" if rows is None else f" {json.dumps(_describe_node_columns(rows))}"
+        named += "" if rows is None else f" {json.dumps(_describe_columns(rows))}"
         about = f"{self.digest} {self.ids.sources}{named}".encode()
         return _hash_columns({**_get_id_columns(self.ids), "about": np.frombuffer(about, np.uint8)})
 
@@ -167,12 +167,9 @@ def save_dataset(dataset: Dataset, folder: Path) -> Path:
     }
     features = dataset.store.features
     if features.names or features.categories:
-        facts["columns"] = {
-            "names": features.names,
-            "categories": [asdict(category) for category in features.categories],
-        }
+        facts["columns"] = _describe_columns(features)
     if features.node_rows is not None:
-        facts["node_columns"] = _describe_node_columns(features.node_rows)
+        facts["node_columns"] = _describe_columns(features.node_rows)
     about = json.dumps(facts)
     version = FORMAT_VERSION if features.node_rows is None else NODE_ROWS_VERSION
     metadata = {"format": FORMAT, "version": str(version), "digest": dataset.digest, "about": about}
@@ -284,8 +281,8 @@ def _parse_node_rows(tensors: Mapping[str, Tensor], columns: Mapping[str, Any] |
     return NodeRows(node, time, value, known.bool(), codes, names, categories)
 
 
-def _describe_node_columns(rows: NodeRows) -> dict[str, Any]:
-    return {"names": rows.names, "categories": [asdict(category) for category in rows.categories]}
+def _describe_columns(table: FeatureTable | NodeRows) -> dict[str, Any]:
+    return {"names": table.names, "categories": [asdict(category) for category in table.categories]}
 
 
 def _parse_column_names(columns: Mapping[str, Any]) -> tuple[tuple[str, ...], tuple[Category, ...]]:

@@ -60,14 +60,8 @@ class AddedEvents:
         if not len(self) or not len(later) or self.time[-1] <= later.time[0]:
             return both
         order = np.argsort(both.time, kind="stable")
-        return AddedEvents(
-            [both.src[row] for row in order.tolist()],
-            [both.dst[row] for row in order.tolist()],
-            both.time[order],
-            both.edge[order],
-            both.codes[order],
-            both.categories,
-        )
+        src, dst = ([ids[row] for row in order.tolist()] for ids in (both.src, both.dst))
+        return AddedEvents(src, dst, both.time[order], both.edge[order], both.codes[order], both.categories)
 
     def recode(self, known: tuple[Category, ...]) -> "AddedEvents":
         """Return the events with codes of known categories; unknown values get the next codes."""

@@ -36,11 +36,11 @@ from dygmamba.data.storage.leaderboard import (
 from dygmamba.data.storage.locations import (
     DATASET_SUFFIX,
     GENERATED,
-    TABLE_SUFFIXES,
     check_dataset_name,
     data_folders,
     find_dataset_files,
     find_index_files,
+    looks_like_path,
     make_unknown_dataset_error,
 )
 
@@ -207,11 +207,7 @@ def open_dataset(name_or_path: str, data_dir: Path | None = None) -> Dataset:
     if name_or_path == GENERATED:
         return generate_default_dataset()
     path = Path(name_or_path).expanduser()
-    if (
-        path.is_file()
-        or path.name != name_or_path
-        or path.suffix in {DATASET_SUFFIX, ".npz", *TABLE_SUFFIXES}
-    ):
+    if path.is_file() or looks_like_path(name_or_path):
         return _open_file(path)
     raise make_unknown_dataset_error(name_or_path, folders)
 

@@ -120,6 +120,12 @@ def check_dataset_name(name: str) -> str:
     return name
 
 
+def looks_like_path(name_or_path: str) -> bool:
+    """Return whether this is the path of a file rather than the name of a dataset."""
+    path = Path(name_or_path).expanduser()
+    return path.name != name_or_path or path.suffix in {DATASET_SUFFIX, ".npz", *TABLE_SUFFIXES}
+
+
 def require_dataset(name_or_path: str, data_dir: Path | None = None) -> None:
     """Raise an error unless this is a dataset or an existing file; the content is checked when it is read."""
     folders = data_folders(data_dir)
@@ -129,7 +135,7 @@ def require_dataset(name_or_path: str, data_dir: Path | None = None) -> None:
         return
     if has_dataset(folders, *names):
         return
-    if path.name != name_or_path or path.suffix in {DATASET_SUFFIX, ".npz", *TABLE_SUFFIXES}:
+    if looks_like_path(name_or_path):
         raise FileError(
             f"{path} is {'a folder' if path.is_dir() else 'missing'}; give a file, or the name of a dataset",
             code="is-a-folder" if path.is_dir() else "file-missing",

@@ -109,19 +109,15 @@ class ScratchColumn:
 
     def read(self, start: int, stop: int) -> np.ndarray:
         """Return a copy of some rows."""
-        rows = np.empty((stop - start, *self.width), self.dtype)
-        if rows.nbytes:
-            self._file.seek(start * self.row_bytes)
-            rest = rows.reshape(-1).view(np.uint8).data
-            while rest:
-                count = self._file.readinto(rest)
-                if not count:
-                    raise FileError(
-                        f"a temporary file in {self._folder} lost its content; run the command again",
-                        code="scratch-lost",
-                    )
-                rest = rest[count:]
-        return rows
+        shape = (stop - start, *self.width)
+        self._file.seek(start * self.row_bytes)
+        values = np.fromfile(self._file, self.dtype, int(np.prod(shape)))
+        if len(values) < np.prod(shape):
+            raise FileError(
+                f"a temporary file in {self._folder} lost its content; run the command again",
+                code="scratch-lost",
+            )
+        return values.reshape(shape)
 
     def mapped(self) -> Tensor:
         """Return all rows as one mapped tensor, which keeps the file alive."""

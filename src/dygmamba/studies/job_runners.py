@@ -260,10 +260,11 @@ def _train_to_end(job: Job, context: JobContext, start: Callable[[Path], Trainer
     apart; those of the paper's plan do not.
     """
     fit, code_file = None, context.results.folder(job.key) / CODE_FILE
+    device = choose_device(context.device)  # a lost GPU must not delete a run
     is_current = code_file.exists() and code_file.read_text("utf-8") == CODE_VERSION
     for path in context.list_runs(job.key)[-1:]:
         if is_current and RunDirectory(path).started:
-            fit = _resume_or_none(path, context)
+            fit = _resume_or_none(lambda path=path: resume_training(path, device, context.data_dir))
     if fit is None:
         for path in context.list_runs(job.key):
             shutil.rmtree(path)
@@ -275,7 +276,7 @@ def _train_to_end(job: Job, context: JobContext, start: Callable[[Path], Trainer
     return fit
 
 
-def _resume_or_none(path: Path, context: JobContext) -> Trainer | None:
+def _resume_or_none(resume: Callable[[], Trainer]) -> Trainer | None:
     """Resume a run, waiting while another process still writes it; None if its files are damaged.
 
     Any other error, such as a missing device or a full disk, is raised: the run can be resumed once that is mended.
@@ -283,7 +284,7 @@ def _resume_or_none(path: Path, context: JobContext) -> Trainer | None:
     deadline = time.monotonic() + LOCK_TIMEOUT
     while True:
         try:
-            return resume_training(path, choose_device(context.device), context.data_dir)
+            return resume()
         except LockedError:  # a worker whose study was killed saves its run before it exits
             if time.monotonic() > deadline:
                 raise

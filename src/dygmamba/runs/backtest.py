@@ -128,9 +128,8 @@ class Journal:
         self.save()
         inside = self.folder.resolve()
         for path in obsolete:
-            if (
-                (self.folder / path).resolve().is_relative_to(inside)
-            ):  # no symbolic link leads out of the folder
+            # no symbolic link leads out of the folder
+            if (self.folder / path).resolve().is_relative_to(inside):
                 shutil.rmtree(self.folder / path, ignore_errors=True)
 
     def save(self) -> None:
@@ -209,11 +208,8 @@ class Backtester:
             fit = resume_training(journal.folder / journal.runs[name], request.device, dataset=dataset)
         else:
             options = StartOptions(span.rule, request.preset, start=self._find_start(name, number))
-            settings = request.settings
-            root = journal.folder / "runs"
-            fit = start_link_run(
-                dataset, request.model, request.seed, settings, request.device, root, options
-            )
+            given = (dataset, request.model, request.seed, request.settings, request.device)
+            fit = start_link_run(*given, journal.folder / "runs", options)
             journal.runs[name] = fit.run.path.relative_to(journal.folder).as_posix()
             journal.save()
         variant = name.partition(" ")[0]

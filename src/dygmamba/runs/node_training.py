@@ -166,7 +166,8 @@ def build_node_row(
     fit: Trainer, evaluation_set: EvaluationSet, score: Tensor, calibration: Calibration | None
 ) -> dict[str, Any]:
     """Compute a result row; a metric is None if the split cannot have it, such as AUC without a positive label."""
-    about, kind = fit.run.config()["run"], get_target(fit).kind
+    config, kind = RunConfig.read(fit.run), get_target(fit).kind
+    about = config.run.section
     assert isinstance(fit.task, NodeTask)
     metrics = fit.task.metrics(score, evaluation_set)
     constant = fit.task.constant_metrics(evaluation_set)
@@ -182,7 +183,7 @@ def build_node_row(
         "run": str(fit.run.path),
         **{key: about[key] for key in ROW_ENTRIES if key in about},
         **({} if kind == "binary" else {"target": kind}),
-        **RunConfig.read(fit.run).rule.stamp,
+        **config.rule.stamp,
         **evaluation_set.about,
         **fit.config.rule.about,
     } | {

@@ -44,10 +44,8 @@ from dygmamba.models.base import Scorer
 if TYPE_CHECKING:
     from dygmamba.runs.warm_start import WarmStart
 
-PRESET_KEYS = (
-    "preset",
-    "published",
-)  # keys of [chosen]: what the size preset and the dataset's preset changed
+# keys of [chosen]: what the size preset and the dataset's preset changed
+PRESET_KEYS = ("preset", "published")
 LENGTH_SETTINGS = ("length", "neighbors", "walks")  # what models call the length of the history they read
 # everything else decides what a training step computes, and steps that are done cannot change
 EXTENDABLE_SETTINGS = ("epochs", "patience", "save_every")

@@ -43,9 +43,8 @@ from dygmamba.tasks.link import LinkTask
 from dygmamba.tasks.node import NodeTask, split_for_nodes
 from dygmamba.tasks.node_targets import NodeTarget, create_target
 
-TRAINING_COPIES = (
-    5  # tensors per weight in training: itself, its gradient, Adam's two moments, the best value
-)
+# tensors per weight in training: itself, its gradient, Adam's two moments, the best value
+TRAINING_COPIES = 5
 
 
 @dataclass(frozen=True, slots=True)

@@ -97,9 +97,8 @@ class Trainer:
         """Restore the last checkpoint, if there is one; what was trained after it is trained again."""
         self.run.lock()
         self.state = self.checkpoints.restore()
-        self.state.update_finished(
-            self.config.epochs, self.config.patience
-        )  # epochs or patience may have been raised
+        # epochs or patience may have been raised
+        self.state.update_finished(self.config.epochs, self.config.patience)
 
     def __call__(
         self,

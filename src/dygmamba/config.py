@@ -167,3 +167,8 @@ def to_settings(config: Any) -> dict[str, Any]:
         field.name: list(value) if isinstance(value := getattr(config, field.name), tuple) else value
         for field in dataclasses.fields(config)
     }
+
+
+def get_default_settings(config: Any) -> dict[str, Any]:
+    """Return the defaults of a config dataclass, given the class or an instance."""
+    return {field.name: field.default for field in dataclasses.fields(config)}

@@ -18,6 +18,7 @@ from dygmamba.history.view import PairBatch
 from dygmamba.models.classifiers import FrozenClassifier, NodeClassifier, SourceEmbedding
 from dygmamba.runs.recipes import embed_sources
 from dygmamba.tasks.node import NodeTask, split_for_nodes
+from dygmamba.tasks.node_targets import create_target
 from node_cases import TRAINABLE, labelled_stream, small_encoder
 
 CPU = torch.device("cpu")
@@ -38,7 +39,8 @@ def stream_of(store):
 def fit_of(name, folder, config=QUICK, store=None):
     """A classifier on an untrained backbone, ready to train."""
     store = labelled_stream() if store is None else store
-    stream, task = stream_of(store), NodeTask.create(store, split_for_nodes(store), CPU, config.balance)
+    stream, split = stream_of(store), split_for_nodes(store)
+    task = NodeTask.create(store, split, CPU, create_target(store, split, balance=config.balance))
     encoder = small_encoder(name, store)
     torch.manual_seed(0)
     model = (NodeClassifier if config.finetune else FrozenClassifier)(encoder, task.target.outputs)

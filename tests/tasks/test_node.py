@@ -36,7 +36,10 @@ def test_queries_are_events_with_their_labels():
     """Source, destination, time and label of each training event; the evaluation sets are the later periods."""
     store, cpu = labelled_stream(), torch.device("cpu")
     split = split_for_nodes(store)
-    task, events = NodeTask.create(store, split, cpu), store.select(split.train[5:25])
+    task, events = (
+        NodeTask.create(store, split, cpu, create_target(store, split)),
+        store.select(split.train[5:25]),
+    )
     pairs = task.build_queries(events, task.draw_negatives(0, 0)[5:25])
     for asked, true in ((pairs.src, events.src), (pairs.dst, events.dst), (pairs.time, events.time)):
         assert torch.equal(asked, true)

@@ -58,8 +58,9 @@ def blend(out: Path, parts: list[Path]) -> list[Any]:
 
 
 def choose(out: Path, parts: list[Path]) -> list[Any]:
-    """Choose within a budget; a run that was started before the first record is left behind."""
-    go_on(out, lambda: dm.train(read_letters(), budget="1h", out=out, **TREES), "selection.json")
+    """Choose within a budget, unless that is done; a run that was started before the first record is left behind."""
+    if not list(out.glob("*/*/*/results.json")):
+        go_on(out, lambda: dm.train(read_letters(), budget="1h", out=out, **TREES), "selection.json")
     return [
         rows for rows in list_results(out) if rows[0]
     ]  # of the chosen run, the only one that is evaluated

@@ -194,14 +194,8 @@ class NegativeDraws:
 
     def select(self, rows: np.ndarray) -> "NegativeDraws":
         """Return some of the events alone."""
-        return replace(
-            self,
-            src=self.src[rows],
-            dst=self.dst[rows],
-            time=self.time[rows],
-            batch=self.batch[rows],
-            choices=self.choices[rows],
-        )
+        columns = ("src", "dst", "time", "batch", "choices")
+        return replace(self, **{name: getattr(self, name)[rows] for name in columns})
 
 
 def _columns(store: EventStore, events: Tensor) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -32,9 +32,8 @@ from dygmamba.history.draws import Draws, draw_batch_order
 from dygmamba.models.base import Scorer
 from dygmamba.tasks.base import EvaluationSet, Task
 
-STEPS_PER_READ = (
-    32  # steps between two copies of the losses from the device: a diverged run ends soon, few steps wait
-)
+# steps between two copies of the losses from the device: a diverged run ends soon, few steps wait
+STEPS_PER_READ = 32
 
 
 StopCondition = Callable[[], bool]  # called after every step
@@ -98,9 +97,8 @@ class Trainer:
         """Restore the last checkpoint, if there is one; what was trained after it is trained again."""
         self.run.lock()
         self.state = self.checkpoints.restore()
-        self.state.update_finished(
-            self.config.epochs, self.config.patience
-        )  # epochs or patience may have been raised
+        # epochs or patience may have been raised
+        self.state.update_finished(self.config.epochs, self.config.patience)
 
     def __call__(
         self,

@@ -67,10 +67,8 @@ class BucketCosts:
     narrow: int  # fewer pairs than this take as long as this many
 
 
-DEVICE_COSTS = {
-    "cuda": BucketCosts(issue=4000, narrow=40),
-    "cpu": BucketCosts(issue=400, narrow=1),
-}  # each measured, docs/research/log.md
+# each measured, docs/research/log.md
+DEVICE_COSTS = {"cuda": BucketCosts(issue=4000, narrow=40), "cpu": BucketCosts(issue=400, narrow=1)}
 
 
 @dataclass(frozen=True, slots=True)

@@ -67,12 +67,8 @@ class RunSection:
 
 
 RUN_ENTRIES = tuple(field.name for field in fields(RunSection))
-RUN_REFERENCES = (
-    "backbone",
-    "refit_of",
-    "blend_of",
-    "start_from",
-)  # entries with a path of a run, or with several
+# entries with a path of a run, or with several
+RUN_REFERENCES = ("backbone", "refit_of", "blend_of", "start_from")
 
 
 def map_references(section: dict[str, Any], change: Callable[[str], str]) -> dict[str, Any]:

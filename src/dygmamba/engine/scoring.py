@@ -139,10 +139,8 @@ class StreamScorer:
         """
         first = self._saved if level >= self._saved else 0
         whole = max(first, int(schedule.count_before_batch(torch.tensor([level]))))
-        observed, self._observed = (
-            self._observed,
-            -1,
-        )  # unknown until done: an interrupted memory starts again
+        # unknown until done: an interrupted memory starts again
+        observed, self._observed = self._observed, -1
         if not first <= observed <= whole:
             start_memory(self.scorer, first)
             observed = first

@@ -128,9 +128,8 @@ class Journal:
         self.save()
         inside = self.folder.resolve()
         for path in obsolete:
-            if (
-                (self.folder / path).resolve().is_relative_to(inside)
-            ):  # no symbolic link leads out of the folder
+            # no symbolic link leads out of the folder
+            if (self.folder / path).resolve().is_relative_to(inside):
                 shutil.rmtree(self.folder / path, ignore_errors=True)
 
     def save(self) -> None:
@@ -145,7 +144,6 @@ class TrainedVariant:
     fit: Trainer
     calibration: LinkCalibration
     span: TrainingSpan
-    dataset: Dataset
     about: Row  # columns of its rows
 
     def evaluate(self, store: EventStore, period: Period, queries: Queries, progress: Progress) -> Row:
@@ -205,18 +203,13 @@ class Backtester:
     def _train(self, name: str, number: int, progress: Progress, label: str) -> TrainedVariant:
         """Train the run of a variant at the origin of a period, or finish the one that was stopped."""
         request, journal, begin = self.request, self.journal, monotonic()
-        period = self.periods[number]
-        span = TrainingSpan.before(self.store, period, request.window)
-        dataset = slice_dataset(request.dataset, span.first, period.last)
+        span, dataset = self._cut(number)
         if name in journal.runs and (journal.folder / journal.runs[name]).is_dir():
             fit = resume_training(journal.folder / journal.runs[name], request.device, dataset=dataset)
         else:
             options = StartOptions(span.rule, request.preset, start=self._find_start(name, number))
-            settings = request.settings
-            root = journal.folder / "runs"
-            fit = start_link_run(
-                dataset, request.model, request.seed, settings, request.device, root, options
-            )
+            given = (dataset, request.model, request.seed, request.settings, request.device)
+            fit = start_link_run(*given, journal.folder / "runs", options)
             journal.runs[name] = fit.run.path.relative_to(journal.folder).as_posix()
             journal.save()
         variant = name.partition(" ")[0]
@@ -226,24 +219,27 @@ class Backtester:
             raise Interrupted(f"stopped; the same call continues in {journal.folder}") from error
         calibration, _ = fit_link_calibration(fit, progress)
         about = {
-            "trained_at": period.begin,
+            "trained_at": span.origin,
             "trained_events": len(fit.stream.split.train),
             "epochs": fit.state.best_epoch + 1,
             "seconds": round(monotonic() - begin, 2),
         }
-        return TrainedVariant(fit, calibration, span, dataset, about)
+        return TrainedVariant(fit, calibration, span, about)
+
+    def _cut(self, number: int) -> tuple[TrainingSpan, Dataset]:
+        """Return the span of the events before a period, and the events from its first one to the end of the period."""
+        period = self.periods[number]
+        span = TrainingSpan.before(self.store, period, self.request.window)
+        return span, slice_dataset(self.request.dataset, span.first, period.last)
 
     def _find_start(self, name: str, number: int) -> WarmStart | None:
         """Return the run that a warm start continues: that of the period before."""
         if not name.startswith(WARM):
             return None
         before, origin = _get_run_name(WARM, number - 1)
-        period = self.periods[origin]
-        span = TrainingSpan.before(self.store, period, self.request.window)
-        dataset = slice_dataset(self.request.dataset, span.first, period.last)
         if before not in self.journal.runs:
             raise _make_damaged_error(self.journal.folder / RESULT_FILE, f"the run '{before}' is missing")
-        return open_warm_start(self.journal.folder / self.journal.runs[before], dataset=dataset)
+        return open_warm_start(self.journal.folder / self.journal.runs[before], dataset=self._cut(origin)[1])
 
     def _evaluate_baselines(self, period: Period, queries: Queries, progress: Progress) -> list[Row]:
         """Evaluate the baselines, fitted to the events before the period, with all of them as history."""

@@ -26,7 +26,7 @@ from dygmamba.engine.stream import Stream
 from dygmamba.models.configs import BlendConfig
 from dygmamba.runs.opening import create_run_from, open_run
 from dygmamba.runs.recipes import OpenRun, build_scorer
-from dygmamba.runs.run_config import RunConfig, describe_run, read_split
+from dygmamba.runs.run_config import RunConfig, describe_run
 from dygmamba.tasks.base import EvaluationSet
 from dygmamba.tasks.link import build_link_set
 from dygmamba.tasks.metrics import link_metrics
@@ -146,66 +146,54 @@ def check_blendable(folders: list[RunDirectory], *, is_evaluated: bool = True) -
         )
     if len({folder.path.resolve() for folder in folders}) < len(folders):
         raise ConfigError("the same run is given twice; give each run once", code="blend-repeated-run")
-    first = folders[0]
-    for folder in folders:
-        path = folder.path
-        about = folder.config().get("run", {})
-        if about.get("model") == BLEND:
+    configs = [RunConfig.read(folder) for folder in folders]
+    for config in configs:
+        path = config.path
+        if config.run.model == BLEND:
             raise ConfigError(f"{path} is a blend; give the runs it was made of", code="blend-of-blend")
-        if is_evaluated and not folder.finished:
+        if is_evaluated and not config.folder.finished:
             raise ConfigError(
                 f"{path} is not finished; continue it with `dygmamba.resume({str(path)!r})`",
                 code="unfinished-run",
             )
-        if not read_split(folder).numbers:
+        if not config.rule.numbers:
             raise ConfigError(
                 f"{path} was trained on all events and has no validation period; give the run it was made of",
                 code="no-validation-period",
             )
-        _check_same_stream(folder, first)
-    _check_memories(folders)
-
-
-def _check_same_stream(folder: RunDirectory, first: RunDirectory) -> None:
-    """Raise ConfigError unless both runs have the same dataset, split, visibility and dataset facts."""
-    path = folder.path
-    about, first_about = folder.config().get("run", {}), first.config().get("run", {})
-    if about.get("digest") != first_about.get("digest"):
-        raise ConfigError(
-            f"{path} was trained on another dataset than {first.path}; give runs with the same dataset",
-            code="blend-other-dataset",
-        )
-    if read_split(folder) != read_split(first):
-        raise ConfigError(
-            f"{path} has another split than {first.path}; give runs with the same split",
-            code="blend-other-split",
-        )
-    if _read_visibility(folder) != _read_visibility(first):
-        raise ConfigError(
-            f"{path} was trained with another `visible` or `batch` than {first.path}; give runs with the same",
-            code="blend-other-visibility",
-        )
-    if folder.config().get("facts") != first.config().get("facts"):
-        raise ConfigError(
-            f"{path} and {first.path} did not start from the same run, so their time scales differ; give runs with "
-            "the same `start_from`, or without",
-            code="blend-other-start",
-        )
-
-
-def _check_memories(folders: list[RunDirectory]) -> None:
+        _check_same_stream(config, configs[0])
     # a carried memory starts from its state after training, a replayed one from the first event: at the same step of
     # an evaluation they have observed different events
-    if {"carried", "replayed"} <= {str(folder.config().get("model", {}).get("memory")) for folder in folders}:
+    if {"carried", "replayed"} <= {str(config.model.get("memory")) for config in configs}:
         raise ConfigError(
             "some runs have `memory='carried'` and some 'replayed'; give runs with the same",
             code="blend-other-memory",
         )
 
 
-def _read_visibility(folder: RunDirectory) -> tuple[Any, Any]:
-    settings = folder.config().get("train", {})
-    return settings.get("visible"), settings.get("batch")
+def _check_same_stream(config: RunConfig, first: RunConfig) -> None:
+    """Raise ConfigError unless both runs have the same dataset, split, visibility and dataset facts."""
+    path, other = config.path, first.path
+    if config.run.digest != first.run.digest:
+        raise ConfigError(
+            f"{path} was trained on another dataset than {other}; give runs with the same dataset",
+            code="blend-other-dataset",
+        )
+    if config.rule != first.rule:
+        raise ConfigError(
+            f"{path} has another split than {other}; give runs with the same split", code="blend-other-split"
+        )
+    if config.train.training_rule != first.train.training_rule:
+        raise ConfigError(
+            f"{path} was trained with another `visible` or `batch` than {other}; give runs with the same",
+            code="blend-other-visibility",
+        )
+    if config.facts != first.facts:
+        raise ConfigError(
+            f"{path} and {other} did not start from the same run, so their time scales differ; give runs with the same "
+            "`start_from`, or without",
+            code="blend-other-start",
+        )
 
 
 def _start_blend(

@@ -355,12 +355,11 @@ def evaluate_link_scorer(
     `about` has the columns that all rows share: dataset, model and seed at least. A calibrated score is the probability
     of the event against a random pair, so calibration errors are None for other negatives.
     """
-    seed, metrics = (
-        about["seed"],
-        PAIR_METRICS if calibration is None else (*PAIR_METRICS, *CALIBRATION_METRICS),
+    calibrated = () if calibration is None else CALIBRATION_METRICS
+    found = evaluate_sets(
+        lambda _: scorer, stream, keys, visibility, about["seed"], calibration, activity=activity
     )
-    found = evaluate_sets(lambda _: scorer, stream, keys, visibility, seed, calibration, activity=activity)
-    return [about | one.about | one.row(metrics) for one in found]
+    return [about | one.about | one.row((*PAIR_METRICS, *calibrated)) for one in found]
 
 
 @dataclass(frozen=True, slots=True)

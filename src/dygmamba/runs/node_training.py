@@ -57,25 +57,25 @@ class NodeSettings:
 
 def check_backbone(path: Path, dataset: Dataset, model: str | None) -> None:
     """Raise ConfigError unless the run is a finished link run of this dataset (and model)."""
-    folder = RunDirectory(path)
-    about = folder.config().get("run", {})
-    if about.get("digest") != dataset.digest:
+    config = RunConfig.read(RunDirectory(path))
+    about = config.run
+    if about.digest != dataset.digest:
         raise ConfigError(
-            f"{path} was trained on '{about.get('data')}', not on '{dataset.name}'; "
+            f"{path} was trained on '{about.data}', not on '{dataset.name}'; "
             f"give a run of '{dataset.name}', or leave out `backbone` to train one",
             code="backbone-other-dataset",
         )
-    if model is not None and model != about.get("model"):
+    if model is not None and model != about.model:
         raise ConfigError(
-            f"{path} is a run of '{about.get('model')}', not of '{model}'; leave out `model`",
+            f"{path} is a run of '{about.model}', not of '{model}'; leave out `model`",
             code="backbone-other-model",
         )
-    if not SplitRule.read(about).numbers:
+    if not config.rule.numbers:
         raise ConfigError(
             f"{path} was trained on all events, including the test period; give the run it was made of",
             code="backbone-trained-on-all",
         )
-    if not folder.finished:
+    if not config.folder.finished:
         raise ConfigError(
             f"{path} is not finished; continue it with `dygmamba.resume({str(path)!r})`",
             code="unfinished-run",
@@ -166,7 +166,8 @@ def build_node_row(
     fit: Trainer, evaluation_set: EvaluationSet, score: Tensor, calibration: Calibration | None
 ) -> dict[str, Any]:
     """Compute a result row; a metric is None if the split cannot have it, such as AUC without a positive label."""
-    about, kind = fit.run.config()["run"], get_target(fit).kind
+    config, kind = RunConfig.read(fit.run), get_target(fit).kind
+    about = config.run.section
     assert isinstance(fit.task, NodeTask)
     metrics = fit.task.metrics(score, evaluation_set)
     constant = fit.task.constant_metrics(evaluation_set)
@@ -182,7 +183,7 @@ def build_node_row(
         "run": str(fit.run.path),
         **{key: about[key] for key in ROW_ENTRIES if key in about},
         **({} if kind == "binary" else {"target": kind}),
-        **RunConfig.read(fit.run).rule.stamp,
+        **config.rule.stamp,
         **evaluation_set.about,
         **fit.config.rule.about,
     } | {

@@ -74,11 +74,8 @@ class Predictor:
         """
         folder = as_directory(Path(run) if isinstance(run, str) else run)
         opened = open_run(folder, choose_device(device), data_dir, task=folder.task)
-        ranker, calibration, new_nodes = (
-            build_ranker(opened, opened.dataset, tokens),
-            load_calibration(folder),
-            None,
-        )
+        ranker = build_ranker(opened, opened.dataset, tokens)
+        calibration, new_nodes = load_calibration(folder), None
         if calibration is not None and calibration.has_offsets:
             new_nodes = NewNodes.from_events(opened.stream.store, opened.stream.split.train)
         return Predictor(opened, opened.dataset, ranker, options or ReadOptions(), calibration, new_nodes)
@@ -86,12 +83,8 @@ class Predictor:
     @property
     def query_parser(self) -> QueryParser:
         columns = find_query_columns(self.run.scorer.requests)
-        return QueryParser(
-            self.dataset,
-            self.options.recall(self.dataset.origin),
-            self.run.dataset.ids.kind == "int",
-            columns,
-        )
+        options, is_int = self.options.recall(self.dataset.origin), self.run.dataset.ids.kind == "int"
+        return QueryParser(self.dataset, options, is_int, columns)
 
     def with_events(self, events: Any) -> "Predictor":
         """Return a predictor that also knows these events, from a file or table with the dataset's columns."""
@@ -136,7 +129,8 @@ class Predictor:
         table, origin, bipartite = open_in_memory(events), self.dataset.origin, self.dataset.store.bipartite
         like = self.options.resemble(origin, bipartite)
         names = {
-            part: getattr(self.options, part) or _name_if_present(getattr(origin, part), table.names)
+            part: getattr(self.options, part)
+            or (name if (name := getattr(origin, part)) in table.names else None)
             for part in ROLES
         }
         # times in memory have a type, so only what the user says of them counts
@@ -159,14 +153,13 @@ class Predictor:
             )
         with progress.stage("scoring", len(queries.src)) as stage:
             logit = self.ranker.logits(queries.src, queries.dst, queries.time, stage.advance, queries.columns)
+        new_ends = self.find_new_ends(queries.src, queries.dst, queries.time)
         columns = {
             "src": parser.to_user_type(queries.table.src),
             "dst": parser.to_user_type(queries.table.dst),
             "time": queries.times.shown,
             **parser.repeat_columns(queries.table),
-            **score_column(
-                logit, self.calibration, self.find_new_ends(queries.src, queries.dst, queries.time)
-            ),
+            **score_column(logit, self.calibration, new_ends),
         }
         unread = parser.describe_unread_columns(queries.table)
         return replace(build_predictions(queries, columns, self.calibration), unread_columns=unread)
@@ -247,7 +240,9 @@ class Predictor:
         descending score (of numbers: by descending value) and numbered in a column rank.
         """
         self._require_task("node")
-        queries = self._query_all_sources(at) if nodes is None else self._read_nodes(nodes, at)
+        queries = (
+            self._query_all_sources(at) if nodes is None else self._read_queries(nodes, at, nodes_only=True)
+        )
         with progress.stage("scoring", len(queries.src)) as stage:
             output = self._run_on_sources(queries, self.run.scorer, stage.advance)
         target = self.run.target
@@ -264,7 +259,8 @@ class Predictor:
 
     def embed(self, nodes: QuerySource, at: TimeLike | None = None) -> Predictions:
         """Compute the embedding of each node, as a source: columns node, time, embedding."""
-        queries, encoder = self._read_nodes(nodes, at), get_encoder(self.run.scorer, self.run.folder.path)
+        queries = self._read_queries(nodes, at, nodes_only=True)
+        encoder = get_encoder(self.run.scorer, self.run.folder.path)
         embedding = self._run_on_sources(queries, SourceEmbedding(encoder))
         rows = pa.FixedSizeListArray.from_arrays(pa.array(embedding.flatten().numpy()), encoder.out_dim)
         return build_predictions(queries, self._key_columns(queries) | {"embedding": rows}, self.calibration)
@@ -272,12 +268,7 @@ class Predictor:
     def _key_columns(self, queries: QueryBatch) -> dict[str, pa.Array]:
         return {"node": self.query_parser.to_user_type(queries.table.src), "time": queries.times.shown}
 
-    def _run_on_sources(
-        self,
-        queries: QueryBatch,
-        scorer: Scorer,
-        advance: Advance = no_advance,
-    ) -> Tensor:
+    def _run_on_sources(self, queries: QueryBatch, scorer: Scorer, advance: Advance = no_advance) -> Tensor:
         """Run a model on each source, paired with the given destination or its last neighbor."""
         stream = self.ranker.stream_scorer.stream
         partner = queries.dst if queries.table.dst is not None else self.last_neighbors(queries)
@@ -296,9 +287,6 @@ class Predictor:
         last = index.recent(queries.src.to(device), queries.time.to(device), 1)
         placeholder = torch.full_like(queries.src, self.dataset.store.num_nodes + 1)
         return torch.where(last.length.cpu() > 0, last.node[:, 0].cpu().long(), placeholder)
-
-    def _read_nodes(self, nodes: QuerySource, at: TimeLike | None) -> QueryBatch:
-        return self._read_queries(nodes, at, nodes_only=True)
 
     def _read_queries(
         self,
@@ -339,10 +327,6 @@ class Predictor:
                 f"ones; got {new_nodes} new nodes, leave them out",
                 code="memory-needs-known-nodes",
             )
-
-
-def _name_if_present(name: str, names: tuple[str, ...]) -> str | None:
-    return name if name in names else None
 
 
 def build_ranker(run: OpenRun, dataset: Dataset, tokens: int | None) -> Ranker:

@@ -12,7 +12,7 @@ import os
 import platform
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,7 +20,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from dygmamba._version import __version__
-from dygmamba.config import build_config, find_preset, find_size_preset, load_presets, to_settings
+from dygmamba.config import (
+    build_config,
+    find_preset,
+    find_size_preset,
+    get_default_settings,
+    load_presets,
+    to_settings,
+)
 from dygmamba.core.errors import ConfigError, DygWarning, FileError
 from dygmamba.core.process_settings import set_thread_count
 from dygmamba.data.events.splits import SplitRule
@@ -37,10 +44,8 @@ from dygmamba.models.base import Scorer
 if TYPE_CHECKING:
     from dygmamba.runs.warm_start import WarmStart
 
-PRESET_KEYS = (
-    "preset",
-    "published",
-)  # keys of [chosen]: what the size preset and the dataset's preset changed
+# keys of [chosen]: what the size preset and the dataset's preset changed
+PRESET_KEYS = ("preset", "published")
 LENGTH_SETTINGS = ("length", "neighbors", "walks")  # what models call the length of the history they read
 # everything else decides what a training step computes, and steps that are done cannot change
 EXTENDABLE_SETTINGS = ("epochs", "patience", "save_every")
@@ -98,7 +103,9 @@ def explain_choices(
         source = next((layer for layer, settings in layers.items() if name in settings), "default")
         return f"{value} ({source}{note})"
 
-    choices = describe_preset_changes(layers, _default_settings(fit_config) | _default_settings(model_config))
+    choices = describe_preset_changes(
+        layers, get_default_settings(fit_config) | get_default_settings(model_config)
+    )
     for name in (name for name in LENGTH_SETTINGS if model_settings.get(name)):
         choices[name] = f"{describe(name, model_settings[name])}; {_describe_history(stream)}"
     if scorer.rounds_per_epoch:
@@ -137,10 +144,6 @@ def describe_preset_changes(layers: SettingLayers, defaults: dict[str, Any]) -> 
 
 def _format_value(value: Any) -> str:
     return ", ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
-
-
-def _default_settings(config: Any) -> dict[str, Any]:
-    return {field.name: field.default for field in fields(config)}
 
 
 def _describe_history(stream: Stream) -> str:

@@ -3,7 +3,7 @@
 # pyarrow.compute makes its functions at import, where pyright cannot see them
 # pyright: reportAttributeAccessIssue=false
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -42,6 +42,11 @@ SCORE_COLUMN, RAW_SCORE_COLUMN = "score", "uncalibrated_score"  # of runs with a
 PREDICTION_COLUMNS = ("src", "dst", "time", SCORE_COLUMN, RAW_SCORE_COLUMN, "probability", "value")
 
 
+def list_some(names: Sequence[str]) -> str:
+    """Return the first names of a list, for a message."""
+    return ", ".join(names[:SHOWN_IDS]) + ", ..." * (len(names) > SHOWN_IDS)
+
+
 @dataclass(frozen=True, slots=True)
 class WrongSides:
     """Ids of queries on a bipartite stream that have events on the other side only, hence no history where they are."""
@@ -54,30 +59,17 @@ class WrongSides:
 
     def describe(self) -> list[str]:
         """Say which ids these are, and what to do; empty if there are none."""
+        reverse = "to find the likely sources of a destination, score pairs with it"
+        swapped = "check that sources and destinations are not swapped"
+        sides = (
+            (self.only_destinations, "source", "destination", reverse),
+            (self.only_sources, "destination", "source", swapped),
+        )
         texts = []
-        for ids, side, other, advice in (
-            (
-                self.only_destinations,
-                "source",
-                "destination",
-                "to find the likely sources of a destination, score pairs with it",
-            ),
-            (
-                self.only_sources,
-                "destination",
-                "source",
-                "check that sources and destinations are not swapped",
-            ),
-        ):
-            if ids:
-                shown = ", ".join(ids[:SHOWN_IDS]) + ", ..." * (len(ids) > SHOWN_IDS)
-                if len(ids) == 1:
-                    text = f"1 id was only ever a {other}, and counts here as a {side} without events"
-                else:
-                    text = (
-                        f"{len(ids):,} ids were only ever {other}s, and count here as {side}s without events"
-                    )
-                texts.append(f"{text}: {shown}; {advice}")
+        for ids, side, other, advice in sides:
+            many = f"{len(ids):,} ids were only ever {other}s, and count here as {side}s without events"
+            one = f"1 id was only ever a {other}, and counts here as a {side} without events"
+            texts += [f"{one if len(ids) == 1 else many}: {list_some(ids)}; {advice}"] if ids else []
         return texts
 
 
@@ -91,8 +83,7 @@ class UnknownValues:
         """Say which values these are, a sentence for each column; empty if there are none."""
         texts = []
         for name, values in self.by_column.items():
-            shown = ", ".join(value or "(empty)" for value in values[:SHOWN_IDS])
-            shown += ", ..." * (len(values) > SHOWN_IDS)
+            shown = list_some([value or "(empty)" for value in values])
             count = "1 value" if len(values) == 1 else f"{len(values):,} values"
             texts.append(f"{count} of {name} that no event has: {shown}; check the spelling")
         return texts
@@ -124,9 +115,8 @@ class QueryParser:
     dataset: Dataset
     options: ReadOptions  # of files
     has_integer_ids: bool  # whether predictions have integer ids, as the dataset had at first
-    columns: ColumnFacts = field(
-        default_factory=ColumnFacts
-    )  # of the events in question that the model reads
+    # of the events in question that the model reads
+    columns: ColumnFacts = field(default_factory=ColumnFacts)
 
     @property
     def column_names(self) -> list[str]:
@@ -227,8 +217,9 @@ class QueryParser:
         unread = [name for name in table.unread if name in own]
         if not unread:
             return ""
-        shown = ", ".join(unread[:SHOWN_IDS]) + ", ..." * (len(unread) > SHOWN_IDS)
-        return f"the run does not read {shown}" + " (trained without query_columns)" * (not self.columns)
+        return f"the run does not read {list_some(unread)}" + " (trained without query_columns)" * (
+            not self.columns
+        )
 
     def repeat_columns(self, table: QueryTable) -> dict[str, pa.Array]:
         """Return the columns of the events in question that the model reads, for a table of predictions."""

@@ -9,7 +9,7 @@ sees those of strictly earlier events only, as it does edge features.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from jaxtyping import Float32
 from torch import Tensor, nn
 from torch.nn.functional import one_hot
 
-from dygmamba.config import to_settings
+from dygmamba.config import get_default_settings, to_settings
 from dygmamba.core.errors import ConfigError, EventError, FileError, Interrupted
 from dygmamba.core.memory_budget import limit_tensor_memory
 from dygmamba.core.progress import Advance, no_advance
@@ -43,9 +43,8 @@ from dygmamba.tasks.link import LinkTask
 from dygmamba.tasks.node import NodeTask, split_for_nodes
 from dygmamba.tasks.node_targets import NodeTarget, create_target
 
-TRAINING_COPIES = (
-    5  # tensors per weight in training: itself, its gradient, Adam's two moments, the best value
-)
+# tensors per weight in training: itself, its gradient, Adam's two moments, the best value
+TRAINING_COPIES = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +89,7 @@ class OpenRun:
         The embeddings of a frozen backbone are computed here, once; `advance` counts their events.
         """
         config, scorer = self.config, self.scorer.to(self.stream.device)
-        task = create_task(config.train, self.dataset, self.stream) if task is None else task
+        task = create_task(config.train, self.dataset, self.stream, self.target) if task is None else task
         if config.recipe == "node_head":
             # a classifier learns from the whole training period, so its memory must observe it from the first event on
             scorer.encoder.delete_saved_memory()
@@ -118,19 +117,17 @@ def build_node_head(config: RunConfig, dataset: Dataset, device: torch.device, c
     """Build a head on an encoder; the weights of a backbone are loaded by `load_backbone`."""
     scorer = build_scorer(config, build_link_stream(dataset, device, config.rule), copies)
     stream = build_node_stream(dataset, device, config.rule)
-    train = _get_node_settings(config)
-    target = choose_target(dataset, stream.split, train.target, train.balance)
+    target, finetune = _choose_run_target(config, dataset, stream.split), config.run.finetune
     torch.manual_seed(config.seed)
     encoder = get_encoder(scorer, Path(str(config.run.backbone)))
-    classifier = (NodeClassifier if train.finetune else FrozenClassifier)(encoder, target.outputs)
+    classifier = (NodeClassifier if finetune else FrozenClassifier)(encoder, target.outputs)
     return OpenRun(config, dataset, stream, classifier, target)
 
 
 def build_node_direct(config: RunConfig, dataset: Dataset, device: torch.device, copies: int = 1) -> OpenRun:
     """Build a model without a backbone; it knows time statistics of the training period."""
-    train, own = _get_node_settings(config), config.model_config
-    split = split_for_nodes(dataset.store, config.rule)
-    target = choose_target(dataset, split, train.target, train.balance)
+    own, split = config.model_config, split_for_nodes(dataset.store, config.rule)
+    target = _choose_run_target(config, dataset, split)
     shown = target if getattr(own, "labels", False) else None
     facts = TargetFacts(target.kind, target.outputs, target.weights, 0 if shown is None else target.outputs)
     torch.manual_seed(config.seed)
@@ -163,10 +160,12 @@ def describe_node_run(config: RunConfig) -> str:
     return f"{config.path} classifies nodes; give a link run{hint}"
 
 
-def create_task(config: FitConfig, dataset: Dataset, stream: Stream) -> LinkTask | NodeTask:
-    """Create the task of a run."""
-    if isinstance(config, NodeFitConfig):
-        return NodeTask.create(dataset.store, stream.split, stream.device, config.balance, config.target)
+def create_task(
+    config: FitConfig, dataset: Dataset, stream: Stream, target: NodeTarget | None = None
+) -> LinkTask | NodeTask:
+    """Create the task of a run; one of nodes has a target."""
+    if target is not None:
+        return NodeTask.create(dataset.store, stream.split, stream.device, target)
     assert isinstance(config, LinkFitConfig)
     negatives, loss, metric = config.train_negatives, config.loss_function, config.best_metric
     return LinkTask.create(stream.store, stream.split, stream.device, negatives, loss, metric)
@@ -201,9 +200,8 @@ def build_scorer(config: RunConfig, stream: Stream, copies: int = 1) -> nn.Modul
 
 def _describe_model_size(config: Any) -> str:
     """Name the integer settings above their defaults, or all integer settings if none is; a seed is no size."""
-    settings = to_settings(config).items()
+    settings, defaults = to_settings(config).items(), get_default_settings(config)
     numbers = {name: value for name, value in settings if type(value) is int and name != "walk_seed"}
-    defaults: dict[str, Any] = {field.name: field.default for field in fields(config)}
     large = {name: value for name, value in numbers.items() if value > defaults[name]} or numbers
     return ", ".join(f"{name}={value}" for name, value in large.items()) or "these settings"
 
@@ -261,9 +259,9 @@ def _encode_label_columns(target: NodeTarget, label: Float32[Tensor, "e"]) -> Fl
     return classes.float() * known[:, None]
 
 
-def _get_node_settings(config: RunConfig) -> NodeFitConfig:
+def _choose_run_target(config: RunConfig, dataset: Dataset, split: Split) -> NodeTarget:
     assert isinstance(config.train, NodeFitConfig)
-    return config.train
+    return choose_target(dataset, split, config.train.target, config.train.balance)
 
 
 def _require_events(split: Split, rule: SplitRule) -> None:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dygmamba.config import load_presets
+from dygmamba.config import get_default_settings, load_presets
 from dygmamba.core.errors import ConfigError, FileError, first_line, make_package_error
 from dygmamba.core.settings import check_value, get_setting_hints
 from dygmamba.engine.fit_config import LinkFitConfig
@@ -42,7 +42,7 @@ def build_search_space(model: str, settings: dict[str, Any], fixed: dict[str, An
     table, config = load_presets("spaces.toml"), find_model(model).config
     overrides = table["model"].get(model, {})
     hints = get_setting_hints(LinkFitConfig) | get_setting_hints(config)
-    default = _defaults(LinkFitConfig) | _defaults(config) | settings
+    default = get_default_settings(LinkFitConfig) | get_default_settings(config) | settings
     searched = {
         name: entry
         for name, entry in (table["setting"] | overrides.get("setting", {})).items()
@@ -86,10 +86,6 @@ def _build_distribution(entry: dict[str, Any], default: Any) -> Any:
     if all(isinstance(end, int) for end in ends):
         return distributions.IntDistribution(*ends, log=is_log)
     return distributions.FloatDistribution(*ends, log=is_log)
-
-
-def _defaults(config: type) -> dict[str, Any]:
-    return {name: field.default for name, field in config.__dataclass_fields__.items()}
 
 
 class TrialJournal:

@@ -103,7 +103,7 @@ class JobContext:
 
 def run_link(job: Job, context: JobContext) -> JobResult:
     """Train a model and evaluate its best weights on the test split, for all nodes and new nodes."""
-    fit = _train_to_end(job, context, lambda root: _start_link_run(job, context, root), resume_training)
+    fit = _train_to_end(job, context, lambda root: _start_link_run(job, context, root))
     about = {"dataset": job.data, "model": job.model, "seed": job.seed, **read_split(fit.run).stamp}
     ranking = choose_ranking(fit.scorer, (RANKED_SCOPE,))
     found = evaluate_sets(
@@ -159,23 +159,15 @@ def run_node(job: Job, context: JobContext) -> JobResult:
     backbone = None if job.needs is None else context.find_needed_run(job)
 
     def start(root: Path) -> Trainer:
+        dataset, device, seed = context.open_dataset(job), choose_device(context.device), int(job.seed or 0)
         if backbone is None:
-            dataset, device = context.open_dataset(job), choose_device(context.device)
             rule = _read_job_split(job, dataset)
-            return start_direct_node_run(
-                dataset, job.model, job.settings, int(job.seed or 0), device, root, rule
-            )
-        config = build_config(NodeFitConfig, job.settings)
+            return start_direct_node_run(dataset, job.model, job.settings, seed, device, root, rule)
         return start_node_run(
-            context.open_dataset(job),
-            backbone,
-            config,
-            int(job.seed or 0),
-            choose_device(context.device),
-            root,
+            dataset, backbone, build_config(NodeFitConfig, job.settings), seed, device, root
         )
 
-    fit = _train_to_end(job, context, start, resume_training)
+    fit = _train_to_end(job, context, start)
     rows = evaluate_node_fit(fit)
     fit.run.write_results(rows)
     return {"rows": rows, **summarize_training_cost(fit)}
@@ -261,23 +253,18 @@ def _read_job_split(job: Job, dataset: Dataset) -> SplitRule:
     return get_default_split(dataset, job.asks.get("protocol", PUBLISHED_SPLIT.protocol))
 
 
-def _train_to_end(
-    job: Job,
-    context: JobContext,
-    start: Callable[[Path], Trainer],
-    resume: Callable[[Path, torch.device, Path | None], Trainer],
-) -> Trainer:
+def _train_to_end(job: Job, context: JobContext, start: Callable[[Path], Trainer]) -> Trainer:
     """Resume the job's interrupted run, or start a new one if there is none that can be resumed; train to the end.
 
     A run of another code version cannot: one result would come of two versions. The keys of most jobs tell the versions
     apart; those of the paper's plan do not.
     """
     fit, code_file = None, context.results.folder(job.key) / CODE_FILE
-    device = choose_device(context.device)
+    device = choose_device(context.device)  # a lost GPU must not delete a run
     is_current = code_file.exists() and code_file.read_text("utf-8") == CODE_VERSION
     for path in context.list_runs(job.key)[-1:]:
         if is_current and RunDirectory(path).started:
-            fit = _resume_or_none(lambda path=path: resume(path, device, context.data_dir))
+            fit = _resume_or_none(lambda path=path: resume_training(path, device, context.data_dir))
     if fit is None:
         for path in context.list_runs(job.key):
             shutil.rmtree(path)

@@ -20,14 +20,10 @@ from dygmamba.studies.studies import GeneratedDataset, StudyRequest, find_study,
 from dygmamba.studies.study_report import build_study_document
 from dygmamba.tasks.link import build_link_set
 
-EPOCHS_BY_WORK = {
-    "robustness": 2.0,
-    "similarity": 0.1,
-    "node": 3.0,
-}  # cost of an evaluation in training epochs
-COST_JOB_SECONDS = (
-    60.0  # a cost job times a bounded number of steps, so its duration hardly depends on the model
-)
+# cost of an evaluation in training epochs
+EPOCHS_BY_WORK = {"robustness": 2.0, "similarity": 0.1, "node": 3.0}
+# a cost job times a bounded number of steps, so its duration hardly depends on the model
+COST_JOB_SECONDS = 60.0
 HEURISTIC_COST = (1.0, 100.0)  # seconds and megabytes
 UNKNOWN_COST = 1.0  # weight per token of a model without measurements, to sort jobs
 DIGITS = 6  # of metrics in saved results

@@ -77,9 +77,8 @@ def maximize_likelihood(x: Float64[Tensor, "e k"]) -> Float64[Tensor, "k"]:
         if float((w * slope).abs().max()) < TOLERANCE and float(slope.max()) < TOLERANCE:
             break
         hessian = part.T @ part / len(x)
-        hessian += (
-            1e-12 * hessian.diagonal().max() * torch.eye(len(w), dtype=x.dtype)
-        )  # ridge for equal kernels
+        # ridge for equal kernels
+        hessian += 1e-12 * hessian.diagonal().max() * torch.eye(len(w), dtype=x.dtype)
         target = solve_nonnegative_quadratic(hessian.numpy(), (hessian @ w + slope).numpy())
         w, before = _line_search(x, w, torch.from_numpy(target)), w
         if torch.equal(w, before):  # no further gain in 64 bits

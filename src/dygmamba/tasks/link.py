@@ -44,9 +44,8 @@ VALIDATION_NEGATIVES: dict[TrainNegativesName, tuple[str, ...]] = {
     "random": ("random",),
     "historical": ("historical",),
     "mixed": ("random", "historical"),
-    "mixed-odds": (
-        "random",
-    ),  # it learns which destination a source chooses, and random negatives keep the source
+    # they learn which destination a source chooses, and random negatives keep the source
+    "mixed-odds": ("random",),
     "popular-odds": ("random",),
 }
 # Events of the validation that are ranked after every epoch, and candidates of each
@@ -161,9 +160,8 @@ def add_candidates(
     earlier_than = events if split.protocol == "time" else None
     candidates = SampledCandidates.create(store, RANKED_CANDIDATES, seed=0, earlier_than=earlier_than)
     node, mask = candidates.for_events(events[chosen])
-    width = int(
-        mask.sum(dim=1).min()
-    )  # equally many for each, though the first events have fewer to choose from
+    # equally many for each, though the first events have fewer to choose from
+    width = int(mask.sum(dim=1).min())
     node = node[:, :width]
     own = events[chosen].repeat_interleave(width)
     index = chosen.repeat_interleave(width)
@@ -218,9 +216,8 @@ def build_negative_request(
     observed = split.train if name == "val" else split.val
     earlier_only = split.protocol == "time"
     known = torch.arange(int(events[-1]) + 1 if earlier_only and len(events) else len(store))
-    if (
-        setting == "inductive"
-    ):  # published: the new-node samplers know only the new-node events of their split
+    if setting == "inductive":
+        # published: the new-node samplers know only the new-node events of their split
         events = known = split.touching_new_nodes(store, events)
     until = float(store.time[observed[-1]]) if len(observed) else float("-inf")
     seed = PUBLISHED_SEEDS[name, setting] if seed is None else seed

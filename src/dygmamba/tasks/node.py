@@ -16,7 +16,7 @@ from dygmamba.data.events.splits import PUBLISHED_SPLIT, Split, SplitRule
 from dygmamba.history.query_columns import QueryColumns
 from dygmamba.history.view import LabelledPairs, PairBatch
 from dygmamba.tasks.base import EvaluationSet
-from dygmamba.tasks.node_targets import NodeTarget, create_target
+from dygmamba.tasks.node_targets import NodeTarget
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,11 +40,9 @@ class NodeTask:
         store: EventStore,
         split: Split,
         device: torch.device,
-        balance: bool = False,
-        kind: str = "auto",
+        target: NodeTarget,
     ) -> "NodeTask":
-        """Create the task for a labelled stream; raise EventError if its labels cannot be learned from."""
-        target = create_target(store, split, kind, balance)
+        """Create the task of a target for a labelled stream."""
         assert store.label is not None
         label = target.encode(store.label)
         return NodeTask(

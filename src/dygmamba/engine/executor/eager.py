@@ -164,10 +164,8 @@ class TrainingContext:
     def __init__(self, task: Task, scorer: nn.Module, stream: Stream, config: FitConfig) -> None:
         assert isinstance(scorer, Scorer)
         self.task, self.scorer, self.stream, self.config = task, scorer, stream, config
-        self.device, self.build_queries = (
-            stream.device.type,
-            QueryBuilder.create(task, stream, config.training_rule),
-        )
+        self.device = stream.device.type
+        self.build_queries = QueryBuilder.create(task, stream, config.training_rule)
         self.parameters = [parameter for parameter in scorer.parameters() if parameter.requires_grad]
         on_gpu = self.device == "cuda"
         self.uses_graphs = config.graphs and can_capture(self.device, scorer.requests)
@@ -175,11 +173,8 @@ class TrainingContext:
             self.parameters, lr=config.lr, capturable=self.uses_graphs, fused=on_gpu or None
         )
         self.processes = stream.processes
-        self.bucket = (
-            GradientBucket(self.parameters, self.processes)
-            if self.processes.is_distributed
-            else LocalGradients()
-        )
+        is_alone = not self.processes.is_distributed
+        self.bucket = LocalGradients() if is_alone else GradientBucket(self.parameters, self.processes)
         # events of a full batch that this process computes
         self.own_start, self.own_end = self.processes.share(config.batch)
         # captured graphs read this key, so the key of an epoch is copied into it
@@ -258,9 +253,8 @@ class BatchExecutor:
         if batch.epoch.number != self.prepared_epoch:
             self.prepare(batch.epoch)
             self.prepared_epoch = batch.epoch.number
-        self.context.processes.reseed(
-            self.seed_key, batch.number, alike=True
-        )  # every process has the same memory
+        # every process has the same memory
+        self.context.processes.reseed(self.seed_key, batch.number, alike=True)
         for number in batch.memory_batches:
             self.update_memory(number)
 

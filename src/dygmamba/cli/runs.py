@@ -44,7 +44,8 @@ def list_runs(
     table = plain_table("run", "metric", figures=("val", "test"))
     table.add_column("")
     for one in chosen[:limit]:
-        state = "best" if one.best else "" if one.finished else "not finished"
+        states = {"best": one.best, "not chosen": one.rejected, "not finished": not one.finished}
+        state = next((name for name, holds in states.items() if holds), "")
         is_error = one.metric in ERROR_METRICS
         cells = (
             "-" if value is None else f"{value:.4g}" if is_error else f"{100 * value:.2f}"

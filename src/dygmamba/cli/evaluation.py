@@ -10,7 +10,7 @@ from dygmamba.api.formatting import SETTING_LABELS
 from dygmamba.api.trusted_code import import_if_trusted, import_model
 from dygmamba.cli.console import emit_json, plain_table, print_line, print_note, stack_heading, stdout
 from dygmamba.cli.messages import escape_text
-from dygmamba.cli.monitoring import describe_monitoring, make_monitoring_tables
+from dygmamba.cli.monitoring import advise_training, describe_monitoring, make_monitoring_tables
 from dygmamba.cli.options import (
     DataDir,
     Device,
@@ -184,9 +184,11 @@ def _evaluate_events(
         found = evaluate_events(
             run, events, **limits, **reading, device=device, data_dir=data_dir, progress=progress
         )
+    advice = advise_training(found, run) if found.crossed else None
     if as_json:
         result = {"results": found.monitoring.rows, "columns": found.monitoring.columns}
-        emit_json(result | {"left_out": found.monitoring.earlier, "crossed": found.crossed})
+        result |= {"left_out": found.monitoring.earlier, "crossed": found.crossed, "advice": advice}
+        emit_json(result)
     else:
         for table in make_monitoring_tables(found.monitoring):
             stdout().print(table)
@@ -194,7 +196,8 @@ def _evaluate_events(
             print_line(line)
     for text in found.crossed:
         print_note(f"failed: {text}")
-    if found.crossed:
+    if advice is not None:
+        print_note(f"advice: {advice}")
         raise typer.Exit(1)
 
 

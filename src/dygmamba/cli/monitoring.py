@@ -1,5 +1,7 @@
 """Tables and sentences of an evaluation on new events."""
 
+import shlex
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dygmamba.api.formatting import format_date
@@ -9,7 +11,7 @@ from dygmamba.cli.messages import escape_text
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from dygmamba.api.monitoring import Monitoring
+    from dygmamba.api.monitoring import Monitoring, MonitoringResult
 
 MIN_SHOWN_SHIFT, MAX_SHOWN_COLUMNS = 0.2, 10  # in standard deviations
 
@@ -33,7 +35,7 @@ def make_monitoring_tables(found: "Monitoring") -> "list[Table]":
             f"{row['events']:,}",
             _format(row["rate"], "{:,.3g}"),
             _format_percent(row["unknown_share"], " %"),
-            _format_percent(row["ap"]),
+            _format_percent(row["ap"]) + _format_error(row["ap_se"]),
             _format_percent(row["rule_ap"]),
             _format_percent(row["auc"]),
             _format(row["log_loss"], "{:.3f}"),
@@ -53,7 +55,9 @@ def make_monitoring_tables(found: "Monitoring") -> "list[Table]":
 def describe_monitoring(found: "Monitoring") -> list[str]:
     """Return sentences on the new events as a whole."""
     total, test = found.total, next((row for row in found.rows if row["period"] == "test"), None)
-    lines = [f"best baseline on the new events: {total['rule']}, AP {_format_percent(total['rule_ap'])}"]
+    lead = f"{100 * (total['ap'] - total['rule_ap']):+.1f}{_format_error(total['lead_se'])} points"
+    rule = f"{total['rule']}, AP {_format_percent(total['rule_ap'])}"
+    lines = [f"best baseline on the new events: {rule}; the run against it: {lead}"]
     if found.is_dated:
         lines.append(f"new events from {format_date(total['start'])} to {format_date(total['end'])}")
     if test is not None:
@@ -66,8 +70,19 @@ def describe_monitoring(found: "Monitoring") -> list[str]:
     return lines
 
 
+def advise_training(found: "MonitoringResult", run: Path) -> str:
+    """Name the command that mends a run that crossed a limit; a blend cannot be continued."""
+    words = ["dygmamba", "train", found.data, *(["--from", str(run)] if found.can_start_from else [])]
+    return f"import '{found.data}' again with the new events in it, then train on it: {shlex.join(words)}"
+
+
 def _format(value: Any, pattern: str) -> str:
     return "-" if value is None else pattern.format(value)
+
+
+def _format_error(error: float | None) -> str:
+    """Return ± two standard errors in per cent; "" if there are too few events for one."""
+    return "" if error is None else f" ± {200 * error:.1f}"
 
 
 def _format_percent(value: float | None, unit: str = "") -> str:

@@ -181,7 +181,8 @@ CLASSES = {
         "activity: bool = False, events: Source | None = None, period: str = auto, **options: Any) -> Table",
         "export": "(self, to: Path | str) -> Path",
         "inputs": "(self, pairs: Source, at: str | float | None = None) -> dict[str, Tensor]",
-        "report": "(self, out: Path | str | None = None, costs: str | None = None) -> Path",
+        "report": "(self, out: Path | str | None = None, costs: str | None = None, real_share: float | None = None) "
+        "-> Path",
     },
     "Runs": {"metrics": "", "results": "", "summary": ""},
     "Step": {"label": "", "events": "", "view": ""},

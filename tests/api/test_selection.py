@@ -110,6 +110,22 @@ def test_the_best_by_validation_is_chosen_and_says_so(chosen):
     assert "skipped: unknown setting" in page
 
 
+def test_a_candidate_that_was_not_chosen_is_not_unfinished(chosen, tmp_path, monkeypatch, capsys):
+    """In the list of runs the chosen one is finished, the others are rejected; one that was stopped is neither."""
+    root = chosen.path.parents[2]
+    listed = dm.list_runs(folder=root).to_pylist()
+    assert {Path(row["path"]) == chosen.path: (row["finished"], row["rejected"]) for row in listed} == {
+        True: (True, False),
+        False: (False, True),
+    }
+    code, out, _ = invoke(monkeypatch, capsys, "runs", "--runs", str(root))
+    assert (code, out.count("not chosen"), out.count("not finished")) == (0, len(listed) - 1, 0)
+    shutil.copytree(root, tmp_path / "runs")
+    for record in (tmp_path / "runs").glob("*/*/*/selection.json"):  # the choice was stopped before its end
+        record.write_text(json.dumps(json.loads(record.read_text()) | {"chosen": None, "run": None}))
+    assert not any(row["rejected"] for row in dm.list_runs(folder=tmp_path / "runs").to_pylist())
+
+
 def test_a_chosen_run_is_the_run_that_is_trained_alone(data, chosen, tmp_path):
     """The same weights to the bit: neither the clock nor the other candidates are part of a run."""
     (alone,) = dm.train(data, chosen.config["run"]["model"], device="cpu", out=tmp_path, **TREES)

@@ -14,6 +14,7 @@ from dygmamba.api.validation import LOWER_LIMITS, UPPER_LIMITS
 from dygmamba.history.view import PairBatch
 from dygmamba.runs.evaluation import Queries, Scored
 from dygmamba.tasks.base import EvaluationSet
+from dygmamba.tasks.statistics import MIN_BLOCK_EVENTS
 from raising import raises
 
 DAY, START = 86_400, 1_704_067_200  # 2024-01-01, a Monday
@@ -87,6 +88,20 @@ def test_the_command_fails_at_a_limit_and_shows_moved_columns(trained, monkeypat
     assert "failed: ap is" in err
     assert "failed: ece is" in err
     assert "weight" in out
+    assert f"dygmamba train {run.config['run']['data']} --from {run.path}" in " ".join(err.split())
+    assert " ± " in out
+
+
+def test_errors_are_those_of_a_result_row(trained):
+    """Over blocks of events, and of the paired difference to the baseline; a period of few events has none."""
+    run, new = trained
+    rows = {row["period"]: row for row in run.evaluate(events=new, period="day").to_pylist()}
+    for name in ("test", "new"):
+        assert all(0 < rows[name][f"{metric}_se"] < 0.2 for metric in ("ap", "auc", "log_loss"))
+    assert rows["new"]["lead_se"] > 0
+    few = [row for row in rows.values() if row["events"] < 2 * MIN_BLOCK_EVENTS]
+    assert few
+    assert all(row[name] is None for row in few for name in ("ap_se", "auc_se", "lead_se"))
 
 
 def test_limits_have_the_units_of_the_table(trained):

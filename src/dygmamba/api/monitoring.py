@@ -18,10 +18,12 @@ from dygmamba.runs.predictor import Predictor
 
 @dataclass(frozen=True, slots=True)
 class MonitoringResult:
-    """Figures on new events, and the sentences on limits that were crossed."""
+    """Figures on new events, the sentences on limits that were crossed, and what a training that mends it needs."""
 
     monitoring: Monitoring
     crossed: list[str]
+    data: str  # name of the run's dataset
+    can_start_from: bool  # whether a training can continue from the run
 
     @property
     def document(self) -> Document:
@@ -75,4 +77,5 @@ def evaluate_events(
         for name, limit in limits.items()
         if sign * figures[name] < sign * limit
     ]
-    return MonitoringResult(found, crossed)
+    about = folder.config()["run"]
+    return MonitoringResult(found, crossed, str(about["data"]), can_start_from=not about.get("blend_of"))

@@ -41,7 +41,7 @@ from dygmamba.api.validation import (
     parse_period,
 )
 from dygmamba.config import check_device
-from dygmamba.core.costs import choose_threshold, parse_costs
+from dygmamba.core.costs import choose_threshold, parse_costs_or_none
 from dygmamba.core.errors import ConfigError, make_package_error
 from dygmamba.core.setting_descriptions import describe_allowed as describe_allowed
 from dygmamba.core.setting_descriptions import describe_settings
@@ -296,6 +296,7 @@ def check_predict(
     device: str,
     threshold: float | None = None,
     costs: str | None = None,
+    real_share: float | None = None,
 ) -> None:
     """Check the arguments of a prediction; `given` are the options that say what to predict."""
     if "pairs" in given and "sources" in given:
@@ -303,7 +304,7 @@ def check_predict(
             "give `pairs` to score pairs, or `sources` and `top` to rank destinations, not both",
             code="pairs-and-sources",
         )
-    choose_threshold(threshold, costs)
+    choose_threshold(threshold, costs, real_share)
     ranking = [name for name in given if name in ("sources", "candidates", "only_new")]
     if ranking and top is None:
         raise ConfigError(
@@ -341,10 +342,9 @@ def _check_predicted_task(run: Path, task: str, given: Sequence[str]) -> None:
         )
 
 
-def check_report(run: Path, costs: str | None) -> None:
+def check_report(run: Path, costs: str | None, real_share: float | None) -> None:
     """Check the arguments of a report."""
-    if costs is not None:
-        parse_costs(costs)
+    parse_costs_or_none(costs, real_share)
     require_run(run)
 
 

@@ -76,7 +76,11 @@ def predict(
 
 
 def select_alerts(
-    found: Predictions, threshold: float | None = None, costs: str | None = None, per_day: int | None = None
+    found: Predictions,
+    threshold: float | None = None,
+    costs: str | None = None,
+    per_day: int | None = None,
+    real_share: float | None = None,
 ) -> tuple[Predictions, str | None]:
     """Keep the rows that deserve an alert.
 
@@ -85,11 +89,18 @@ def select_alerts(
         threshold: Least score.
         costs: Costs of a false alarm and of a miss, such as "1,20"; they give the threshold.
         per_day: Number of rows to keep of each day (UTC), those with the highest scores.
+        real_share: Share of real events among the scored pairs, for the costs; by default a half.
 
     Returns:
         The predictions with these rows only, and a sentence for the user; None if every row is kept.
     """
-    limit = choose_threshold(threshold, costs)
+    limit = choose_threshold(threshold, costs, real_share)
+    if real_share is not None and "node" in found.table.column_names:
+        raise ConfigError(
+            "`real_share` is for scores of pairs, which are calibrated for even odds; those of nodes are probabilities "
+            "as they are, so leave it out",
+            code="share-of-nodes",
+        )
     if limit is None and per_day is None:
         return found, None
     if costs is not None and not found.calibrated:

@@ -7,7 +7,7 @@ import torch
 
 from dygmamba.api.argument_types import check_arguments
 from dygmamba.api.evaluation import require_test_split, warn_if_unfinished
-from dygmamba.core.costs import Costs, parse_costs
+from dygmamba.core.costs import Costs, parse_costs_or_none
 from dygmamba.core.errors import ConfigError, DygError
 from dygmamba.core.progress import SILENT, Progress
 from dygmamba.data.events.splits import Split
@@ -54,13 +54,14 @@ def write_full_page(
     data_dir: Path | None = None,
     progress: Progress = SILENT,
     costs: str | None = None,
+    real_share: float | None = None,
 ) -> Path:
     """Write a run's results, data, errors, curves, learned decay and settings as one page that opens offline.
 
     What the run directory lacks is measured first. Without the dataset the page has no sections about it. `costs` of a
-    false alarm and of a miss, such as "1,20", choose a threshold.
+    false alarm and of a miss, such as "1,20", choose a threshold, for this share of real events.
     """
-    parsed = None if costs is None else parse_costs(costs)
+    parsed = parse_costs_or_none(costs, real_share)
     folder = RunDirectory(path)
     require_test_split(folder, "write the page of")
     warn_if_unfinished(folder)

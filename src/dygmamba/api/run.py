@@ -321,12 +321,16 @@ class Run:
         return self._predictor.inputs(pairs, at)
 
     @check_arguments
-    def report(self, out: Path | str | None = None, costs: str | None = None) -> Path:
+    def report(
+        self, out: Path | str | None = None, costs: str | None = None, real_share: float | None = None
+    ) -> Path:
         """Write results, curves, learned decay and settings as one page that opens offline; returns the path.
 
         `costs`, such as "1,20", are those of a false alarm and of a miss; they choose a threshold for alerts.
+        `real_share` is the share of real events among the pairs that will be scored, by default a half.
         """
-        return write_full_page(self.path, None if out is None else Path(out), self.data_dir, costs=costs)
+        page = None if out is None else Path(out)
+        return write_full_page(self.path, page, self.data_dir, costs=costs, real_share=real_share)
 
 
 @check_arguments

@@ -13,6 +13,7 @@ RUN_COLUMNS = {
     "seed": pa.int64(),
     **{name: pa.string() for name in ("task", "started")},
     "finished": pa.bool_(),
+    "rejected": pa.bool_(),
     "metric": pa.string(),
     "val": pa.float64(),
     "test": pa.float64(),
@@ -23,6 +24,8 @@ RUN_COLUMNS = {
 @check_arguments
 def list_runs(data: str = LATEST, *, folder: Path | str = "runs") -> pa.Table:
     """List the runs below a folder, or those of one dataset, the newest first, with a metric on validation and test.
+
+    `rejected` is a candidate of a `budget` that another one was chosen over; it has no test, and is complete without.
 
     The metric is "ap" for links; for nodes "auc" (two states), "macro_f1" (classes) or "mae" (numbers). `best` marks
     the best by validation among the runs with the same metric on the same split of the same events. `open` takes a path

@@ -1,19 +1,15 @@
 """Commands that judge: `evaluate` a run or a heuristic, `audit` what a score on a dataset can say."""
 
+import shlex
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from dygmamba.api import precheck
 from dygmamba.api.formatting import build_results_document
 from dygmamba.api.trusted_code import import_if_trusted, import_model
-from dygmamba.cli.console import (
-    emit_json,
-    print_document,
-    print_line,
-    print_note,
-)
+from dygmamba.cli.console import emit_json, print_document, print_line, print_note
 from dygmamba.cli.options import (
     DataDir,
     Device,
@@ -30,6 +26,9 @@ from dygmamba.cli.reading_options import with_reading_options
 from dygmamba.core.choices import NEGATIVES
 from dygmamba.core.errors import ConfigError
 from dygmamba.core.process_settings import is_first_process
+
+if TYPE_CHECKING:
+    from dygmamba.api.monitoring import MonitoringResult
 
 
 @with_reading_options
@@ -177,15 +176,24 @@ def _evaluate_events(
         found = evaluate_events(
             run, events, **limits, **reading, device=device, data_dir=data_dir, progress=progress
         )
+    advice = _advise_training(found, run) if found.crossed else None
     if as_json:
         result = {"results": found.monitoring.rows, "columns": found.monitoring.columns}
-        emit_json(result | {"left_out": found.monitoring.earlier, "crossed": found.crossed})
+        result |= {"left_out": found.monitoring.earlier, "crossed": found.crossed, "advice": advice}
+        emit_json(result)
     else:
         print_document(found.document)
     for text in found.crossed:
         print_note(f"failed: {text}")
-    if found.crossed:
+    if advice is not None:
+        print_note(f"advice: {advice}")
         raise typer.Exit(1)
+
+
+def _advise_training(found: "MonitoringResult", run: Path) -> str:
+    """Name the command that mends a run that crossed a limit; a blend cannot be continued."""
+    words = ["dygmamba", "train", found.data, *(["--from", str(run)] if found.can_start_from else [])]
+    return f"import '{found.data}' again with the new events in it, then train on it: {shlex.join(words)}"
 
 
 def audit(

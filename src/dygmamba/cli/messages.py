@@ -9,8 +9,8 @@ _OPTION_NAMES = (
     "activity append at backbone balance bipartite budget candidates costs data_dir decimal delimiter device "
     "draws drop_duplicates dst encoding epochs events every fail_above fail_below features fill filtered finetune "
     "force format header host hours label late law log loss max_ahead memory metrics model negatives node_features "
-    "node_time nodes on_late only_new orders out pairs period port preset processes raw refit resume seed seeds set "
-    "setting skip_bad sources split src start state store_negatives studies task threshold time "
+    "node_time nodes on_late only_new orders out pairs period port preset processes raw real_share refit resume seed "
+    "seeds set setting skip_bad sources split src start state store_negatives studies task threshold time "
     "time_format time_unit tls_cert tls_key to token top top_per_day train_candidates train_negatives trials types "
     "visible window workers"
 )

@@ -68,6 +68,10 @@ def predict(
         str | None,
         typer.Option(help="Keep only rows that pay, by the costs FALSE_ALARM,MISS of an alert, e.g. 1,20."),
     ] = None,
+    real_share: Annotated[
+        float | None,
+        typer.Option(help="Say which share of the scored pairs is real, e.g. 0.01; with --costs."),
+    ] = None,
     top_per_day: Annotated[
         int | None,
         typer.Option(min=1, help="Keep only this many rows of each day (UTC), highest scores first."),
@@ -100,7 +104,7 @@ def predict(
         )
         precheck.check_predict(
             run, given=queries, top=top, pairs=file, events=events, out=out, time_unit=reading["time_unit"],
-            device=device, threshold=threshold, costs=costs,
+            device=device, threshold=threshold, costs=costs, real_share=real_share,
         )  # fmt: skip
         import_if_trusted(trust_code, run)
 
@@ -111,7 +115,7 @@ def predict(
                 run, **given, events=events, top=top, only_new=only_new, at=at, device=device, data_dir=data_dir,
                 progress=progress, **reading,
             )  # fmt: skip
-    found, chosen = prediction.select_alerts(found, threshold, costs, top_per_day)
+    found, chosen = prediction.select_alerts(found, threshold, costs, top_per_day, real_share)
     _print_notes(found, run)
     if chosen is not None:
         print_note(f"note: {chosen}")

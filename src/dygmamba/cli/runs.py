@@ -86,17 +86,21 @@ def report(
         str | None,
         typer.Option(help="Choose the threshold of alerts by the costs FALSE_ALARM,MISS, e.g. 1,20."),
     ] = None,
+    real_share: Annotated[
+        float | None,
+        typer.Option(help="Say which share of the scored pairs is real, e.g. 0.01; with --costs."),
+    ] = None,
     data_dir: DataDir = None,
     trust_code: TrustCode = False,
 ) -> None:
     """Write a run's results, curves, learned decay and settings as one page that opens offline."""
-    precheck.check_report(run, costs)
+    precheck.check_report(run, costs, real_share)
     import_if_trusted(trust_code, run)
 
     from dygmamba.api.reports import write_full_page
 
     with show_progress() as progress:
-        path = write_full_page(run, out, data_dir, progress, costs)
+        path = write_full_page(run, out, data_dir, progress, costs, real_share)
     print_line(f"report: {path}")
 
 

@@ -1,7 +1,7 @@
 """Decisions by a threshold: precision, recall, alerts per day and lift on the test period, and a choice by costs.
 
 Calibrated scores are probabilities, so an alert is worth its cost where the score is at least
-false alarm / (false alarm + miss).
+false alarm / (false alarm + miss), where half of the pairs are real; `core/costs.py` has other shares.
 """
 
 from dataclasses import dataclass
@@ -35,7 +35,7 @@ class Decision:
     misses: int
 
     def compute_cost(self, costs: Costs) -> float:
-        return self.false_alarms * costs.false_alarm + self.misses * costs.miss
+        return self.false_alarms * costs.weighted_false_alarm + self.misses * costs.miss
 
 
 def evaluate_threshold(score: np.ndarray, is_real: np.ndarray, threshold: float) -> Decision:
@@ -124,8 +124,12 @@ def _describe_costs(decisions: list[Decision], costs: Costs, score: np.ndarray, 
     never, always = (
         evaluate_threshold(score, is_real, limit).compute_cost(costs) for limit in (np.inf, -np.inf)
     )
+    share, pairs = "", "On these pairs"
+    if costs.real_share is not None:
+        share = f", and {100 * costs.real_share:g} % of the scored pairs are real"
+        pairs = "On these events, with as many other pairs as that share says,"
     return (
-        f" If a false alarm costs {costs.false_alarm:g} and a miss {costs.miss:g}, alerts pay from a score of "
-        f"{chosen.threshold:g} on. On these pairs that costs {format_number(chosen.compute_cost(costs))}; no alerts "
+        f" If a false alarm costs {costs.false_alarm:g} and a miss {costs.miss:g}{share}, alerts pay from a score of "
+        f"{chosen.threshold:g} on. {pairs} that costs {format_number(chosen.compute_cost(costs))}; no alerts "
         f"cost {format_number(never)}, alerts on every pair {format_number(always)}."
     )

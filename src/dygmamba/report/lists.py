@@ -19,12 +19,17 @@ def build_run_list(runs: Sequence[RunSummary]) -> Document:
             get_metric_title(one.metric),
             format_metric(one.metric, one.val),
             format_metric(one.metric, one.test),
-            "best" if one.best else "" if one.finished else "not finished",
+            _describe_state(one),
         )
         for one in runs
     )
     table = ReportTable.of_text("", "", ("run", "metric", "val", "test", ""), rows)
     return Document("Runs", "", (Section("", "", (table,)),))
+
+
+def _describe_state(run: RunSummary) -> str:
+    states = {"best": run.best, "not chosen": run.rejected, "not finished": not run.finished}
+    return next((name for name, holds in states.items() if holds), "")
 
 
 def build_model_list(rows: Sequence[dict[str, Any]], data: str) -> Document:

@@ -31,12 +31,15 @@ def _build_period_table(found: Monitoring) -> ReportTable:
             f"{row['events']:,}",
             _format(row["rate"], "{:,.3g}"),
             _format(row["unknown_share"], "{:.1%}"),
-            *(format_metric(name, row[name]) for name in FIGURES),
+            _format_with_error(row["ap"], row["ap_se"]),
+            *(format_metric(name, row[name]) for name in FIGURES[1:]),
             format_metric("ap", row["rule_ap"]),
         )
         for row in found.rows
     )
-    note = "Unknown: events with an id that the dataset of the run does not have."
+    note = (
+        "Unknown: events with an id that the dataset of the run does not have. AP is ± two standard errors."
+    )
     return ReportTable.of_text("figures on new events, beside the test of the run", note, columns, rows)
 
 
@@ -59,7 +62,11 @@ def _build_column_table(shifted: list[dict[str, Any]]) -> ReportTable:
 def _describe_total(found: Monitoring) -> list[str]:
     """Return sentences on the new events as a whole."""
     total, test = found.total, next((row for row in found.rows if row["period"] == "test"), None)
-    lines = [f"best baseline on the new events: {total['rule']}, AP {format_metric('ap', total['rule_ap'])}"]
+    lead = _format_with_error(total["ap"] - total["rule_ap"], total["lead_se"])
+    lines = [
+        f"best baseline on the new events: {total['rule']}, AP {format_metric('ap', total['rule_ap'])}; "
+        f"the AP of the run minus that of the baseline: {lead}"
+    ]
     if found.is_dated:
         lines.append(f"new events from {format_date(total['start'])} to {format_date(total['end'])}")
     if test is not None:
@@ -69,6 +76,11 @@ def _describe_total(found: Monitoring) -> list[str]:
     if found.earlier:
         lines.append(f"{found.earlier:,} events are not later than the dataset of the run and were left out")
     return lines
+
+
+def _format_with_error(ap: float, error: float | None) -> str:
+    """Format an AP ± two standard errors; without them if there are too few events."""
+    return format_metric("ap", ap, None if error is None else 2 * error)
 
 
 def _format(value: Any, pattern: str) -> str:

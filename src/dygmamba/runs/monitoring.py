@@ -2,6 +2,8 @@
 
 Each new event is scored against one random pair, as in the test of the run. A score sees all strictly earlier events,
 new ones too, but nothing is trained. The row of the test period is computed in the same way, from stored predictions.
+Standard errors (`ap_se`, `auc_se`, `log_loss_se`, and `lead_se` of the AP above the best baseline) are those of a
+result row: over blocks of events, or over the events; None where there are too few.
 """
 
 from dataclasses import dataclass, replace
@@ -85,8 +87,13 @@ def monitor_run(
     is_unknown = ~(known[store.src[events]] & known[store.dst[events]])
 
     def describe(name: str, selected: Tensor) -> Row:
-        time, rule_ap = store.time[events[selected]], baselines[best].select(selected).link["ap_pooled"]
-        figures = _compute_figures(scored.select(selected)) | {"rule": best, "rule_ap": rule_ap}
+        time, own, rule = (
+            store.time[events[selected]],
+            scored.select(selected),
+            baselines[best].select(selected),
+        )
+        figures = _compute_figures(own) | {"rule": best, "rule_ap": rule.link["ap_pooled"]}
+        figures |= {"lead_se": own.difference(rule).error}
         unknown_share = float(is_unknown[selected].double().mean())
         return _build_row(name, time, len(time), figures, is_dated) | {"unknown_share": unknown_share}
 
@@ -108,8 +115,8 @@ def _build_stream(run: OpenRun, dataset: Dataset, first_new: int) -> Stream:
 
 
 def _compute_figures(scored: Scored) -> Row:
-    """Return AP and AUC over all pairs at once, the log loss and the calibration error."""
-    figures = scored.row(("ap_pooled", "auc_pooled", "log_loss", "ece"))
+    """Return AP and AUC over all pairs at once, the log loss and the calibration error, with standard errors."""
+    figures = scored.row(("ap_pooled", "auc_pooled", "log_loss", "ece", "ap_se", "auc_se", "log_loss_se"))
     return {name.removesuffix("_pooled"): value for name, value in figures.items()}
 
 
@@ -136,7 +143,7 @@ def _describe_test(run: OpenRun, is_dated: bool) -> list[Row]:
     rules = [row for row in run.folder.rules() if all(row.get(name) == value for name, value in key.items())]
     best = max(rules, key=lambda row: row["ap_pooled"], default={})
     figures = _compute_figures(Scored(Queries(predictions.build_pairs(store)), score, score))
-    figures |= {"rule": best.get("model"), "rule_ap": best.get("ap_pooled")}
+    figures |= {"rule": best.get("model"), "rule_ap": best.get("ap_pooled"), "lead_se": None}
     time = store.time[run.stream.split.test]
     return [_build_row("test", time, predictions.total, figures, is_dated) | {"unknown_share": None}]
 

@@ -1,5 +1,6 @@
 """A list of runs with their results, and which of them is the best on its data; needs no torch."""
 
+import json
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from pathlib import Path
@@ -7,7 +8,7 @@ from typing import Any
 
 from dygmamba.core.errors import DygError
 from dygmamba.engine.run_directory import RunDirectory
-from dygmamba.runs.run_names import CONFIG_NAME, LATEST, RUNS_FOLDER, STAMP_LENGTH, find_runs
+from dygmamba.runs.run_names import CONFIG_NAME, LATEST, RUNS_FOLDER, SELECTION_NAME, STAMP_LENGTH, find_runs
 from dygmamba.tasks.metric_names import NODE_METRICS, find_metric
 
 
@@ -22,6 +23,7 @@ class RunSummary:
     task: str
     started: str  # date and time in the name of its directory; empty if it was renamed
     finished: bool
+    rejected: bool  # tried within a budget, and another candidate was chosen and evaluated
     metric: str  # "ap" of links; of nodes "auc" (two states), "macro_f1" (classes) or "mae" (numbers)
     val: float | None
     test: float | None
@@ -65,6 +67,7 @@ def _summarize(path: Path) -> RunSummary | None:
             task,
             _parse_stamp(path.name),
             folder.finished,
+            not folder.finished and _is_rejected(path),
             metric,
             scores.get("val"),
             scores.get("test"),
@@ -73,6 +76,15 @@ def _summarize(path: Path) -> RunSummary | None:
         )
     except (DygError, KeyError, TypeError, ValueError):
         return None
+
+
+def _is_rejected(path: Path) -> bool:
+    """Return whether the record of a choice names another run."""
+    try:
+        chosen = json.loads((path / SELECTION_NAME).read_bytes())["run"]
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return False
+    return isinstance(chosen, str) and Path(chosen).parts != path.resolve().parts[-3:]
 
 
 def _is_main(row: dict[str, Any]) -> bool:

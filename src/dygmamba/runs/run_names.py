@@ -8,7 +8,7 @@ from typing import Any
 from dygmamba.core.argument_types import ArgumentTypeError
 
 LATEST, RUNS_FOLDER = "latest", Path("runs")
-CONFIG_NAME = "config.toml"
+CONFIG_NAME, SELECTION_NAME = "config.toml", "selection.json"
 # a run is at <root>/<dataset>/<model>/<run>; the user may have given any of these folders as root
 CONFIG_PATTERNS = (CONFIG_NAME, f"*/{CONFIG_NAME}", f"*/*/{CONFIG_NAME}", f"*/*/*/{CONFIG_NAME}")
 STAMP_LENGTH = 15  # of the date and time at the beginning of a run directory's name

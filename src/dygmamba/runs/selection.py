@@ -21,9 +21,9 @@ from dygmamba.core.settings import load
 from dygmamba.engine.run_directory import RunDirectory
 from dygmamba.runs.blending import BLEND, enumerate_shares
 from dygmamba.runs.evaluation import Scored
+from dygmamba.runs.run_names import SELECTION_NAME
 from dygmamba.tasks.statistics import Difference, standard_error
 
-SELECTION_FILE = "selection.json"
 MIN_BLEND_BLOCKS = 6  # half of the blocks choose the weights of a blend, the other half judge it
 WAITING, STARTED, TRAINED, SKIPPED = "waiting", "started", "trained", "skipped"
 
@@ -107,16 +107,16 @@ class SelectionRecord:
     def save(self, root: Path) -> None:
         """Write the record into the directory of every run in it; the first one is read when it is continued."""
         for run in self.runs:
-            write_text(root / run / SELECTION_FILE, json.dumps(asdict(self), indent=1) + "\n")
+            write_text(root / run / SELECTION_NAME, json.dumps(asdict(self), indent=1) + "\n")
 
 
 def load_selection(run: RunDirectory) -> SelectionRecord | None:
     """Read the record of the choice that a run was part of; None if it was trained alone."""
-    path = run.path / SELECTION_FILE
+    path = run.path / SELECTION_NAME
     record = _read_record(path)
     started = [] if record is None else [one.run for one in record.candidates if one.run is not None]
     # the first run's copy is written first, so it is the newest if a write was interrupted
-    first = path if not started else get_runs_folder(run) / started[0] / SELECTION_FILE
+    first = path if not started else get_runs_folder(run) / started[0] / SELECTION_NAME
     return _read_record(first) or record
 
 

@@ -13,7 +13,6 @@ import pytest
 
 import dygmamba as dm
 from dygmamba.core.errors import DygWarning, FileError
-from dygmamba.live.array_file import count_bytes
 from dygmamba.live.backup import _seal, check_folder, write_backup
 from dygmamba.live.replica import Replica
 from dygmamba.live.snapshots import TRAILER, list_snapshots, write_snapshot
@@ -95,13 +94,6 @@ def test_a_backup_of_an_earlier_version_is_restored_without_its_snapshot(folder,
     assert not (tmp_path / "evil").exists()
     with open_live(copy) as live:
         assert live_scores(live) == observed_scores(make_events(8))
-
-
-def test_a_backup_is_not_much_larger_than_its_log(folder, tmp_path):
-    """Snapshots, with the spare capacity of their arrays, can be made again and are not part of it."""
-    assert (
-        write_backup(folder, tmp_path / "saved.zip").size < (folder / "events.sqlite").stat().st_size + 2_000
-    )
 
 
 @pytest.mark.parametrize("how", ["trigger", "bomb"])
@@ -218,20 +210,6 @@ def test_a_long_stream_is_opened_from_a_snapshot_without_a_build(tmp_path, monke
     assert not built
     assert [snapshot.sequence for snapshot in list_snapshots(tmp_path / "state")] == [0]
     assert check_folder(tmp_path / "state").snapshots == {0: "ok"}
-
-
-def test_a_flipped_bit_in_spare_capacity_is_found(tmp_path):
-    """New nodes get their zeros from there."""
-    with open_live(tmp_path / "state") as live:
-        live.append(make_events(5))
-        live.snapshot()
-    (snapshot,) = list_snapshots(tmp_path / "state")
-    part = next(part for part in snapshot.read()["arrays"].values() if part["used"] < count_bytes(part))
-    with open(snapshot.path, "r+b") as file:
-        file.seek(part["offset"] + count_bytes(part) - 1)
-        file.write(b"\1")
-    with raises("damaged-state", FileError):
-        snapshot.check()
 
 
 def test_appends_do_not_wait_for_a_snapshot_that_is_being_written(tmp_path, monkeypatch):

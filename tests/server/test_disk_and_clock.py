@@ -129,17 +129,6 @@ def test_a_file_that_may_not_grow_stops_acknowledgements_and_not_scores(mail, tm
     check_full_disk(mail, tmp_path / "state", fill)
 
 
-def test_a_disk_without_space_stops_acknowledgements_and_not_scores(mail, small_disk):
-    """The same on a small file system of its own, filled by another program."""
-
-    @contextmanager
-    def fill(client, acknowledged):
-        with filled(small_disk, 60_000):
-            yield
-
-    check_full_disk(mail, small_disk / "state", fill)
-
-
 @pytest.mark.parametrize("how", ["closed", "killed"])
 def test_a_server_starts_on_a_full_disk_to_score(mail, small_disk, how):
     """The log is only read: scores know all its events, appends are refused with 507, and go on when there is room."""

@@ -89,16 +89,6 @@ def test_a_sender_whose_clock_is_ahead_makes_nobody_late(tmp_path):
                 clock.time += 10
 
 
-def test_an_event_is_corrected_by_sending_it_again(tmp_path):
-    """Under the same id with another date: it is accepted, and the wrong one leaves what was set aside."""
-    event = {"id": "m", "src": "s1", "dst": "d1", "time": date(NOW + 99 * DAY)}
-    with open_dated(tmp_path, MovedClock(NOW)) as live:
-        assert statuses(live.append([event])) == ["ahead"]
-        assert statuses(live.append([event | {"time": date(NOW)}])) == ["accepted"]
-        assert statuses(live.accept_set_aside(max_ahead="off")) == ["duplicate"]
-        assert (live.sequence, live.set_aside.num_rows) == (1, 0)
-
-
 def test_late_events_that_were_set_aside_are_taken_in_too(tmp_path):
     """With a tolerance for one call: scores are those of a run that had it from the beginning; columns are kept."""
     events = make_events(6)

@@ -189,6 +189,23 @@ def test_nothing_is_deleted_through_a_symbolic_link(tmp_path):
     assert (place / "inner").is_dir()
 
 
+def test_a_window_limits_what_is_known(data, start, whole, tmp_path):
+    """A window as long as the stream changes nothing; a short one leaves fewer training events."""
+    long, short = (
+        dm.backtest(
+            data, "trees", every="12h", window=window, start=start, out=tmp_path / name, variants=("frozen", "warm"),
+            **SETTINGS,
+        )
+        for name, window in (("long", "100d"), ("short", "1d"))
+    )  # fmt: skip
+    models = ("frozen", "warm")
+    assert figures(long) == [row for row in figures(whole) if row["model"] in models or row["is_rule"]]
+    for model in models:
+        for row, wide in zip(short.list_variant_rows(model), long.list_variant_rows(model), strict=True):
+            assert row["trained_events"] < wide["trained_events"]
+            assert row["events"] == wide["events"]
+
+
 def test_periods_cover_the_stream(data, start):
     """Periods are adjacent, have events, and no event belongs to two; empty stretches are left out."""
     periods = list_periods(data.store, start, 1_000.0)

@@ -70,6 +70,13 @@ def test_a_refused_connection_is_not_retried(target):
     assert left(target) == []
 
 
+def test_an_unknown_host_is_not_retried(target):
+    """RFC 6761 keeps .invalid free."""
+    with raises("host-unreachable", DownloadError) as error:
+        fetch_file("http://nowhere.invalid/data.bin", target)
+    assert "nowhere.invalid cannot be found; put data.bin" in str(error.value)
+
+
 def test_only_http_is_fetched(target):
     """URLs of local files are refused before anything is opened."""
     with raises("invalid-url", ConfigError):

@@ -2,6 +2,9 @@
 
 import json
 import shlex
+import signal
+import threading
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -10,7 +13,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from bad_server import Server, dyglib_zip, serving, status, zipped
+from bad_server import OVER, Handler, Server, dyglib_zip, serving, status, truncated, zipped
 from dygmamba.api import data_files
 from dygmamba.cli import app
 from dygmamba.cli.data import fetch, list_datasets
@@ -118,6 +121,15 @@ def test_the_second_url_is_tried_if_the_first_fails(server, entry, tmp_path):
         fetch_dataset(entry, tmp_path / "b")
 
 
+def test_a_url_that_can_be_resumed_is_not_given_up(server, entry, tmp_path):
+    """If the first URL left a partial file, the second is not tried, so the file can be resumed."""
+    server.script = [truncated(500), status(403)]
+    with raises("http-error", DownloadError) as caught:
+        fetch_dataset(entry, tmp_path)
+    assert "resume from 500 bytes" in str(caught.value)
+    assert server.paths == ["/files/x/uci.zip"] * 2
+
+
 def test_the_import_command_works(mirror, tmp_path):
     """Running the command creates a dataset that opens by its name."""
     mirror.body = zipped({"tgbn-trade_edgelist.csv": b"year,nation,trading nation,weight\n1986,a,b,1\n"})
@@ -163,6 +175,14 @@ def test_the_command_fails_in_one_sentence(mirror, tmp_path, command):
     assert "did you mean wikipedia" in str(caught.value)
 
 
+def test_the_command_prints_how_to_import_what_it_cannot_read(mirror, tmp_path, command):
+    """A TGB archive is unpacked, and the line to type next is printed on one line, however long it is."""
+    mirror.body = zipped({"tgbn-trade_edgelist.csv": b"year,nation,trading nation,weight\n1986,a,b,1\n"})
+    result = command("fetch", "tgbn-trade")
+    assert mirror.paths == ["/files/tgbn-trade.zip"]
+    assert f": dygmamba data import {tmp_path / 'tgbn-trade'}" in result.stdout.splitlines()[1]
+
+
 def test_the_list_says_what_is_here(mirror, tmp_path, command):
     """Every entry once, with its counts; only what was fetched is on disk."""
     command("fetch", "uci")
@@ -172,3 +192,32 @@ def test_the_list_says_what_is_here(mirror, tmp_path, command):
     entries = {entry["name"]: entry for entry in json.loads(command("list", "--json").stdout)["datasets"]}
     assert [name for name, entry in entries.items() if entry["on_disk"]] == ["uci"]
     assert entries["Contacts"]["counts"][1]["nodes"] == 694
+
+
+@pytest.mark.skipif(not hasattr(signal, "pthread_kill"), reason="needs signals to threads")
+def test_an_interrupted_command_keeps_the_partial_file(mirror, tmp_path, capsys):
+    """SIGINT while a server stalls: the partial file stays, and stderr says that the command can be resumed."""
+    part, main = tmp_path / "uci.zip.part", threading.main_thread().ident or 0
+
+    def act(handler: Handler, server: Server) -> None:
+        handler.send(200, server.body[:500], length=len(server.body), headers={"ETag": server.tag})
+        while not (part.exists() and part.stat().st_size == 500) and not OVER.is_set():
+            time.sleep(0.01)
+        signal.pthread_kill(main, signal.SIGINT)  # to the thread that waits in recv, as a terminal would
+        OVER.wait(10)
+
+    mirror.script = [act]
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a background shell has it ignored
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            fetch("uci", tmp_path)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    OVER.set()
+    err = capsys.readouterr().err
+    assert "uci.zip" in err
+    assert "kept" in err
+    assert part.stat().st_size == 500
+    assert not (tmp_path / "uci.zip").exists()
+    fetch("uci", tmp_path)
+    assert mirror.asked[1]["Range"] == "bytes=500-"

@@ -13,6 +13,7 @@ import pytest
 
 import dygmamba as dm
 from dygmamba.core.errors import DygWarning, FileError
+from dygmamba.live.array_file import count_bytes
 from dygmamba.live.backup import _seal, check_folder, write_backup
 from dygmamba.live.replica import Replica
 from dygmamba.live.snapshots import TRAILER, list_snapshots, write_snapshot
@@ -210,6 +211,20 @@ def test_a_long_stream_is_opened_from_a_snapshot_without_a_build(tmp_path, monke
     assert not built
     assert [snapshot.sequence for snapshot in list_snapshots(tmp_path / "state")] == [0]
     assert check_folder(tmp_path / "state").snapshots == {0: "ok"}
+
+
+def test_a_flipped_bit_in_spare_capacity_is_found(tmp_path):
+    """New nodes get their zeros from there."""
+    with open_live(tmp_path / "state") as live:
+        live.append(make_events(5))
+        live.snapshot()
+    (snapshot,) = list_snapshots(tmp_path / "state")
+    part = next(part for part in snapshot.read()["arrays"].values() if part["used"] < count_bytes(part))
+    with open(snapshot.path, "r+b") as file:
+        file.seek(part["offset"] + count_bytes(part) - 1)
+        file.write(b"\1")
+    with raises("damaged-state", FileError):
+        snapshot.check()
 
 
 def test_appends_do_not_wait_for_a_snapshot_that_is_being_written(tmp_path, monkeypatch):

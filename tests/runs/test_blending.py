@@ -42,6 +42,14 @@ def scores_of(run):
     ).double()
 
 
+def test_trees_alone_blend_too(letter_trees_runs, tmp_path):
+    """A blend of models that are trained without gradients."""
+    both = dm.blend([run.path for run in letter_trees_runs], out=tmp_path)
+    first, second, total = (scores_of(run) for run in (*letter_trees_runs, both))
+    weights = both.config["model"]["weights"]
+    assert torch.allclose(weights[0] * first + weights[1] * second, total)
+
+
 def validated(run):
     """Its AP on the validation period."""
     rows = run.results.to_pylist()

@@ -59,7 +59,7 @@ test: $(READY)
 	wait $$types; types=$$?; echo "$(TYPES)"; cat $$found; rm $$found; [ $$tests = 0 ] && [ $$types = 0 ]
 
 # tests of single functions and layers: no command in a process of its own, no browser, no compiler
-FAST := core data nn ops sampling tasks
+FAST := core data nn ops history tasks
 test-fast: $(READY)
 	$(PYTEST) -m "not slow and not e2e and not torture" $(addprefix tests/,$(FAST))
 

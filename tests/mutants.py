@@ -12,10 +12,12 @@ are never drawn, because Python does not see their lines run.
 import argparse
 import ast
 import copy
+import importlib
 import json
 import os
 import random
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -29,6 +31,7 @@ from coverage import Coverage, CoverageData
 ROOT = Path(__file__).resolve().parents[1]
 PACKAGE = ROOT / "src" / "dygmamba"
 PARTS = ("data", "engine", "history", "live", "runs", "server", "tasks")
+PRELOADED = ("torch", "numba", "pandas", "pyarrow.csv", "pyarrow.parquet", "rich", "typer", "sklearn.metrics")
 COVERAGE = """[run]
 data_file = {folder}/lines
 parallel = true
@@ -260,22 +263,41 @@ def find_killer(tree: Path, fault: Fault, tests: list[str], seconds: float) -> s
     listed.write_text("\n".join(tests))
     path.write_bytes(source[: fault.start] + fault.text.encode() + source[fault.stop :])
     try:
-        done = run_pytest(tree, ["-x", "-q", "--tb=no", f"@{listed}"], capture_output=True, timeout=seconds)
-    except subprocess.TimeoutExpired:
-        return "time limit"
+        code, said = fork_pytest(tree, ["-x", "-q", "--tb=no", f"@{listed}"], seconds)
     finally:
         path.write_bytes(source)
         os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
-    if done.returncode in {0, 5}:
+    if code in {0, 5}:
         return None
-    lines = [
-        line.split(" ")[1] for line in done.stdout.splitlines() if line.startswith(("FAILED ", "ERROR "))
-    ]
-    if not lines:
-        raise SystemExit(
-            f"pytest said neither which test failed nor that all passed:\n{done.stdout}{done.stderr}"
-        )
-    return lines[0]
+    if code == -signal.SIGKILL:
+        return "time limit"
+    failed = [line for line in said.splitlines() if line.startswith(("FAILED ", "ERROR "))]
+    if not failed:
+        raise SystemExit(f"pytest said neither which test failed nor that all passed:\n{said}")
+    return failed[0].partition(" ")[2].partition(" - ")[0]
+
+
+def fork_pytest(tree: Path, words: list[str], seconds: float) -> tuple[int, str]:
+    """Run pytest in a child of this process, which has imported what is not the package; returns its code and words."""
+    for name in PRELOADED:
+        importlib.import_module(name)
+    said = tree / "mutant-tests.log"
+    child = os.fork()
+    if not child:
+        os.dup2(os.open(said, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), 1)
+        os.dup2(1, 2)
+        os.chdir(tree)
+        os.setpgid(0, 0)
+        sys.path[:0] = [str(tree / "src"), str(tree / "tests")]
+        os.environ |= {"PYTHONPATH": f"{tree}/src:{tree}/tests", "OMP_NUM_THREADS": "1"}
+        sys.dont_write_bytecode = True
+        os._exit(int(pytest.main(words)))
+    end = time.monotonic() + seconds
+    while not (ended := os.waitpid(child, os.WNOHANG))[0]:
+        if time.monotonic() > end:
+            os.killpg(child, signal.SIGKILL)
+        time.sleep(0.05)
+    return os.waitstatus_to_exitcode(ended[1]), said.read_text(errors="replace")
 
 
 # ----------------------------------------------------------------------------- commands
@@ -301,7 +323,7 @@ def find_reaching(record: Record, fault: Fault, present: set[str], limit: float)
     chosen, total = [], 0.0
     for test in sorted((reaching & present) | new, key=lambda test: record.seconds.get(test, 0)):
         total += record.seconds.get(test, 0)
-        if total < limit:
+        if total < limit or not chosen:
             chosen.append(test)
     return chosen
 
@@ -330,6 +352,9 @@ def again(folder: Path, limit: float) -> None:
     recorded, tree = load_record(folder), folder / "mutant"
     copy_tree(tree, "tests")
     present = list_tests(tree)
+    present |= {
+        test.partition("::")[0] for test in present
+    }  # what a file computes when it is imported may find a fault
     rows = [row for row in json.loads((folder / "mutants.json").read_text()) if row["killer"]]
     for row in rows:
         fault = Fault(*(row[name] for name in Fault._fields))

@@ -74,19 +74,6 @@ def test_no_ranking_of_the_queries_exceeds_the_bound(exam):
     assert max(one["auc_pooled"] for one in found) == pytest.approx(bound.auc_pooled, abs=1e-12)
 
 
-def test_the_order_by_share_does_not_maximize_ap_with_ties():
-    """So the bound of AP is not the AP of that order: a small query may gain from being before a larger one."""
-    hits, misses = [10, 10, 1], [0, 15, 2]
-    query = np.repeat([0, 1, 2, 0, 1, 2], hits + misses)
-    label = torch.tensor([1.0] * sum(hits) + [0.0] * sum(misses))
-    by_share, other = torch.tensor([2.0, 1.0, 0.0]), torch.tensor([2.0, 0.0, 1.0])
-    assert average_precision(other[query], label) > average_precision(by_share[query], label)
-    number = torch.from_numpy(query)
-    pairs = PairBatch.from_pairs(number, number, torch.zeros(len(query)).double())
-    pairs = pairs.with_labels(label, torch.zeros(len(query)).long())
-    assert bound_by_labels(pairs).ap_pooled >= average_precision(other[query], label)
-
-
 @settings(deadline=None, max_examples=100)
 @given(seed=st.integers(0, 10**6), count=st.integers(1, 8), levels=st.integers(1, 6))
 def test_ap_is_at_most_the_mean_of_one_and_auc(seed, count, levels):
@@ -235,15 +222,6 @@ def test_the_likely_bound_is_the_chernoff_quantile():
     assert np.exp(-draws * divergence) == pytest.approx(LEVEL, rel=1e-6)
     assert _find_likely_auc(0.9, 5) == 1.0
     assert _find_likely_auc(1.0, 1000) == 1.0
-
-
-def test_batches_of_a_large_snapshot_may_be_bounded_one_by_one(monkeypatch):
-    """The bound is then higher, never lower."""
-    store = snapshots(sort_by_source=False)
-    draws = NegativeDraws.of(store, build_link_set(store, chronological_split(store), "test"))
-    joint = bound_expectation(draws).auc
-    monkeypatch.setattr("dygmamba.auditing.ceiling_bounds.MAX_PRODUCTS", 1)
-    assert joint < bound_expectation(draws).auc <= 1
 
 
 def test_the_moment_oracle_is_the_posterior_oracle_for_all_nodes():

@@ -9,7 +9,6 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks import (
     candidates,
@@ -27,7 +26,6 @@ from benchmarks import (
 )
 from benchmarks.__main__ import main
 from benchmarks.harness import BenchmarkRow, WrongResultError
-from benchmarks.kernels import read_bandwidth
 from dygmamba.data.events.ids import NodeIds
 from dygmamba.data.events.splits import chronological_split
 from dygmamba.data.generate.stream import GeneratorConfig, generate_stream
@@ -121,21 +119,6 @@ def test_every_benchmark_prints_its_rows(capsys, name):
     assert err
 
 
-def test_the_table_omits_empty_columns(capsys):
-    """Without anchors there is no column for them; the rate relative to a matrix product is shown."""
-    main(["step"])
-    out, _ = capsys.readouterr()
-    assert "anchor" not in out
-    assert all(text in out for text in ("look-up", "forward", "backward", "update", "GFLOP/s", "scaled"))
-
-
-@pytest.mark.parametrize("given", [["size", "--sizes", "10"], ["serve", "--events", "few"], ["none"]])
-def test_invalid_options_are_refused(capsys, given):
-    with pytest.raises(SystemExit):
-        main(given)
-    assert given[-1] in capsys.readouterr().err
-
-
 @pytest.mark.parametrize("name", MODULES)
 def test_a_wrong_kernel_is_not_timed(monkeypatch, name):
     """A kernel that is off by one percent stops every benchmark before its first measurement."""
@@ -163,16 +146,6 @@ def test_the_reference_gives_the_same_scores(monkeypatch, toy):
     monkeypatch.setattr(conv_cpu, "forward", pytest.fail)
     with use_reference():
         torch.testing.assert_close(harness.score_pairs(trainer, 20), fast)
-
-
-def test_operations_are_those_that_torch_counts(toy):
-    """Matrix products of a whole step, as `FlopCounterMode` counts them."""
-    trainer = harness.build_trainer("dyg-mamba", toy, TOY, batch=20)
-    with step.OperationCounter() as ours:
-        harness.make_last_step(trainer)()
-    with FlopCounterMode(display=False) as theirs:
-        harness.make_last_step(trainer)()
-    assert ours.total == theirs.get_total_flops() > 0
 
 
 def test_a_series_ends_when_memory_runs_out(monkeypatch):
@@ -249,12 +222,3 @@ def test_serve_measures_a_stream_of_any_size(monkeypatch, tmp_path):
     monkeypatch.setitem(serve_size.STAGES, "reopen", lambda *given: right(*given) | {"scores": [0.5]})
     with pytest.raises(WrongResultError):
         serve.run("cpu", events=2_000, folder=tmp_path)
-
-
-def test_the_bandwidth_of_a_kernel_is_its_bytes_over_its_time():
-    """Of several launches together, read from the output of Nsight Compute."""
-    head, lines = '"ID","Kernel Name","Metric Name","Metric Value"', []
-    for number, (time, moved) in enumerate((("100", "3,000"), ("300", "1000"))):
-        start = f'"{number}","void scan_forward(float*)"'
-        lines += [f'{start},"gpu__time_duration.sum","{time}"', f'{start},"dram__bytes_read.sum","{moved}"']
-    assert read_bandwidth("\n".join(["==PROF== Connected", head, *lines])) == {"scan_forward": 10.0}

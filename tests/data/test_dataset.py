@@ -2,8 +2,6 @@
 
 import json
 import os
-import resource
-import stat
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -94,15 +92,6 @@ def test_every_field_survives_and_loading_copies_nothing(tmp_path):
         assert str(path) in maps.read_text()
 
 
-def test_a_slice_with_shared_memory_can_be_saved(tmp_path):
-    """A sub-stream whose columns are views, and whose ids are a slice, is saved like any other."""
-    base = torch.arange(8).reshape(4, 2)
-    store = EventStore.from_columns(base[:, 0], base[:, 0], torch.arange(4.0))[1:3]
-    words = pa.array([f"n{k}" for k in range(20)], pa.large_string()).slice(5, store.num_nodes)
-    dataset = Dataset.from_events("part", store, NodeIds(words))
-    assert_same(load_dataset(save_dataset(dataset, tmp_path)), dataset)
-
-
 def test_the_digest_is_of_the_events_alone():
     """Equal events have equal digests whatever they are called; any changed value changes it."""
     one, two = small("one"), small("two")
@@ -129,27 +118,6 @@ def test_a_failed_write_leaves_the_old_file_alone(tmp_path, monkeypatch, error):
         save_dataset(small(), tmp_path)
     assert [entry.name for entry in tmp_path.iterdir()] == [path.name]
     assert path.read_bytes() == before
-
-
-def test_a_full_disk_is_an_error_and_leaves_nothing_behind(tmp_path):
-    """The real writer, stopped after 2,000 bytes: an error, and an empty folder."""
-    store = EventStore.from_columns(*(torch.zeros(10_000),) * 3)
-    dataset = Dataset.from_events("large", store, NodeIds.identity(1))
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (2_000, hard))
-    try:
-        with raises("write-failed"):
-            save_dataset(dataset, tmp_path)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-    assert not list(tmp_path.iterdir())
-
-
-def test_permissions_follow_the_umask(tmp_path):
-    """Others can read a dataset if they could read any other new file."""
-    plain = tmp_path / "plain"
-    plain.touch()
-    assert stat.S_IMODE(save_dataset(small(), tmp_path).stat().st_mode) == stat.S_IMODE(plain.stat().st_mode)
 
 
 def test_a_damaged_file_is_refused(tmp_path):

@@ -12,7 +12,7 @@ import dygmamba as dm
 from dygmamba.data.events.event_store import EventStore, FeatureTable
 from dygmamba.data.events.ids import NodeIds
 from dygmamba.data.storage.alignment import align_dataset
-from dygmamba.data.storage.dataset import Dataset, load_dataset, save_dataset
+from dygmamba.data.storage.dataset import Dataset
 from dygmamba.data.storage.extension import extend_dataset, next_instant
 from numbering import number_nodes
 from strategies import event_streams
@@ -102,16 +102,6 @@ def test_a_node_keeps_its_number_when_the_stream_is_extended(rows, more, cut, bi
     assert torch.equal(whole.store.dst[: len(rows)], old.store.dst)
     if cut < len(late):
         assert extend_dataset(part, named(late[cut:], bipartite)).ids == whole.ids
-
-
-@given(rows=ROWS, more=ROWS)
-def test_an_extended_bipartite_stream_comes_back_from_its_file(tmp_path_factory, rows, more):
-    """For all of them: ids, sides and events survive saving and loading."""
-    merged = extend_dataset(named(rows, True), named(more, True))
-    loaded = load_dataset(save_dataset(merged, tmp_path_factory.mktemp("d")))
-    assert (loaded.ids, loaded.digest) == (merged.ids, merged.digest)
-    for side, column in (("src", loaded.store.src), ("dst", loaded.store.dst)):
-        assert np.array_equal(loaded.ids.to_node(loaded.ids.to_user(column), side), column)
 
 
 def test_the_next_instant_is_one_tick_later():

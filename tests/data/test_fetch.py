@@ -17,8 +17,8 @@ from bad_server import OVER, Handler, Server, dyglib_zip, serving, status, trunc
 from dygmamba.api import data_files
 from dygmamba.cli import app
 from dygmamba.cli.data import fetch, list_datasets
-from dygmamba.core.errors import ConfigError, DownloadError, FileError, NotFoundError
-from dygmamba.data.catalogue.fetch import FetchResult, fetch_dataset, format_import_command, get_download_urls
+from dygmamba.core.errors import DownloadError, FileError, NotFoundError
+from dygmamba.data.catalogue.fetch import fetch_dataset, format_import_command
 from dygmamba.data.catalogue.known_datasets import find_entry, load_catalogue
 from dygmamba.data.storage.library import open_dataset
 from raising import raises
@@ -130,34 +130,6 @@ def test_a_url_that_can_be_resumed_is_not_given_up(server, entry, tmp_path):
         fetch_dataset(entry, tmp_path)
     assert "resume from 500 bytes" in str(caught.value)
     assert server.paths == ["/files/x/uci.zip"] * 2
-
-
-def test_a_mirror_must_be_a_url(monkeypatch):
-    """A folder in DYGMAMBA_MIRROR is a ConfigError; empty means none."""
-    monkeypatch.setenv("DYGMAMBA_MIRROR", "/mnt/data")
-    with raises("invalid-mirror", ConfigError) as caught:
-        get_download_urls(find_entry("uci"))
-    assert "DYGMAMBA_MIRROR is '/mnt/data'" in str(caught.value)
-    monkeypatch.setenv("DYGMAMBA_MIRROR", "")
-    assert get_download_urls(find_entry("uci")) == ("https://zenodo.org/records/7213796/files/uci.zip",)
-
-
-def test_the_import_command_names_the_folder(tmp_path, monkeypatch):
-    """The folder is quoted for a shell; no command if there is nothing to import."""
-    monkeypatch.setenv("DYGMAMBA_DATA", str(tmp_path))
-    headers = {
-        "tgbn-trade": "year,nation,trading nation,weight",
-        "tgbn-genre": "time,user_id,genre,weight",
-        "tgbl-wiki": "user_id,item_id,timestamp,state_label,features",
-    }
-    lines = {}
-    for name, header in headers.items():
-        fetched = FetchResult(find_entry(name), tmp_path / name, "download")
-        fetched.folder.mkdir()
-        (fetched.folder / fetched.entry.members[0]).write_text(f"{header}\n")
-        lines[name] = format_import_command(fetched)
-    assert lines == {name: f"dygmamba data import {tmp_path / name}" for name in headers}
-    assert format_import_command(FetchResult(find_entry("uci"), tmp_path / "uci", "download")) is None
 
 
 def test_the_import_command_works(mirror, tmp_path):

@@ -13,19 +13,6 @@ from strategies import event_streams
 
 
 @given(store=event_streams(min_events=1))
-def test_splits_are_disjoint_and_ordered(store):
-    """Train, val and test share no event, train ends before val begins, val before test, and none is lost."""
-    split = chronological_split(store)
-    parts = [set(part.tolist()) for part in (split.train, split.val, split.test)]
-    assert len(parts[0] | parts[1] | parts[2]) == sum(map(len, parts))
-    for early, late in ((split.train, split.val), (split.val, split.test)):
-        if len(early) and len(late):
-            assert store.time[early].max() < store.time[late].min()
-    dropped = set(range(len(store))) - parts[0] - parts[1] - parts[2]
-    assert all(bool(split.new_nodes[store.src[e]] | split.new_nodes[store.dst[e]]) for e in dropped)
-
-
-@given(store=event_streams(min_events=1))
 def test_new_nodes_are_exactly_those_training_never_sees(store):
     """A present node is new if and only if no training event touches it."""
     split = chronological_split(store)

@@ -2,10 +2,7 @@
 
 import json
 import re
-import signal
-import subprocess
 import sys
-import time
 import tomllib
 from dataclasses import replace
 from pathlib import Path
@@ -19,7 +16,6 @@ from dygmamba.cli import app
 from dygmamba.data.events.ids import NodeIds
 from dygmamba.data.storage.dataset import Dataset, Origin, save_dataset
 from node_cases import labelled_stream
-from torture_cases import SECONDS
 
 SMALL = ["length=5", "width=4", "states=2", "blocks=1", "out=8", "time_dim=4"]
 SETTINGS = [part for setting in SMALL for part in ("--set", setting)]
@@ -215,61 +211,3 @@ def test_a_run_that_is_no_backbone_is_refused(call, backbone, tmp_path, edit, ex
     edit(copy)
     code, out, errors = call("train", "small", "--task", "node", "--backbone", copy, *QUICK, "--json")
     assert (code, error_code(out), errors.count("\n")) == (2, expected, 1), errors
-
-
-@pytest.mark.skipif(not SECONDS, reason="a command that is interrupted; `make torture` runs it")
-def test_ctrl_c_while_fine_tuning_exits_130_and_keeps_the_best(folder, backbone, tmp_path):
-    """Ctrl-C after the first epochs: one sentence, exit code 130, the best weights on disk."""
-    words = ["train", "small", "--task", "node", "--backbone", str(backbone), "--finetune", "--device", "cpu"]
-    words += [
-        "--epochs",
-        "100000",
-        "--set",
-        "patience=100000",
-        "--out",
-        str(tmp_path),
-        "--data-dir",
-        str(folder),
-    ]
-    process = subprocess.Popen(
-        [sys.executable, "-m", "dygmamba", *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
-    deadline = time.monotonic() + 240
-    while not list(tmp_path.glob("*/*/*/checkpoint/best.safetensors")) and process.poll() is None:
-        if time.monotonic() > deadline:
-            break
-        time.sleep(0.02)
-    process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=100)
-    assert process.returncode == 130, errors
-    (path,) = tmp_path.glob("*/*/*")
-    assert f"dygmamba train --resume {path}" in errors
-    assert "Traceback" not in errors
-    assert (path / "checkpoint" / "best.safetensors").exists()
-    assert not (path / "results.json").exists()
-
-
-def test_link_runs_are_what_they_were(backbone):
-    """A link run's configuration knows nothing of tasks, and its rows keep their columns."""
-    assert set(tomllib.loads((backbone / "config.toml").read_text())["run"]) == {
-        *("data", "digest", "version", "file", "split", "model", "seed"),
-        *("split_by", "split_at", "protocol"),
-    }
-    rows = json.loads((backbone / "results.json").read_text())["results"]
-    assert set(rows[0]) == {
-        *(
-            "dataset",
-            "model",
-            "seed",
-            "run",
-            "train_negatives",
-            "split",
-            "setting",
-            "negatives",
-            "visible",
-            "batch",
-        ),
-        *("ap", "auc", "ap_pooled", "auc_pooled", "n", "ece", "ece_raw"),
-        *("mrr", "hits@10", "candidates", "candidate_seed", "ranked"),
-        *("mrr_se", "hits@10_se", "protocol", "by_type", "drawn_from"),
-    }

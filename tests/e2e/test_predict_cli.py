@@ -25,14 +25,11 @@ from dygmamba.data.events.ids import NodeIds
 from dygmamba.data.generate.stream import GeneratorConfig, generate_stream
 from dygmamba.data.readers import ReadOptions, read_dataset
 from dygmamba.data.storage.dataset import Dataset, save_dataset
-from dygmamba.engine.evaluation import score_evaluation_set
 from dygmamba.runs.calibration import calibrate_link_run
 from dygmamba.runs.link_training import start_link_run
 from dygmamba.runs.opening import parse_split
 from dygmamba.runs.predictor import Predictor
 from dygmamba.runs.queries import QueryParser
-from dygmamba.tasks.link import build_link_set
-from letters import PEOPLE
 from raising import raises
 from tables import table, write_csv
 
@@ -153,19 +150,6 @@ def test_tomorrows_pairs_with_todays_events_and_people_never_seen(mail, ask, tmp
     assert [path.name for path in tmp_path.glob("scores*")] == ["scores.csv"]
 
 
-def test_what_happens_after_the_question_does_not_answer_it(mail, tmp_path):
-    """For a pair asked about at t, events at or after t change no score; strictly earlier ones do."""
-    pairs = {"src": ["ann", "cid"], "dst": ["bob", "ann"], "time": ["2024-05-11", "2024-05-05"]}
-    new = [["2024-05-11", "ann", "bob", 1], ["2024-06-01", "new", "ann", 1]]
-    later = write_csv(tmp_path / "later.csv", HEADER, new)
-    earlier = write_csv(tmp_path / "earlier.csv", HEADER, [["2024-05-10T23:59:59", "ann", "bob", 1]])
-    known = mail.predictor().score(pairs).table["score"].to_pylist()
-    late, early = (mail.predictor().with_events(file).score(pairs) for file in (later, earlier))
-    assert late.table["score"].to_pylist() == pytest.approx(known, abs=1e-6)
-    assert early.table["score"][0].as_py() != pytest.approx(known[0], abs=1e-6)
-    assert early.table["score"][1].as_py() == pytest.approx(known[1], abs=1e-6)
-
-
 def test_times_may_be_written_in_a_format_that_is_said(mail, ask, tmp_path):
     """Pairs, `--at` and events with `--time-format` are those with ISO dates, and come back as they were written."""
     iso, own = ("2024-05-12T09:05", "2024-05-11T12:00"), ("12/05/24 09.05", "11/05/24 12.00")
@@ -202,45 +186,6 @@ def test_a_question_may_be_written_as_the_data_were(tmp_path):
     )
     with raises("invalid-time", ConfigError):
         desk.read({"src": ["a"]}, "31x31x2024")
-
-
-@pytest.mark.parametrize("tokens", [None, 70])
-def test_scores_are_those_of_the_evaluation(numbered, tokens):
-    """Every test event of a trained run gets the probability of the logit that evaluation gave it, in any passes."""
-    predictor = numbered.predictor(tokens=tokens)
-    stream, store = predictor.run.stream, predictor.dataset.store
-    evaluation_set = build_link_set(store, stream.split, "test")
-    events = evaluation_set.pairs.select_label(1.0)
-    logit = score_evaluation_set(predictor.run.scorer, stream, evaluation_set)[
-        evaluation_set.pairs.label == 1
-    ]
-    new_ends = predictor.find_new_ends(events.src, events.dst, events.time)
-    expected = predictor.calibration.probability(logit, new_ends).tolist()
-    columns = {"src": store.src, "dst": store.dst, "time": store.time}
-    pairs = {name: column[stream.split.test].tolist() for name, column in columns.items()}
-    found = predictor.score(pairs).table.to_pydict()
-    assert found.pop("score") == pytest.approx(expected, abs=1e-6)
-    assert found == pairs
-
-
-def test_the_top_are_the_best_of_all_pairs(mail, ask, tmp_path):
-    """--top K is the head of all destinations sorted by score, once per source and time, new ones included."""
-    events = write_csv(tmp_path / "new.csv", HEADER, [["2024-05-11 12:00:00", "hal", "ida", 7]])
-    pairs = write_csv(tmp_path / "sources.csv", ["src"], [["ann"], ["hal"], ["ann"]])
-    code, out, err = ask(mail, "--pairs", pairs, "--events", events, "--top", 4, "--json")
-    assert code == 0, err
-    assert "just after the last known event, at 2024-05-11T12:00:01Z" in err
-    found, known = json.loads(out)["predictions"], [*PEOPLE, "ida"]
-    predictor = mail.predictor().with_events(events)
-    for number, source in enumerate(["ann", "hal"]):
-        every = predictor.score({"src": [source] * len(known), "dst": known}).table.to_pylist()
-        best = sorted((row for row in every if row["dst"] != source), key=lambda row: -row["score"])[:4]
-        mine = found[4 * number : 4 * number + 4]
-        assert [(row["src"], row["rank"]) for row in mine] == [(source, rank) for rank in (1, 2, 3, 4)]
-        assert [row["score"] for row in mine] == pytest.approx([row["score"] for row in best], abs=1e-6)
-        assert [row["dst"] for row in mine] == [row["dst"] for row in best]
-    asked = ("--sources", "ann, hal", "--events", events, "--top", 4, "--at", "2024-05-11T12:00:01Z")
-    assert json.loads(ask(mail, *asked, "--json")[1])["predictions"] == found
 
 
 def test_an_unknown_id_is_a_node_before_its_first_event(mail, tmp_path):

@@ -6,13 +6,12 @@ import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import load_file
 
-from commands import fail, invoke
+from commands import invoke
 from dygmamba.cli import app
 from dygmamba.data.events.ids import NodeIds
 from dygmamba.data.generate.stream import GeneratorConfig, generate_stream
@@ -138,14 +137,6 @@ def test_a_damaged_checkpoint_is_a_note_and_the_one_before_is_taken(
         [row | {"run": str(path)} for row in json.loads((path / "results.json").read_text())["results"]],
         whole,
     )
-
-
-def test_an_answer_never_takes_the_place_of_a_device(whole, folder, tmp_path, monkeypatch, capsys):
-    """`predict --out /dev/null`: refused, and the device is still one."""
-    words = ["predict", whole[0]["run"], "--sources", "1", "--top", "2", "--out", "/dev/null"]
-    code, _ = fail(monkeypatch, capsys, *words, "--device", "cpu", "--data-dir", folder)
-    assert code == "not-a-regular-file"
-    assert Path("/dev/null").is_char_device()
 
 
 def in_process(folder, tmp_path, monkeypatch, capsys, words):

@@ -3,8 +3,6 @@ from dataclasses import replace
 from functools import cache
 
 import numba
-import numpy as np
-import pyarrow as pa
 import pytest
 import torch
 from hypothesis import given, settings
@@ -14,7 +12,6 @@ from dygmamba.core.errors import ScoreError
 from dygmamba.data.events.event_store import EventStore, FeatureTable
 from dygmamba.data.events.ids import NodeIds
 from dygmamba.data.storage.dataset import Dataset
-from dygmamba.data.storage.extension import extend_dataset
 from dygmamba.engine.evaluation import score_evaluation_set
 from dygmamba.engine.scoring import Ranker
 from dygmamba.engine.visibility import MemorySchedule
@@ -126,53 +123,6 @@ def test_shared_rows_keep_every_pair(store):
     assert torch.equal(pairs.time, store.time)
     queries = set(zip(pairs.node.tolist(), pairs.when.tolist(), strict=True))
     assert len(queries) == len(pairs.node)
-
-
-@cache
-def drawing(name) -> EncoderScorer:
-    """A model that samples neighbors, with random weights."""
-    torch.manual_seed(0)
-    more = {"tgat": {"sampling": "uniform", "neighbors": 3}, "cawn": {"walks": 5, "heads": 2}}[name]
-    spec = MODELS[name]
-    return spec.build(spec.config(out=8, time_dim=6, **more), DatasetFacts(0, 0, 2))
-
-
-@pytest.mark.parametrize("name", ["tgat", "cawn"])
-@pytest.mark.parametrize("bipartite", [False, True])
-@settings(max_examples=10)
-@given(
-    store=event_streams(min_events=1, max_events=20, max_nodes=4, edge_dim=2),
-    more=event_streams(min_events=1, max_events=20, max_nodes=6, edge_dim=2),
-    tokens=st.sampled_from([70, 10_000]),
-)
-def test_sampled_scores_do_not_change_when_the_stream_grows(name, bipartite, store, more, tokens):
-    """For all streams and later events of old and new nodes: an earlier query keeps its draws and its score.
-
-    Whatever the passes are in which it is asked, and asked once more.
-    """
-    if bipartite:  # the same pairs, their ends in two name spaces
-        store, more = (apart(part) for part in (store, more))
-    old, new = (Dataset.from_events("d", part, two_sided(part)) for part in (store, more))
-    new = replace(new, store=replace(more, time=more.time - more.time[0] + store.time[-1]))
-    asked = every_pair(store, moments(store)[:2])
-    first = ranker(drawing(name), store)
-    expected = first.logits(*asked)
-    assert torch.equal(first.logits(*asked), expected)
-    later = ranker(drawing(name), extend_dataset(old, new).store, tokens)
-    torch.testing.assert_close(later.logits(*asked), expected, rtol=0, atol=1e-6)
-
-
-def apart(store):
-    """The bipartite stream of the same pairs."""
-    n = store.num_nodes
-    features = FeatureTable(torch.zeros(2 * n, 0), store.features.edge)
-    return replace(store, dst=store.dst + n, num_nodes=2 * n, features=features, bipartite=True)
-
-
-def two_sided(store):
-    n = store.num_nodes
-    ids = np.arange(n) % (n // 2 if store.bipartite else n)
-    return NodeIds(pa.array(ids), n // 2 if store.bipartite else None)
 
 
 class Memory(Heuristic):

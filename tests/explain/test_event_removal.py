@@ -23,7 +23,6 @@ from dygmamba.explain.event_removal import (
     WindowRemoval,
     build_game,
     group_players,
-    reads_windows,
 )
 from dygmamba.explain.shapley import CachedGame, estimate_shapley
 from dygmamba.history.view import PairBatch
@@ -108,13 +107,6 @@ def test_cutting_a_sequence_is_cutting_the_stream(name):
         rest = selected(store, rows[rows != player.events[0]])
         want = Ranker(scorer, unsplit(rest), 0).logits(pair.src, pair.dst, pair.time)
         assert float(found[at]) == pytest.approx(float(want[0]), abs=1e-5)
-
-
-def test_which_models_have_shorter_sequences():
-    """Those that read one sequence of recent neighbors per node and nothing else."""
-    store = sample_store()
-    found = {name for name in TRAINABLE if reads_windows(build((name, {}), store))}
-    assert found == {"dyg-mamba", "mamba", "dygformer", "freedyg", "graphmixer", "tcl"}
 
 
 def test_old_events_of_long_histories_are_grouped_and_none_is_lost():

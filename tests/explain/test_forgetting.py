@@ -72,16 +72,6 @@ class LawScorer(Heuristic):
         return torch.log(self.factor * (self.noise / 239 + (1 - self.noise) * chosen))
 
 
-class NoisyScorer(LawScorer):
-    """The same with normal noise on every logit."""
-
-    rng = torch.Generator().manual_seed(0)
-
-    def __call__(self, view):
-        score = super().__call__(view)
-        return score + 0.2 * torch.randn(len(score), generator=self.rng, dtype=score.dtype)
-
-
 @pytest.fixture(scope="module")
 def measured(stream):
     """What is measured of a perfect classifier, by the name of the law; each law once."""
@@ -114,18 +104,6 @@ def test_the_probe_needs_no_knowledge_of_the_negatives(stream, measured):
     other = measure_forgetting(LawScorer(forgetting_law(CONFIG), factor=3.0), stream)
     assert measured(CONFIG.law).learned == pytest.approx(other.learned, abs=2e-3)
     assert other.closeness is None
-
-
-def test_noisy_scores_widen_the_error_and_do_not_shift_the_curve(stream, measured):
-    """With normal noise on every logit the mean curve is the law, and the standard error is the curves' spread."""
-    law = forgetting_law(CONFIG)
-    found = [measure_forgetting(NoisyScorer(law), stream) for _ in range(6)]
-    curves, errors = (np.array([getattr(one, name) for one in found]) for name in ("learned", "error"))
-    span = np.array(found[0].span)
-    assert np.abs(curves.mean(axis=0) - law(span) / law(span[:1])).max() < 0.06
-    ratio = errors[:, 1:].mean(axis=0) / curves[:, 1:].std(axis=0)
-    assert 0.4 < ratio.min() < ratio.max() < 2.5
-    assert max(errors[:, 1]) > 5 * measured(CONFIG.law).error[1]
 
 
 @pytest.fixture(scope="module")

@@ -53,21 +53,6 @@ def built(store, cut=None, base=None, decays=(DECAY,), on_host=False):
     return build_walks(*events, one_hot(store) if base is None else base, LAYERS, decays, on_host)
 
 
-def decay_state(store, now, base, decays):
-    """[n, c, k + 1, d]: the rows of all nodes strictly before a time, by a state that each instant adds to."""
-    state = base.new_zeros(len(base), len(decays), LAYERS + 1, base.shape[1])
-    state[:, :, 0] = base[:, None]
-    rate, last = torch.tensor(decays, dtype=torch.float64), 0.0
-    steps = torch.arange(LAYERS + 1).double()
-    for instant in [*torch.unique(store.time[store.time < now]).tolist(), now]:
-        state *= torch.exp(-rate[:, None] * (instant - last) * steps)[..., None].to(base.dtype)
-        src, dst = (ends[store.time == instant] for ends in (store.src, store.dst))
-        own, partner, last = torch.cat([src, dst]), torch.cat([dst, src]), instant
-        if instant < now:
-            state[:, :, 1:] += torch.zeros_like(state[:, :, 1:]).index_add_(0, own, state[partner, :, :-1])
-    return state
-
-
 def questions(store, shifts=(0.0, 0.25, 100.0)):
     """Every node at the stream's times and between them, and nobody."""
     times = torch.unique(torch.cat([store.time + shift for shift in shifts] + [torch.zeros(1).double()]))
@@ -114,18 +99,6 @@ def test_a_row_is_the_sum_over_its_walks(on_host, store, shift):
             rtol=1e-9,
             atol=1e-13,
         )
-
-
-@settings(max_examples=40, deadline=None)
-@given(store=event_streams(min_events=1))
-def test_rows_are_those_of_a_state_that_decays(store):
-    """For all streams, with one decay and with a bank: the same rows, in float32 as well."""
-    # positive rows: without cancellation, float32 is exact enough for sums of the slowest decay
-    for base, decays in product((one_hot(store), torch.rand(store.num_nodes, 5)), ((DECAY,), BANK)):
-        table, node = built(store, base=base, decays=decays), torch.arange(store.num_nodes)
-        for now in (float(store.time[len(store) // 2]), float(store.time[-1]) + 0.25):
-            found = table.at(node, torch.full(node.shape, now, dtype=torch.float64))
-            torch.testing.assert_close(found, decay_state(store, now, base, decays), rtol=1e-4, atol=1e-6)
 
 
 @settings(max_examples=30, deadline=None)

@@ -97,13 +97,6 @@ def test_a_backup_of_an_earlier_version_is_restored_without_its_snapshot(folder,
         assert live_scores(live) == observed_scores(make_events(8))
 
 
-def test_a_backup_is_not_much_larger_than_its_log(folder, tmp_path):
-    """Snapshots, with the spare capacity of their arrays, can be made again and are not part of it."""
-    assert (
-        write_backup(folder, tmp_path / "saved.zip").size < (folder / "events.sqlite").stat().st_size + 2_000
-    )
-
-
 @pytest.mark.parametrize("how", ["trigger", "bomb"])
 def test_a_hostile_backup_is_refused_before_it_is_unpacked(folder, tmp_path, how, monkeypatch):
     """A log with a trigger, and one that inflates to far more than the backup."""

@@ -1,8 +1,5 @@
 """A live state answers as a predictor that reads all events at once, whatever the order in which they arrive."""
 
-import subprocess
-import sys
-
 import pytest
 from hypothesis import settings
 from hypothesis.stateful import run_state_machine_as_test
@@ -151,21 +148,3 @@ def test_a_memory_takes_no_new_nodes():
     with raises("memory-needs-known-nodes", ConfigError):
         state.append(make_dataset([("0", "1", END + 1, 0.0, "a"), ("new", "1", END + 1, 0.0, "a")]))
     assert state.applied == 0
-
-
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux has such a limit")
-def test_maps_of_a_state_do_not_count_as_memory(tmp_path):
-    """A process whose data are limited, as the command line limits them, maps a file larger than that limit."""
-    code = (
-        "import os, resource, sys; "
-        "from dygmamba.live.array_file import map_arrays; "
-        "resource.setrlimit(resource.RLIMIT_DATA, (1 << 31, resource.getrlimit(resource.RLIMIT_DATA)[1])); "
-        "handle = os.open(sys.argv[1], os.O_RDONLY); "
-        "part = {'dtype': '<f8', 'shape': [1 << 29], 'offset': 0, 'used': 1 << 32}; "
-        "print([len(map_arrays(handle, {'a': part})['a']) for _ in range(2)])"
-    )
-    with open(tmp_path / "arrays", "wb") as file:
-        file.truncate(1 << 32)  # a hole
-    command = [sys.executable, "-c", code, str(tmp_path / "arrays")]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.stdout.strip() == f"[{1 << 29}, {1 << 29}]", done.stderr

@@ -85,23 +85,6 @@ def test_look_up_equals_the_memory_of_all_strictly_earlier_events(store, memory,
         assert held == expected
 
 
-def test_reset_forgets():
-    """After reset the memory is as new."""
-    facts = DatasetFacts(2, 0, 0)
-    bank = LaggingEdgeBank(EdgeBankConfig(), facts)
-    asked = PairBatch.from_pairs(
-        torch.tensor([0]), torch.tensor([1]), torch.tensor([1.0], dtype=torch.float64)
-    )
-    from dygmamba.data.events.event_store import EventStore
-
-    store = EventStore.from_columns(torch.tensor([0]), torch.tensor([1]), torch.tensor([0.0]))
-    view = PairView(asked, store.features, {})
-    bank.observe(store.select(torch.tensor([0])))
-    assert bank(view).tolist() == [1.0]
-    bank.reset()
-    assert bank(view).tolist() == [0.0]
-
-
 def evaluated(name, folder, strategy, seed=None, visible="batch"):
     heuristics = Baselines.from_dataset(open_dataset(name, folder), VisibilityRule(visible))
     return heuristics.evaluate("edgebank", {}, (strategy, "test", "transductive"), seed).link

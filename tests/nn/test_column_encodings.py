@@ -84,20 +84,6 @@ def test_a_row_counts_for_strictly_later_queries_only(seed, at):
     assert not torch.equal(score(model, add_rows(store, time - 1), pairs), before)
 
 
-@given(seed=st.integers(0, 50), at=st.integers(1, 59))
-@settings(max_examples=20, deadline=None)
-def test_columns_of_the_query_time_or_later_change_no_score(seed, at):
-    """For all streams and times: a score reads the columns of strictly earlier events, and those of its query."""
-    store = sample_store(seed=seed)
-    model = build(store, query_columns=True)
-    time = float(store.time[at])
-    later = (store.time >= time)[:, None]
-    edge, codes = store.features.edge.masked_fill(later, 1e3), store.features.codes.masked_fill(later, 3)
-    other = replace(store, features=replace(store.features, edge=edge, codes=codes))
-    pairs = every_pair(store, time)  # carries the columns of the first event of `store`
-    assert torch.equal(score(model, other, pairs), score(model, store, pairs))
-
-
 @pytest.mark.parametrize("query_columns", [False, True])
 def test_a_score_depends_on_the_columns_of_its_query_if_it_reads_them(query_columns):
     """Other columns of the queries give other scores with `query_columns`, and the same ones without."""
@@ -105,24 +91,6 @@ def test_a_score_depends_on_the_columns_of_its_query_if_it_reads_them(query_colu
     model, time = build(store, query_columns=query_columns), float(store.time[-1])
     one, other = (score(model, store, every_pair(store, time, row)) for row in (0, 1))
     assert torch.equal(one, other) is not query_columns
-
-
-def test_a_score_does_not_depend_on_its_batch():
-    """Pairs scored one by one, beside pairs with columns that are far off, have the scores of the whole batch."""
-    store = sample_store()
-    model = build(store, query_columns=True)
-    extreme = replace(store.features, edge=store.features.edge * 1e6)
-    usual, time = every_pair(store, float(store.time[-1])), float(store.time[-1])
-    alone = torch.cat([score(model, store, usual.select(torch.tensor([k]))) for k in range(len(usual))])
-    torch.testing.assert_close(score(model, store, usual), alone)
-    odd = every_pair(replace(store, features=extreme), time)
-    both = PairBatch.from_pairs(usual.src.repeat(2), usual.dst.repeat(2), usual.time.repeat(2))
-    tables = [torch.cat([part.columns.edge, other.columns.edge]) for part, other in [(usual, odd)]]
-    codes = torch.cat([usual.columns.codes, odd.columns.codes])
-    row = torch.cat([usual.columns.row, odd.columns.row + len(store)])
-    both = both.with_columns(QueryColumns(row, *tables, codes))
-    torch.testing.assert_close(score(model, store, both)[: len(usual)], alone)
-    assert bool(torch.isfinite(score(model, store, both)).all())
 
 
 @pytest.mark.parametrize("scale", [0.01, 100.0])

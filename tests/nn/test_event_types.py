@@ -127,20 +127,6 @@ def test_types_of_validation_and_test_decide_nothing(tables, store):
     assert all(torch.equal(one, two) for one, two in state)
 
 
-@pytest.mark.parametrize("tables", TABLES)
-@given(store=typed_streams(min_events=12))
-@settings(max_examples=15, deadline=None)
-def test_types_at_the_query_time_or_later_change_no_score(tables, store):
-    """For all streams, at every time: a score is a function of the types of strictly earlier events."""
-    model = build("dyg-mamba-counts", store, channels=[*PAPER, "event-types"], tables=tables)
-    time = float(store.time[len(store) // 2])
-    later = store.time >= time
-    codes = store.features.codes.masked_fill(later[:, None], 10**6)
-    other = replace(store, features=replace(store.features, codes=codes))
-    pairs = every_pair(store, time)
-    assert torch.equal(score(model, store, pairs), score(model, other, pairs))
-
-
 @given(store=typed_streams(min_events=12))
 @settings(max_examples=15, deadline=None)
 def test_a_type_of_an_earlier_event_changes_a_score(store):

@@ -66,32 +66,6 @@ def test_counts_by_role_are_those_of_trees(store, data):
         place += len(expected)
 
 
-def test_a_score_depends_on_no_other_pair_and_no_later_event():
-    """Fitted on training queries, then each pair alone, and with events of its own time and later ones added."""
-    store = sample_store(80)
-    scorer, history = build(store)
-    pairs = PairBatch.from_pairs(store.src[40:60], store.dst[40:60], store.time[40:60])
-    assert not scorer.is_fitted
-    scorer.fit_inputs([look_up(store, scorer, pairs)])
-    assert scorer.is_fitted
-    assert history.standardise.deviation.min() > 0
-    with torch.no_grad():
-        together = scorer(look_up(store, scorer, pairs))
-        for number in range(20):
-            alone = pairs.select(torch.tensor([number]))
-            earlier = store[: int((store.time < alone.time).sum())]
-            torch.testing.assert_close(
-                scorer(look_up(store, scorer, alone)), together[number : number + 1], rtol=1e-5, atol=1e-6
-            )
-            if len(earlier):
-                torch.testing.assert_close(
-                    scorer(look_up(earlier, scorer, alone)),
-                    together[number : number + 1],
-                    rtol=1e-5,
-                    atol=1e-6,
-                )
-
-
 def fit_to_columns(store, edge):
     """Scorer, history and queries of a store with these columns, with the statistics of the queries."""
     store = replace(store, features=replace(store.features, edge=edge))

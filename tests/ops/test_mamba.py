@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-from torch import nn
 from torch.nn.functional import silu, softplus
 
 import dygmamba as dm
@@ -81,42 +80,6 @@ def test_the_result_is_of_the_inputs_kind(dtype):
     y = dm.ops.selective_scan_fn(*first, **more)
     assert y.dtype == dtype
     torch.testing.assert_close(y, definition(*wide, **wider)[0].to(dtype), rtol=2e-2, atol=1e-3)
-
-
-class Block(nn.Module):
-    """A Mamba block in its usual twenty lines, whatever computes the scan."""
-
-    def __init__(self, scan, width=6, inner=12, states=4, rank=3):
-        super().__init__()
-        self.scan, self.sizes = scan, (rank, states, states)
-        self.into, self.out = nn.Linear(width, 2 * inner), nn.Linear(inner, width)
-        self.conv = nn.Conv1d(inner, inner, 4, groups=inner, padding=3)
-        self.select, self.step = nn.Linear(inner, sum(self.sizes), bias=False), nn.Linear(rank, inner)
-        self.A_log = nn.Parameter(torch.arange(1.0, states + 1).log().repeat(inner, 1))
-        self.D = nn.Parameter(torch.ones(inner))
-
-    def forward(self, x):  # [b l width]
-        u, z = self.into(x).mT.chunk(2, dim=1)
-        u = silu(self.conv(u)[..., : x.shape[1]])
-        step, B, C = self.select(u.mT).split(self.sizes, dim=-1)
-        delta = (step @ self.step.weight.T).mT
-        A, bias = -self.A_log.exp(), self.step.bias
-        return self.out(self.scan(u, delta, A, B.mT, C.mT, self.D, z, bias, True).mT)
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_a_mamba_block_takes_it_unchanged(dtype):
-    """Output and every weight's gradient are those of the block with the definition in it."""
-    torch.manual_seed(0)
-    ours = Block(dm.ops.selective_scan_fn).to(dtype)
-    theirs = Block(lambda *given: definition(*given)[0]).to(dtype)
-    theirs.load_state_dict(ours.state_dict())
-    x = torch.randn(3, 11, 6, dtype=dtype)
-    for block in (ours, theirs):
-        block(x).square().sum().backward()
-    torch.testing.assert_close(ours(x), theirs(x))
-    for (name, weight), other in zip(ours.named_parameters(), theirs.parameters(), strict=True):
-        torch.testing.assert_close(weight.grad, other.grad, msg=lambda said, name=name: f"{name}: {said}")
 
 
 def test_impossible_groups_and_complex_inputs_are_errors():

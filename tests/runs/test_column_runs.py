@@ -111,16 +111,6 @@ def test_a_query_brings_the_columns_that_the_run_reads(runs, tmp_path):
     assert runs["query"].score(file)["score"].to_pylist() == pytest.approx(fits)
 
 
-def test_explanations_name_columns(runs):
-    store = purchases().store
-    pair = (int(store.src[-1]), purchases().ids.to_user(store.dst[-1:].numpy()).to_pylist()[0])
-    found = runs["query"].explain(pair, orders=1, columns={"amount": 1e6, "type": "type000"})
-    assert any("amount of the query" in number.name for number in found.numbers.strongest[:8])
-    assert found.numbers.base + sum(
-        number.contribution for number in found.numbers.strongest
-    ) == pytest.approx(found.logit)
-
-
 def test_new_events_need_the_columns_or_a_value_to_fill_in(runs):
     later = {"src": [0], "dst": [40], "time": [1.9e9]}
     with raises("unknown-column", NotFoundError) as caught:

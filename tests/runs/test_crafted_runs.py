@@ -39,6 +39,14 @@ def test_an_absurd_calibration_is_refused(trained, name, value):
         dm.open(path, device="cpu").score([(1, 2)])
 
 
+@pytest.mark.parametrize("value", ["", [1e308], ["x"]])
+def test_an_absurd_seed_is_refused(trained, value):
+    """Values of config.toml that are of another type, sealed again."""
+    path = forge_run(trained, trained.with_name("crafted"), run={"seed": value}).path
+    with raises("damaged-config"):
+        dm.open(path, device="cpu").score([(1, 2)])
+
+
 def test_huge_leaves_keep_their_rows(trained):
     """Leaves of 1e38 sum up beyond 32 bits: ranking still returns k rows with finite scores; infinite ones fail."""
     path = forge_run(trained, trained.with_name("crafted")).path

@@ -164,12 +164,12 @@ def score_with_run(run, given):
 
 
 @pytest.mark.parametrize("query_columns", [False, True])
-@pytest.mark.parametrize("stream", ["messages", "purchases", "uci", "mooc"])
+@pytest.mark.parametrize("stream", ["messages", "purchases", "uci"])
 def test_the_program_scores_like_the_run_where_the_package_is_not_installed(
     stream, query_columns, request, place, tmp_path
 ):
     """For text ids, bipartite streams with columns and real ones: the logits to the bit, and the scores."""
-    if stream in ("uci", "mooc"):
+    if stream == "uci":
         data = read_real(request.getfixturevalue("real_data"), stream, 3000)
     else:
         data = {"messages": messages, "purchases": purchases}[stream]()

@@ -155,13 +155,6 @@ def test_an_export_is_refused_with_a_reason(resident_run, folder, suffix, tmp_pa
     assert "node features" in " ".join(err.split())
 
 
-def test_embeddings_need_no_columns(query_run):
-    """They are read before the link head, which alone reads the columns of a query."""
-    data = generate("purchases")
-    node = data.ids.to_user(data.store.src[:3].numpy()).to_pylist()
-    assert query_run.embed(node).num_rows == len(set(node))
-
-
 def test_a_later_run_reads_the_same_features(resident_run, folder):
     """A run that starts from another one has its pair features, in the units of the first training period."""
     warm = train(generate("residents"), folder / "warm", start_from=resident_run.path)

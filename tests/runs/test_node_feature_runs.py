@@ -52,12 +52,6 @@ def test_explanations_name_them(run):
     assert any("level of the source minus" in name for name in names)
 
 
-def test_the_report_names_them(run, tmp_path):
-    page = run.report(tmp_path / "report.html").read_text("utf-8")
-    assert "level, region; " in page
-    assert "each row counts for strictly later events" in page
-
-
 def test_an_audit_finds_a_look_up_that_sees_the_query_time(run, folder, monkeypatch):
     """`dygmamba audit` passes the run, and fails it if rows at exactly the query time were visible."""
     sound = {check.name: check for check in dm.audit("generated", run=run.path, data_dir=folder).checks}
@@ -86,13 +80,6 @@ def test_new_events_and_live_runs_keep_them(run, tmp_path):
     with dm.live(run, tmp_path / "state") as live:
         live.append([{"src": a, "dst": b, "time": t} for a, b, t in zip(*later.values(), strict=True)])
         assert live.score(pairs)["score"].to_pylist() == expected
-
-
-def test_a_later_run_reads_the_same_features(run, folder):
-    """A run that starts from another one has its node features, by the facts stored in its directory."""
-    warm = dm.train(residents(), "trees", out=folder / "warm", start_from=run.path, device="cpu", **SMALL)[0]
-    names = [number.name for number in warm.explain(last_pair(), orders=1).numbers.strongest]
-    assert any("level of the source" in name for name in names)
 
 
 def test_exports_take_them_as_inputs_or_name_the_setting(run, tmp_path):

@@ -187,17 +187,3 @@ def test_a_second_push_at_the_same_time_is_refused(runs, tmp_path, monkeypatch):
         push_new(runs, share)
     assert refused
     assert pull_name(share, tmp_path) == runs.names["new"]
-
-
-def test_a_first_push_that_was_killed_can_be_repeated(runs, tmp_path, monkeypatch):
-    def die(number):
-        if number >= 12:
-            raise Killed
-
-    with monkeypatch.context() as patch:
-        patch.setattr(writing, "disk", CallingDisk(die))
-        with pytest.raises(Killed):
-            push_new(runs, tmp_path / "first")
-    assert not (tmp_path / "first" / MANIFEST_FILE).exists()
-    push_new(runs, tmp_path / "first")
-    assert pull_name(tmp_path / "first", tmp_path) == runs.names["new"]

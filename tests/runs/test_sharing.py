@@ -16,7 +16,6 @@ import yaml
 import dygmamba as dm
 from commands import fail, invoke
 from dygmamba.core.errors import ConfigError, DownloadError, DygWarning, FileError, Interrupted, NotFoundError
-from dygmamba.core.files import writing
 from dygmamba.engine.run_directory import RunDirectory
 from dygmamba.runs import sharing
 from forged_runs import blend_of, forge_run
@@ -204,23 +203,6 @@ def test_a_forged_configuration_is_refused(place, tmp_path):
         with raises("unregistered-model"):
             dm.pull(resealed(place, tmp_path, parts, model="blend"), out=tmp_path / "runs")
     assert "antigravity" not in sys.modules
-
-
-def test_a_failed_push_leaves_the_earlier_share(place, tmp_path, monkeypatch):
-    """Whichever write fails while a run is pushed over another: what was shared before is still there, whole."""
-    target = Path(dm.push(place.run, tmp_path / "shared"))
-    before = {file.name: file.read_bytes() for file in target.iterdir()}
-
-    class Full(writing.Disk):
-        def create(self, path):
-            if path.parent == target and len(list(target.iterdir())) > len(before) + 3:
-                raise OSError(28, "No space left on device")
-            return super().create(path)
-
-    monkeypatch.setattr(writing, "disk", Full())
-    with raises("write-failed"):
-        dm.push(place.run, target, data=True)
-    assert {file.name: file.read_bytes() for file in target.iterdir()} == before
 
 
 def test_paths_of_other_runs_are_not_shared(place, tmp_path):

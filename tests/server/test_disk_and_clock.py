@@ -14,7 +14,6 @@ import pytest
 
 import dygmamba as dm
 from dygmamba.api.client import Client
-from dygmamba.core.clock import Clock
 from dygmamba.live.event_log import LOG_FILE, LogReader
 from dygmamba.live.state import LiveState
 from live_server import running
@@ -129,17 +128,6 @@ def test_a_file_that_may_not_grow_stops_acknowledgements_and_not_scores(mail, tm
     check_full_disk(mail, tmp_path / "state", fill)
 
 
-def test_a_disk_without_space_stops_acknowledgements_and_not_scores(mail, small_disk):
-    """The same on a small file system of its own, filled by another program."""
-
-    @contextmanager
-    def fill(client, acknowledged):
-        with filled(small_disk, 60_000):
-            yield
-
-    check_full_disk(mail, small_disk / "state", fill)
-
-
 @pytest.mark.parametrize("how", ["closed", "killed"])
 def test_a_server_starts_on_a_full_disk_to_score(mail, small_disk, how):
     """The log is only read: scores know all its events, appends are refused with 507, and go on when there is room."""
@@ -219,24 +207,6 @@ def test_a_server_that_was_killed_says_so_when_it_starts_again(mail, tmp_path):
             process.stderr.read()
     assert logged[0] == logged[2] == "closed properly"
     assert logged[1].startswith("not closed by its last process")
-
-
-def test_a_clock_that_goes_back_changes_no_verdict_and_no_score(mail, tmp_path, monkeypatch):
-    """For all jumps between requests: events are judged by their times, and the server goes on answering."""
-    real, jumps = time.time, [0.0, -4e8, -1e9, 30.0, -7200.0]
-    events = make_events(50)
-    with running(lambda: dm.live(mail, tmp_path / "state")) as url, Client(url) as client:
-        for k, jump in enumerate(jumps):
-            monkeypatch.setattr(Clock, "now", lambda clock, jump=jump: real() + jump)
-            answer = client.append(events[10 * k : 10 * k + 10])
-            assert answer["accepted"] == 10
-            late = {"src": "alice", "dst": "bob", "time": "2024-02-28"}
-            assert client.append([late])["verdicts"][0]["status"] == "late"
-            assert find_scores(client, answer["sequence"]) == expected_scores(mail, events[: 10 * k + 10])
-            assert client.status()["facts"]["sequence"] == 10 * k + 10
-            assert client._request("GET", "/v2/health/ready")["ready"] is True
-    monkeypatch.undo()
-    assert list_ids(tmp_path / "state") == [event["id"] for event in events]
 
 
 def test_a_server_goes_on_from_a_log_with_a_torn_tail(mail, tmp_path):

@@ -87,27 +87,6 @@ def test_a_long_ranking_gives_way_to_others(server, monkeypatch):
     assert max(waits) < 2
 
 
-def test_a_ranking_in_parts_is_finished_while_the_server_stops(mail, tmp_path, monkeypatch):
-    """A signal between two parts: the answer has all of them."""
-    original, begun, answers = LiveView.find_top, threading.Event(), []
-
-    def find_slowly(view, sources, *others):
-        begun.set()
-        time.sleep(0.1 * len(sources))
-        return original(view, sources, *others)
-
-    monkeypatch.setattr(LiveView, "find_top", find_slowly)
-    with running_server(lambda: dm.live(mail, tmp_path / "state")) as (url, server), Client(url) as client:
-        asking = threading.Thread(
-            target=lambda: answers.append(client.rank(["alice", "bob", "eve", "dora"], 1))
-        )
-        asking.start()
-        assert begun.wait(10)
-        server.handle_exit(15, None)
-        asking.join(20)
-    assert [row["src"] for row in answers[0]] == ["alice", "bob", "eve", "dora"]
-
-
 def test_a_ranking_is_limited_and_ids_have_one_type_in_all_parts(server, tmp_path):
     url, _ = server
     with Client(url) as client, raises("too-many-rows"):

@@ -3,7 +3,6 @@
 import shutil
 import socket
 import sqlite3
-import warnings
 from contextlib import closing
 from pathlib import Path
 
@@ -12,9 +11,7 @@ import pytest
 import dygmamba as dm
 from command_runner import run_lines
 from commands import fail
-from dygmamba.core.errors import DygWarning
 from dygmamba.live.event_log import LOG_FILE, LogReader
-from dygmamba.live.snapshots import list_snapshots
 from raising import raises
 
 pytestmark = pytest.mark.e2e
@@ -104,25 +101,6 @@ def test_a_run_of_another_dataset_and_a_port_in_use_are_said(mail, trees_run, st
         port = taken.getsockname()[1]
         assert serve(monkeypatch, capsys, mail.path, "--state", state, "--port", port) == "port-unavailable"
     assert count_events(state) == 2
-
-
-@pytest.mark.parametrize("how", ["damaged", "older"])
-def test_a_snapshot_that_cannot_be_used_is_no_obstacle(mail, state, how):
-    """A damaged one gives a warning, one in an older format none: the log is read, with the same scores."""
-    with dm.live(mail, state) as live:
-        expected = live.score([("alice", "gus")]).to_pylist()
-    (snapshot,) = list_snapshots(state)
-    if how == "older":
-        folder = snapshot.path.with_suffix("")
-        folder.mkdir()
-        snapshot.path.rename(folder / "tables-1.bin")
-    else:
-        snapshot.path.write_bytes(snapshot.path.read_bytes()[:-500])
-    with warnings.catch_warnings(record=True) as told:
-        warnings.simplefilter("always")
-        with dm.live(mail, state) as live:
-            assert live.score([("alice", "gus")]).to_pylist() == expected
-    assert [one.category for one in told] == [DygWarning] * (how == "damaged")
 
 
 def test_where_nothing_may_be_written_or_read(mail, state, tmp_path):

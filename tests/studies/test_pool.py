@@ -106,20 +106,6 @@ def test_a_worker_that_cannot_start_fails_its_jobs(results, monkeypatch, cause):
     assert cause == "no such program" or all(cause in why for why in failed.values())
 
 
-def test_a_worker_without_a_job_ends(results):
-    """It would keep its memory while others run."""
-    alive = []
-
-    def callback(event):
-        if (event.job.model, event.what) == ("a", "done"):
-            (results.root / "crowded").touch()  # what the long job waits for
-        if (event.job.model, event.what) == ("long", "epoch"):
-            alive.extend(multiprocessing.active_children())
-
-    assert Pool(results, "cpu", 2)([job("a"), job("long")], callback) == {}
-    assert len(alive) == 1
-
-
 @pytest.mark.parametrize("moment", ["started", "epoch", "done"])
 def test_an_exception_of_the_callback_reaches_the_caller(results, moment):
     """It stops the pool, whose workers end; jobs that were not run have no result and can be run again."""
@@ -188,18 +174,6 @@ def test_workers_of_a_killed_pool_save_and_exit(script, tmp_path):
     while any(Path(f"/proc/{one}").exists() for one in ids):
         assert time.monotonic() < deadline
         time.sleep(0.05)
-
-
-def test_a_script_without_a_guard_is_not_run_again_by_the_workers(script, tmp_path):
-    command, environment = script
-    done = subprocess.run(
-        [*command, str(tmp_path / "out"), "a", "b"],
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert (done.stdout, done.stderr) == ("{}\n", "")
 
 
 def test_a_measurement_on_the_cpu_has_a_process_of_its_own(results):

@@ -12,7 +12,6 @@ from dataclasses import replace
 import pytest
 import torch
 
-from browser import find_browser
 from commands import invoke
 from dygmamba.cli import app
 from dygmamba.cli.console import print_document
@@ -36,7 +35,7 @@ from dygmamba.studies import job_runners, pool, studies
 from dygmamba.studies.job import CODE_VERSION, ResultCache
 from dygmamba.studies.paper_plan import PAPER_PLAN, PlannedStudy
 from dygmamba.studies.reproduction import ExecutionOptions, gather_results, prepare_jobs, write_study_page
-from dygmamba.studies.studies import LINK_DATASETS, STUDIES, GeneratedDataset, StudyRequest, plan_jobs
+from dygmamba.studies.studies import STUDIES, GeneratedDataset, StudyRequest, plan_jobs
 from dygmamba.studies.study_report import build_study_document
 from raising import raises
 from thread_worker import use_thread_workers
@@ -143,14 +142,6 @@ def test_every_study_has_a_plan(study, data):
     assert all(job.needs is None or job.needs in {one.key for one in jobs} for job in jobs)
 
 
-@pytest.mark.parametrize("study", ["link", "node", "ablation", "efficiency"])
-def test_mooc_is_part_of_a_study_by_default(study, tmp_path):
-    """Of these four studies, without `--datasets`; a folder with all datasets of the paper's stored results."""
-    for name in LINK_DATASETS:
-        save_dataset(generate_dataset(name, GeneratorConfig(nodes=40, events=400, communities=4)), tmp_path)
-    assert "mooc" in {job.data for job in plan_jobs(study, StudyRequest(data_dir=tmp_path))}
-
-
 def test_a_node_page_says_where_the_paper_has_no_value():
     """The column of published AUC is there for Wikipedia; MOOC has a sentence instead."""
     row = {"split": "test", "auc": 0.8, "ap": 0.1, "visible": "strict", "batch": 200}
@@ -217,17 +208,6 @@ def test_changed_settings_are_labelled_and_not_compared_with_published_values(tm
         text = (page / "link.csv").read_text("utf-8")
         assert (label or "edgebank") in text
         assert ("vs. published" in text) == (label is None)
-
-
-def test_a_label_names_every_setting_that_a_command_changed(data):
-    """Of the training too, where a job evaluates the run of another; settings without effect have no label."""
-    settings = {"epochs": 200, "batch": 300, "graphs": False}
-    request = StudyRequest(["tiny"], ["dyg-mamba", "recency"], (0,), None, settings, data)
-    for study in ("link", "node", "robustness", "convergence", "case-study"):
-        of_study = replace(request, models=["dyg-mamba"]) if study != "link" else request
-        for job in plan_jobs(study, of_study):
-            wanted = {"epochs": [200, 100], "batch": [300, 200]} if job.model == "dyg-mamba" else {}
-            assert job.changed == wanted, (study, job.title)
 
 
 def test_a_memory_is_replayed_with_noise_at_every_rate(data, tmp_path):
@@ -298,19 +278,6 @@ def test_an_invalid_argument_is_reported_in_one_line(words, tmp_path, monkeypatc
     assert len(err.strip().splitlines()) == 1
 
 
-def test_the_page_opens_in_a_browser_at_phone_and_desktop_width(whole, tmp_path):
-    browser = find_browser(tmp_path / "profile")
-    page = whole / "link" / "link.html"
-    assert page.stat().st_size < 100_000
-    text, console = browser.dom(page)
-    assert console == []
-    assert "<script" not in text
-    assert "dyg-mamba" in text
-    for width in (400, 1200):
-        shot = browser.screenshot(page, tmp_path / f"{width}.png", f"--window-size={width},1400")
-        assert len(shot) > 10_000
-
-
 def test_a_table_as_markdown_csv_and_latex():
     table = ReportTable(
         "t", "n", ("model", "AP"), ((Cell("a_b"), Cell("97.1 ± 0.2", "best")), (Cell("c"), Cell("")))
@@ -361,19 +328,6 @@ def test_a_table_fits_the_terminal_by_dropping_columns(width, monkeypatch, capsy
     assert bool(left) == (width < 100)
 
 
-def test_cells_wrap_if_no_column_can_be_dropped(monkeypatch, capsys):
-    """Every value of an overview is shown in a narrow terminal, on two lines."""
-    monkeypatch.setenv("COLUMNS", "60")
-    names = ("model", "uci", "enron", "USLegis", "CanParl", "wikipedia")
-    row = (Cell("trees"), *(Cell(f"{90 + at}.12 ± 0.34") for at in range(5)))
-    print_document(Document("", "", (Section("", tables=(ReportTable("streams", "", names, (row,)),)),)))
-    out, err = capsys.readouterr()
-    assert err == ""
-    assert max(map(len, out.splitlines())) <= 60
-    assert all(word in out for word in (*names, *(f"{90 + at}.12" for at in range(5))))
-    assert out.count("0.34") == 5
-
-
 def test_a_run_that_another_process_still_writes_is_waited_for(monkeypatch):
     answers = [LockedError("process 1 is writing it"), LockedError("process 1 is writing it"), "fit"]
 
@@ -391,20 +345,6 @@ def test_a_run_that_another_process_still_writes_is_waited_for(monkeypatch):
         job_runners._resume_or_none(resume)
     answers[:] = [FileError("damaged")]
     assert job_runners._resume_or_none(resume) is None
-
-
-def test_a_job_that_fails_for_want_of_a_gpu_keeps_the_run_it_would_resume(planned, tmp_path, monkeypatch):
-    """Once a machine loses its GPU, trainings of hours must not start anew."""
-    job, *_ = plan_jobs("paper", planned)
-    context = job_runners.JobContext(ResultCache(tmp_path), "cpu", planned.data_dir, stop=lambda: True)
-    with raises("interrupted", Interrupted):
-        job_runners.run_link(job, context)
-    (run,) = context.list_runs(job.key)
-    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
-    with raises("no-gpu", ConfigError):
-        job_runners.run_link(job, replace(context, device="cuda"))
-    assert context.list_runs(job.key) == [run]
-    assert list((run / "checkpoint").iterdir())
 
 
 @pytest.fixture

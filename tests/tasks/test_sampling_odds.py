@@ -8,14 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn.functional import binary_cross_entropy_with_logits
 
-import dygmamba as dm
 from contract_cases import TINY, TRAINABLE, sample_store
 from dygmamba.config import build_config
-from dygmamba.core.errors import Interrupted
 from dygmamba.data.events.splits import Split, chronological_split
 from dygmamba.data.generate.stream import GeneratorConfig, generate_stream
 from dygmamba.engine import executor as engine
-from dygmamba.engine.checkpoint import read_checkpoint
 from dygmamba.engine.executor import Batch, Epoch, choose_executor
 from dygmamba.engine.executor.eager import BucketedExecutor
 from dygmamba.engine.fit_config import LinkFitConfig
@@ -29,9 +26,6 @@ from dygmamba.history.view import LabelledView, PairBatch
 from dygmamba.models import find_model
 from dygmamba.models.base import DatasetFacts
 from dygmamba.models.objectives import LogisticObjective
-from dygmamba.runs.link_training import start_link_run
-from dygmamba.runs.opening import resume_training, store_run_dataset
-from dygmamba.runs.run_config import RunConfig
 from dygmamba.tasks.activity import fit_activity
 from dygmamba.tasks.link import LinkTask, build_link_set
 from dygmamba.tasks.training_negatives import (
@@ -43,7 +37,6 @@ from dygmamba.tasks.training_negatives import (
     MixedOddsNegatives,
     SamplingOdds,
 )
-from observers import StepCounter
 from strategies import event_streams
 
 CPU = torch.device("cpu")
@@ -255,28 +248,3 @@ def test_trees_start_from_offsets_and_store_none(stream):
     scorer.learn(lessons[2])
     known = lessons[2].score[:, 0] - task.offset(pairs).double()
     torch.testing.assert_close(known, scores[2], rtol=0, atol=1e-12)
-
-
-TREES = {"trees": 8, "rounds": 4, "least": 5, "scales": 3, "neighbors": 4}
-RUNS = {"trees": TREES, "jodie": {"time_dim": 6}}
-
-
-@pytest.mark.parametrize("model", RUNS)
-def test_a_resumed_run_has_the_same_bits_and_result_fields(model, tmp_path):
-    """Trees and a network: weights and losses of a resumed run; result rows name the training negatives."""
-    data = dm.generate(nodes=40, events=900, communities=4)
-    how = {"train_negatives": "mixed-odds", "epochs": 2} | RUNS[model]
-    whole = start_link_run(data, model, 0, how, CPU, tmp_path)
-    whole()
-    assert RunConfig.read(whole.run).training_columns["train_negatives"] == "mixed-odds"
-    fit, counter = start_link_run(data, model, 0, how, CPU, tmp_path / "stopped"), StepCounter()
-    with pytest.raises(Interrupted):
-        fit(counter, stop=lambda: counter.steps >= 3)
-    fit.run.unlock()
-    store_run_dataset(data, tmp_path / "stopped")
-    again = resume_training(fit.run.path, CPU)
-    again()
-    first, second = (read_checkpoint(run, run.best)[0] for run in (whole.run, again.run))
-    assert all(torch.equal(first[name], second[name]) for name in first)
-    losses = [[entry["loss"] for entry in run.metrics()] for run in (whole.run, again.run)]
-    assert losses[0] == losses[1]

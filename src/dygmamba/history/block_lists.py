@@ -20,7 +20,7 @@ from jaxtyping import Float32, Float64, Int32, Int64
 
 from dygmamba.core.errors import ConfigError, EventError
 from dygmamba.ops import blocks
-from dygmamba.ops.growing import LEAST_SPARE, Growing, allocate_zeros, enlarge, with_spare
+from dygmamba.ops.growing import LEAST_SPARE, Growing, allocate_zeros, with_spare
 from dygmamba.ops.key_slots import KeySlots
 from dygmamba.ops.threads import run_in_threads
 
@@ -138,11 +138,15 @@ class BlockLists(Growing):
     """
 
     columns: ClassVar[tuple[str, ...]] = ()
+    other_arrays: ClassVar[
+        Mapping[str, str]
+    ] = {}  # beside the columns, each with the integer of its rows in use
     integers = ("groups", "used")
     time: np.ndarray
 
     def __init_subclass__(cls) -> None:
-        cls.arrays = dict.fromkeys(("start", "size", "room"), "groups") | dict.fromkeys(cls.columns, "used")
+        own = dict.fromkeys(("start", "size", "room"), "groups") | dict.fromkeys(cls.columns, "used")
+        cls.arrays = own | dict(cls.other_arrays)
 
     def __init__(
         self, *kinds: ColumnKind, slots: KeySlots | SortedKeys | None = None, is_growing: bool = False
@@ -178,9 +182,7 @@ class BlockLists(Growing):
 
     def ensure_groups(self, groups: int) -> None:
         """Add empty groups so that there are at least `groups` of them."""
-        if groups > len(self.start):
-            for name in ("start", "size", "room"):
-                setattr(self, name, enlarge(getattr(self, name), self.groups, 2 * groups + LEAST_SPARE))
+        self.make_room(groups, "start", "size", "room")
         self.groups = max(self.groups, groups)
 
     def insert(self, key: Int64[np.ndarray, "a"]) -> Int64[np.ndarray, "a"]:
@@ -214,9 +216,7 @@ class BlockLists(Growing):
             )
             if done == len(group):
                 return
-            for name in self.columns:
-                column = getattr(self, name)
-                setattr(self, name, enlarge(column, self.used, 2 * len(column) + LEAST_SPARE))
+            self.make_room(len(self.time) + 1, *self.columns)
 
     def drop(self, key: Int64[np.ndarray, "a"]) -> None:
         """Drop the newest entry of each key, as often as the key is listed."""

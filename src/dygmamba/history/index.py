@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from copy import copy
 from pathlib import Path
 from tempfile import gettempdir
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -129,8 +129,8 @@ class Index(Growing):
     ) -> None:
         """Follow the store, whose events from row `first` on are new; `on_table` is called after each table."""
         self.store, self._totals = store, None
-        rows = self.list_rows(first)
-        for name, table in self.parts.items():
+        rows, tables = self.list_rows(first), cast("Mapping[str, Any]", self.parts)
+        for name, table in tables.items():
             table.append_rows(rows)
             on_table(name, table)
 

@@ -20,7 +20,7 @@ from dygmamba.history.block_lists import EventRows, SumLists, directed_key, flat
 from dygmamba.history.counts import scale_label
 from dygmamba.history.table_request import FeatureRequest
 from dygmamba.ops import blocks
-from dygmamba.ops.growing import LEAST_SPARE, Growing, enlarge
+from dygmamba.ops.growing import LEAST_SPARE, Growing
 from dygmamba.ops.key_slots import KeySlots
 
 SIDES = ("the source sent", "the source received", "the destination received")
@@ -68,13 +68,10 @@ class Meetings(Growing):
     """Number of events of each pair so far."""
 
     arrays: ClassVar[Mapping[str, str | None]] = {"number": "pairs"}
+    integers = ("pairs",)
 
     def __init__(self) -> None:
-        self.slots, self.number = KeySlots(), np.zeros(LEAST_SPARE, np.int64)
-
-    @property
-    def pairs(self) -> int:
-        return self.slots.count
+        self.slots, self.number, self.pairs = KeySlots(), np.zeros(LEAST_SPARE, np.int64), 0
 
     @property
     def parts(self) -> Mapping[str, Growing]:
@@ -82,9 +79,9 @@ class Meetings(Growing):
 
     def append(self, pair: Int64[np.ndarray, "e"]) -> Bool[np.ndarray, "e"]:
         """Count events in time order; return which of them are the first of their pair."""
-        known, slot = self.pairs, self.slots.insert(pair)
-        if self.pairs > len(self.number):
-            self.number = enlarge(self.number, known, 2 * self.pairs)
+        slot = self.slots.insert(pair)
+        self.make_room(self.slots.count, "number")
+        self.pairs = self.slots.count
         is_first = np.empty(len(pair), np.bool_)
         blocks.mark_first_events(self.number, slot, is_first)
         return is_first

@@ -19,6 +19,7 @@ for each decay, d width, q queries.
 """
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -109,6 +110,7 @@ class WalkLists(BlockLists):
     """Instants of all nodes, each with the place of its rows P^1..P^k, which lie in the order of their instants."""
 
     columns = ("time", "place")
+    other_arrays: ClassVar[Mapping[str, str]] = {"walk_rows": "row_count", "node_rows": "nodes"}
     place: np.ndarray
     integers = ("groups", "used", "row_count", "nodes")
 
@@ -151,11 +153,8 @@ class WalkLists(BlockLists):
             self.used, self.row_count = map(int, counters)
             if done == len(node):
                 return
-            for name in self.columns:
-                column = getattr(self, name)
-                setattr(self, name, enlarge(column, self.used, 2 * len(column) + LEAST_SPARE))
-            if self.row_count == len(self.walk_rows):
-                self.walk_rows = enlarge(self.walk_rows, self.row_count, 2 * self.row_count + LEAST_SPARE)
+            self.make_room(len(self.time) + 1, *self.columns)
+            self.make_room(self.row_count + 1, "walk_rows")
 
     def _reserve_rows(self, node: Int64[np.ndarray, "r"], num_nodes: int) -> None:
         """Make room for the first rows; raise ConfigError if they are too large."""
@@ -178,9 +177,6 @@ class WalkLists(BlockLists):
             begin, size = self.start[own], self.size[own]
             self.size[own] = kept = np.searchsorted(self.time[begin : begin + size], rows.time[0])
             self.row_count -= int(size - kept)
-
-
-WalkLists.arrays = {**WalkLists.arrays, "walk_rows": "row_count", "node_rows": "nodes"}
 
 
 @dataclass(frozen=True, slots=True)

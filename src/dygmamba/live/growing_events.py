@@ -17,7 +17,7 @@ from dygmamba.data.events.event_store import EventStore, StreamSummary
 from dygmamba.data.events.ids import IdIndex
 from dygmamba.data.storage.dataset import Dataset
 from dygmamba.data.storage.extension import AddedEvents, get_codes
-from dygmamba.ops.growing import Growing, enlarge, with_spare
+from dygmamba.ops.growing import Growing, with_spare
 from dygmamba.runs.queries import PLACEHOLDER_NODES
 
 
@@ -79,7 +79,7 @@ class GrowingEvents(Growing):
         """Append events that are not earlier than the last one, with codes of this stream (`translate`)."""
         first, known = self.count, len(self.ids)
         src, dst = self.ids.add_events(events.src, events.dst)
-        self._grow_events(first + len(events))
+        self.make_room(first + len(events), *self.EVENT_COLUMNS)
         rows = slice(first, first + len(events))
         self.src[rows], self.dst[rows], self.time[rows] = src, dst, events.time
         self.edge[rows], self.codes[rows] = events.edge, events.codes
@@ -91,24 +91,16 @@ class GrowingEvents(Growing):
 
     def _add_nodes(self, known: int, first: int, src: np.ndarray, dst: np.ndarray) -> None:
         """Note the first event of each new node; their features are 0."""
-        added = len(self.ids) - known
-        self.nodes = len(self.ids)
-        if self.nodes > len(self.received):
-            self.received = enlarge(self.received, known, 2 * self.nodes)
-        if self.nodes + PLACEHOLDER_NODES > len(self.node):
-            self.node = enlarge(self.node, known, 2 * self.nodes + PLACEHOLDER_NODES)
-        if self.new_nodes + added > len(self.first_row):
-            self.first_row = enlarge(self.first_row, self.new_nodes, 2 * (self.new_nodes + added))
+        nodes, added = len(self.ids), len(self.ids) - known
+        self.make_room(nodes, "received")
+        self.make_room(nodes + PLACEHOLDER_NODES, "node")
+        self.make_room(self.new_nodes + added, "first_row")
+        self.nodes = nodes
         if added:
             newest = np.maximum.accumulate(np.maximum(src, dst))
             row = np.searchsorted(newest, np.arange(known, self.nodes))
             self.first_row[self.new_nodes : self.new_nodes + added] = first + row
             self.new_nodes += added
-
-    def _grow_events(self, count: int) -> None:
-        if count > len(self.time):
-            for name in self.EVENT_COLUMNS:
-                setattr(self, name, enlarge(getattr(self, name), self.count, 2 * count))
 
     def translate(self, events: AddedEvents) -> AddedEvents:
         """Return events with codes of the stream's categories, which get the unknown values too."""

@@ -1,6 +1,6 @@
 """Arrays with spare capacity behind what is in use, and classes that are saved as such arrays and a few integers.
 
-They are saved and mapped again as they are (`live/state_files.py`). Nothing here needs torch.
+They are saved and mapped again as they are (`live/array_file.py`). Nothing here needs torch.
 """
 
 import mmap
@@ -54,6 +54,13 @@ class Growing:
     @property
     def parts(self) -> "Mapping[str, Growing]":
         return {}
+
+    def make_room(self, rows: int, *names: str) -> None:
+        """Give these arrays at least so many rows, and twice as many if they have fewer."""
+        for name in names:
+            column, used = getattr(self, name), self.arrays[name]
+            if used is not None and rows > len(column):
+                setattr(self, name, enlarge(column, getattr(self, used), 2 * rows + LEAST_SPARE))
 
     def require_memory(self, events: int) -> None:
         """Raise MemoryBudgetError if a table of so many events does not fit into memory; most tables do."""

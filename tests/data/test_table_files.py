@@ -7,12 +7,13 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+import typer
 from openpyxl import load_workbook
 from pyarrow import feather, parquet
 
 from dygmamba.api.precheck import check_predict
 from dygmamba.api.prediction import write_predictions
-from dygmamba.cli.help_defaults import _find_default
+from dygmamba.cli import app
 from dygmamba.core.errors import ConfigError
 from dygmamba.data.storage.export import write_table
 from raising import raises
@@ -86,5 +87,7 @@ def test_a_suffix_that_says_something_else_is_refused(tmp_path, name):
 
 def test_the_help_shows_the_default_of_candidates():
     """`evaluate` draws 100, `predict` ranks all."""
-    assert _find_default("evaluate", "candidates") == "100"
-    assert _find_default("predict", "candidates") == "all destinations"
+    commands = typer.main.get_command(app).commands
+    for command, default in (("evaluate", "100"), ("predict", "all destinations")):
+        (option,) = (one for one in commands[command].params if one.name == "candidates")
+        assert option.show_default == default

@@ -1,6 +1,5 @@
 """Checks of the arguments of `dygmamba data`, without torch, pyarrow and numba, as those of `precheck.py`."""
 
-import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,8 @@ from dygmamba.data.catalogue.leaderboard_folders import detect_folder_format
 from dygmamba.data.generate.config import GeneratorConfig
 from dygmamba.data.storage.locations import check_dataset_name
 from dygmamba.data.storage.locations import require_dataset as require_dataset
+
+GENERATOR_DEFAULTS = GeneratorConfig()
 
 
 def check_import(
@@ -57,8 +58,3 @@ def check_generate(name: str, settings: dict[str, Any]) -> None:
     """Check the arguments of a generated dataset."""
     validate_settings(GeneratorConfig.__name__, get_setting_hints(GeneratorConfig), settings)
     check_dataset_name(name)
-
-
-def get_generator_defaults() -> dict[str, Any]:
-    """Return the default of every setting of a generated dataset."""
-    return {field.name: field.default for field in dataclasses.fields(GeneratorConfig)}

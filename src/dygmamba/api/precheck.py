@@ -219,7 +219,7 @@ def check_evaluate(
     if is_run_directory(target):
         if settings or store_negatives or draws > 1 or seed is not None or protocol != AUTO_PROTOCOL:
             raise ConfigError(
-                "`set`, `seed`, `draws`, `protocol` and `store_negatives` are for models without training; "
+                "`overrides`, `seed`, `draws`, `protocol` and `store_negatives` are for models without training; "
                 "leave them out, a run has its own settings",
                 code="option-of-untrained-model",
             )

@@ -8,7 +8,7 @@ import typer
 from dygmamba.api import precheck
 from dygmamba.cli.console import emit_json, plain_table, print_line, stdout
 from dygmamba.cli.messages import escape_text, translate_message
-from dygmamba.cli.options import DataDir, Device, Json, Overrides, parse_overrides
+from dygmamba.cli.options import DataDir, Device, Json, Overrides, optional, parse_overrides
 from dygmamba.cli.progress import show_progress
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ def backtest(
         str, typer.Option(help="Retrain and evaluate after this time: 7d, 2w, 12h, or a number in its unit.")
     ],
     window: Annotated[
-        str | None, typer.Option(help="Train on the events of this time only, e.g. 90d.")
+        str | None, optional(help="Train on the events of this time only, e.g. 90d.", default="all events")
     ] = None,
     start: Annotated[
         str, typer.Option(help="Begin at this time (a date), or after this share of the events.")
@@ -38,17 +38,26 @@ def backtest(
     refit: Annotated[
         bool, typer.Option("--refit", help="Evaluate one that is trained anew each time.")
     ] = False,
-    model: Annotated[str | None, typer.Option(help="Train this model (see `dygmamba models`).")] = None,
+    model: Annotated[
+        str | None,
+        optional(
+            help="Train this model (see `dygmamba models`).", default="dyg-mamba-counts on a GPU, else trees"
+        ),
+    ] = None,
     preset: Annotated[
-        str | None, typer.Option(help="Use the settings of small (for CPUs), short, paper, or NAME.toml.")
+        str | None,
+        optional(help="Use the settings of small (for CPUs), short, paper, or NAME.toml.", default="paper"),
     ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed every training.")] = 0,
     epochs: Annotated[
-        int | None, typer.Option(min=1, help="Train at most this many epochs each time.")
+        int | None,
+        optional(min=1, help="Train at most this many epochs each time.", default="from the preset"),
     ] = None,
     overrides: Overrides = None,
     device: Device = "auto",
-    out: Annotated[Path | None, typer.Option(help="Write results into this folder.")] = None,
+    out: Annotated[
+        Path | None, optional(help="Write results into this folder.", default="backtests/DATA-MODEL")
+    ] = None,
     data_dir: DataDir = None,
     as_json: Json = False,
 ) -> None:

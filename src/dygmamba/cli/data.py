@@ -10,7 +10,7 @@ import typer
 from dygmamba.api import data_precheck
 from dygmamba.api.formatting import format_duration
 from dygmamba.cli.console import emit_json, plain_table, print_line, print_note, stdout
-from dygmamba.cli.options import DataDir, Json, parse_overrides
+from dygmamba.cli.options import DataDir, Json, optional, parse_overrides
 from dygmamba.cli.progress import show_progress
 
 if TYPE_CHECKING:
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from dygmamba.api.data_files import DatasetDescription, Quantiles
 
 RunsDir = Annotated[Path, typer.Option(help="Look for runs that use a dataset in this folder.")]
+GENERATOR = data_precheck.GENERATOR_DEFAULTS
 FETCH_MESSAGES = {
     "present": "{name} is already in {parent}; nothing to do",
     "archive": "{name} is in {folder}, unpacked from {archive}",
@@ -135,24 +136,29 @@ def fetch(
 
 
 def generate(
-    out: Annotated[str, typer.Option(help="Name the new dataset.")],
-    nodes: Annotated[int | None, typer.Option(help="Generate this many nodes.")] = None,
-    events: Annotated[int | None, typer.Option(help="Generate this many events.")] = None,
+    name: Annotated[str, typer.Option("--out", help="Name the new dataset.")],
+    nodes: Annotated[int, typer.Option(help="Generate this many nodes.")] = GENERATOR.nodes,
+    events: Annotated[int, typer.Option(help="Generate this many events.")] = GENERATOR.events,
     communities: Annotated[
-        int | None, typer.Option(help="Divide the nodes into this many communities.")
-    ] = None,
+        int, typer.Option(help="Divide the nodes into this many communities.")
+    ] = GENERATOR.communities,
     law: Annotated[
-        str | None, typer.Option(help="Forget by this law: exponential, power, stretched or never.")
-    ] = None,
-    half_life: Annotated[float | None, typer.Option(help="Forget half after this time.")] = None,
-    novelty: Annotated[float | None, typer.Option(help="Give new partners this weight.")] = None,
-    noise: Annotated[float | None, typer.Option(help="Make this share of the partners random.")] = None,
+        str, typer.Option(help="Forget by this law: exponential, power, stretched or never.")
+    ] = GENERATOR.law,
+    half_life: Annotated[float, typer.Option(help="Forget half after this time.")] = GENERATOR.half_life,
+    novelty: Annotated[float, typer.Option(help="Give new partners this weight.")] = GENERATOR.novelty,
+    noise: Annotated[float, typer.Option(help="Make this share of the partners random.")] = GENERATOR.noise,
     drift: Annotated[
-        float | None, typer.Option(help="Move nodes to another community at this rate per time unit.")
-    ] = None,
-    seed: Annotated[int | None, typer.Option(help="Generate with this seed.")] = None,
-    settings: Annotated[
-        list[str] | None, typer.Option("--set", help="Set any other parameter, key=value.")
+        float, typer.Option(help="Move nodes to another community at this rate per time unit.")
+    ] = GENERATOR.drift,
+    seed: Annotated[int, typer.Option(help="Generate with this seed.")] = GENERATOR.seed,
+    overrides: Annotated[
+        list[str] | None,
+        optional(
+            "--set",
+            help="Set any other parameter, key=value.",
+            default="see docs/reference/generated-stream.md",
+        ),
     ] = None,
     data_dir: DataDir = None,
     as_json: Json = False,
@@ -160,18 +166,18 @@ def generate(
     """Generate a dataset of returning pairs whose decay law is known."""
     flags = {"nodes": nodes, "events": events, "communities": communities, "law": law, "half_life": half_life}
     flags |= {"novelty": novelty, "noise": noise, "drift": drift, "seed": seed}
-    chosen = parse_overrides(settings) | {key: value for key, value in flags.items() if value is not None}
-    data_precheck.check_generate(out, chosen)
+    settings = flags | parse_overrides(overrides)
+    data_precheck.check_generate(name, settings)
 
     from dygmamba.api.data_files import generate_file
 
     with show_progress() as progress:
-        made = generate_file(out, chosen, data_dir=data_dir, progress=progress)
+        made = generate_file(name, settings, data_dir=data_dir, progress=progress)
     if as_json:
-        facts = {"name": out, "file": str(made.path), "digest": made.dataset.digest}
+        facts = {"name": name, "file": str(made.path), "digest": made.dataset.digest}
         emit_json(facts | {"config": asdict(made.config)})
         return
-    print_line(f"{out} is in {made.path}: {made.config.events:,} events among {made.config.nodes:,} nodes")
+    print_line(f"{name} is in {made.path}: {made.config.events:,} events among {made.config.nodes:,} nodes")
 
 
 def list_datasets(data_dir: DataDir = None, runs: RunsDir = Path("runs"), as_json: Json = False) -> None:

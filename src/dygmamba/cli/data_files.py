@@ -21,6 +21,7 @@ from dygmamba.cli.options import (
     Json,
     SkipBad,
     TimeFormat,
+    optional,
     parse_delimiter,
     parse_list,
 )
@@ -50,10 +51,15 @@ def import_dataset(
         ),
     ],
     src: Annotated[
-        str | None, typer.Option(help="Read source ids from this column, a name or a number from 0.")
+        str | None,
+        optional(help="Read source ids from this column, a name or a number from 0.", default="detected"),
     ] = None,
-    dst: Annotated[str | None, typer.Option(help="Read destination ids from this column.")] = None,
-    time: Annotated[str | None, typer.Option(help="Read times, numbers or dates, from this column.")] = None,
+    dst: Annotated[
+        str | None, optional(help="Read destination ids from this column.", default="detected")
+    ] = None,
+    time: Annotated[
+        str | None, optional(help="Read times, numbers or dates, from this column.", default="detected")
+    ] = None,
     features: Annotated[
         str,
         typer.Option(
@@ -67,7 +73,7 @@ def import_dataset(
         bool,
         typer.Option("--no-columns", help="Leave out all columns but source, destination, time and label."),
     ] = False,
-    label: Annotated[str | None, typer.Option(help="Read labels from this column.")] = None,
+    label: Annotated[str | None, optional(help="Read labels from this column.")] = None,
     bipartite: Annotated[
         bool, typer.Option("--bipartite", help="Keep sources and destinations with the same id apart.")
     ] = False,
@@ -81,17 +87,17 @@ def import_dataset(
     fill: Fill = None,
     decimal: Decimal = None,
     append: Annotated[
-        str | None, typer.Option(help="Add the events to this dataset, as a new version of it.")
+        str | None, optional(help="Add the events to this dataset, as a new version of it.")
     ] = None,
     node_features: Annotated[
         Path | None,
-        typer.Option(
+        optional(
             help="Read node features from this table: a column of nodes, one of times if they change, and others."
         ),
     ] = None,
     node_time: Annotated[
         str | None,
-        typer.Option(help="Read the times of node features from this column; a row counts for later events."),
+        optional(help="Read the times of node features from this column; a row counts for later events."),
     ] = None,
     drop_duplicates: Annotated[
         bool, typer.Option("--drop-duplicates", help="Leave out events that repeat another in every column.")
@@ -106,27 +112,27 @@ def import_dataset(
     encoding: Encoding = "utf-8",
     query: Annotated[
         str | None,
-        typer.Option(
-            help="Read the rows of this query of a database file, e.g. 'SELECT a, b, sent FROM mail'."
-        ),
+        optional(help="Read the rows of this query of a database file, e.g. 'SELECT a, b, sent FROM mail'."),
     ] = None,
     memory: Annotated[
         float, typer.Option(help="Keep rows up to this many GB in memory; sort more of them on disk.")
     ] = DEFAULT_BUDGET / 1e9,
-    out: Annotated[str | None, typer.Option(help="Name the dataset.")] = None,
+    name: Annotated[
+        str | None, optional("--out", help="Name the dataset.", default="the file's name")
+    ] = None,
     data_dir: DataDir = None,
     json: Json = False,
 ) -> None:
     """Import a file of events as a dataset, and show how it was read and what looks suspicious."""
     data_precheck.check_import(
-        file, format=format, time_unit=time_unit, name=out, append=append, data_dir=data_dir
+        file, format=format, time_unit=time_unit, name=name, append=append, data_dir=data_dir
     )
 
     from dygmamba.api.data_files import import_file
 
     with show_progress() as progress:
         result = import_file(
-            file, format=format, name=out, memory=memory, data_dir=data_dir, progress=progress, src=src, dst=dst,
+            file, format=format, name=name, memory=memory, data_dir=data_dir, progress=progress, src=src, dst=dst,
             time=time, features=tuple(parse_list(features) or ()), types=tuple(parse_list(types) or ()),
             columns=not no_columns, label=label, bipartite=bipartite, time_unit=time_unit,
             time_format=time_format, fill=fill, skip_bad=skip_bad, header=header,

@@ -14,10 +14,11 @@ from dygmamba.cli.monitoring import describe_monitoring, make_monitoring_tables
 from dygmamba.cli.options import (
     DataDir,
     Device,
+    HeuristicSettings,
     Json,
-    Overrides,
     Protocol,
-    TrustCode,
+    Trust,
+    optional,
     parse_overrides,
     parse_run,
     run_argument,
@@ -51,7 +52,10 @@ def evaluate(
     ] = "edgebank",
     negatives: Annotated[
         str | None,
-        typer.Option(help=f"Evaluate against these negatives: {', '.join(NEGATIVES)} (comma-separated)."),
+        optional(
+            help=f"Evaluate against these negatives: {', '.join(NEGATIVES)} (comma-separated).",
+            default="random; all three for a run",
+        ),
     ] = None,
     split: Annotated[
         str, typer.Option(help="Evaluate on these splits: val, test or both (val,test).")
@@ -64,11 +68,13 @@ def evaluate(
     ] = "transductive,inductive",
     metrics: Annotated[
         str | None,
-        typer.Option(help="Compute ap, auc, mrr, hits@K (comma-separated)."),
+        optional(help="Compute ap, auc, mrr, hits@K (comma-separated).", default="ap,auc"),
     ] = None,
     candidates: Annotated[
         str | None,
-        typer.Option(help="Rank among this number of destinations, all, or board (the leaderboard's)."),
+        optional(
+            help="Rank among this number of destinations, all, or board (the leaderboard's).", default="100"
+        ),
     ] = None,
     filtered: Annotated[
         bool,
@@ -79,16 +85,23 @@ def evaluate(
         typer.Option(min=1, max=1000, help="Draw the negatives this many times, with seeds from --seed on."),
     ] = 1,
     seed: Annotated[
-        int | None, typer.Option(help="Draw the negatives with this seed instead of the published one.")
+        int | None,
+        optional(
+            help="Draw the negatives with this seed instead of the published one.",
+            default="the published seed",
+        ),
     ] = None,
-    overrides: Overrides = None,
+    overrides: HeuristicSettings = None,
     protocol: Protocol = "auto",
     visible: Annotated[
         str | None,
-        typer.Option(help="Let a memory see only strictly earlier events (strict) or whole batches (batch)."),
+        optional(
+            help="Let a memory see only strictly earlier events (strict) or whole batches (batch).",
+            default="strict; for a run its own",
+        ),
     ] = None,
     store_negatives: Annotated[
-        Path | None, typer.Option(help="Store drawn negatives in this folder and reuse them.")
+        Path | None, optional(help="Store drawn negatives in this folder and reuse them.")
     ] = None,
     activity: Annotated[
         bool,
@@ -99,22 +112,20 @@ def evaluate(
     ] = False,
     events: Annotated[
         Path | None,
-        typer.Option(
-            help="Evaluate a run on the events of this file, which came after its dataset, by period."
-        ),
+        optional(help="Evaluate a run on the events of this file, which came after its dataset, by period."),
     ] = None,
     period: Annotated[
         str, typer.Option(help="Group --events by hour, day, week, month, all, or a period that fits (auto).")
     ] = "auto",
     fail_below: Annotated[
         list[str] | None,
-        typer.Option(
+        optional(
             help="Exit with code 1 below METRIC=PERCENT on --events: ap, auc, lead (points above the best baseline)."
         ),
     ] = None,
     fail_above: Annotated[
         list[str] | None,
-        typer.Option(
+        optional(
             help="Exit with code 1 above METRIC=VALUE on --events: ece, unknown_share (per cent), log_loss."
         ),
     ] = None,
@@ -122,13 +133,13 @@ def evaluate(
     reading: dict[str, Any],
     device: Device = "auto",
     data_dir: DataDir = None,
-    trust_code: TrustCode = False,
+    trust: Trust = False,
     as_json: Json = False,
 ) -> None:
     """Evaluate a run or a heuristic: against negatives (AP, AUC) or among many candidates (MRR, hits@K)."""
     if events is not None:
         limits = {"period": period, "fail_below": fail_below, "fail_above": fail_above}
-        _evaluate_events(parse_run(data), events, limits, reading, device, data_dir, trust_code, as_json)
+        _evaluate_events(parse_run(data), events, limits, reading, device, data_dir, trust, as_json)
         return
     for option, value in (("fail_below", fail_below), ("fail_above", fail_above)):
         if value:
@@ -140,7 +151,7 @@ def evaluate(
         metrics=metrics, candidates=candidates, filtered=filtered, visible=visible, draws=draws, seed=seed,
         store_negatives=store_negatives, protocol=protocol, device=device, data_dir=data_dir,
     )  # fmt: skip
-    import_if_trusted(trust_code, data)
+    import_if_trusted(trust, data)
 
     from dygmamba.api.evaluation import EvaluationRequest, evaluate_target
 
@@ -172,11 +183,11 @@ def _evaluate_events(
     reading: dict[str, Any],
     device: str,
     data_dir: Path | None,
-    trust_code: bool,
+    trust: bool,
     as_json: bool,
 ) -> None:
     precheck.check_monitoring(run, events=events, time_unit=reading["time_unit"], device=device, **limits)
-    import_if_trusted(trust_code, run)
+    import_if_trusted(trust, run)
 
     from dygmamba.api.monitoring import evaluate_events
 
@@ -203,14 +214,12 @@ def audit(
     run: Annotated[
         Path | None, run_argument("Also audit this run directory; the run was trained on the dataset.")
     ] = None,
-    model: Annotated[str | None, typer.Option(help="Audit this model instead of a run.")] = None,
-    overrides: Overrides = None,
+    model: Annotated[str | None, optional(help="Audit this model instead of a run.")] = None,
+    overrides: HeuristicSettings = None,
     protocol: Protocol = "auto",
-    out: Annotated[
-        Path | None, typer.Option(help="Also write the audit as an HTML page to this file.")
-    ] = None,
+    out: Annotated[Path | None, optional(help="Also write the audit as an HTML page to this file.")] = None,
     data_dir: DataDir = None,
-    trust_code: TrustCode = False,
+    trust: Trust = False,
     as_json: Json = False,
 ) -> None:
     """Show what a score on this dataset can say; exit code 1 if the model's score depends on what it must not."""
@@ -218,7 +227,7 @@ def audit(
     precheck.check_audit(
         data=data, run=run, model=model, settings=settings, protocol=protocol, data_dir=data_dir
     )
-    import_if_trusted(trust_code, data, run)
+    import_if_trusted(trust, data, run)
 
     from dygmamba.api import studies
 

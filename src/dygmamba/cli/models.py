@@ -6,7 +6,7 @@ import typer
 
 from dygmamba.api import precheck
 from dygmamba.cli.console import emit_json, plain_table, print_line, stack_heading, stdout
-from dygmamba.cli.options import DataDir, Json
+from dygmamba.cli.options import DataDir, Json, optional
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -18,7 +18,9 @@ def models(
     ] = None,
     data: Annotated[
         str | None,
-        typer.Option(help="Show the sizes of the models on this dataset, with its published settings."),
+        optional(
+            help="Show the sizes of the models on this dataset, with its published settings.", default="uci"
+        ),
     ] = None,
     data_dir: DataDir = None,
     as_json: Json = False,

@@ -10,7 +10,16 @@ from dygmamba.api import precheck
 from dygmamba.cli.console import print_note
 from dygmamba.core.errors import ConfigError
 
-DataDir = Annotated[Path | None, typer.Option(help="Look for datasets in this folder.")]
+
+def optional(*names: str, help: str, default: str = "none", **more: Any) -> Any:
+    """Return an option that may be left out; `default` says in the help what holds then."""
+    return typer.Option(*names, help=help, show_default=default, **more)
+
+
+DataDir = Annotated[
+    Path | None,
+    optional(help="Look for datasets in this folder.", default="$DYGMAMBA_DATA, then the user's data folder"),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
 Device = Annotated[str, typer.Option(help="Run on auto, cpu or cuda.")]
 Protocol = Annotated[
@@ -23,28 +32,45 @@ Protocol = Annotated[
 RunsOut = Annotated[Path, typer.Option(help="Write run directories below this folder.")]
 Overrides = Annotated[
     list[str] | None,
-    typer.Option("--set", help="Set a model or training setting, key=value, e.g. length=32."),
+    optional(
+        "--set",
+        help="Set a model or training setting, key=value, e.g. length=32.",
+        default="from the preset",
+    ),
 ]
-TrustCode = Annotated[
+HeuristicSettings = Annotated[
+    list[str] | None,
+    optional(
+        "--set", help="Set a setting of the model, key=value, e.g. window=0.1.", default="from the model"
+    ),
+]
+Trust = Annotated[
     bool,
     typer.Option(
         "--trust-code",
         help="Import the module that defines the run's model, which runs its code; shows its name.",
     ),
 ]
-Delimiter = Annotated[str | None, typer.Option(help="Split lines at this delimiter; also tab, blanks.")]
+Delimiter = Annotated[
+    str | None, optional(help="Split lines at this delimiter; also tab, blanks.", default="detected")
+]
 Encoding = Annotated[str, typer.Option(help="Read text files in this encoding.")]
-TimeFormat = Annotated[str | None, typer.Option(help='Read dates in this format, like "%d.%m.%Y %H:%M".')]
-Fill = Annotated[float | None, typer.Option(help="Replace missing features and labels by this value.")]
+TimeFormat = Annotated[
+    str | None, optional(help='Read dates in this format, like "%d.%m.%Y %H:%M".', default="detected")
+]
+Fill = Annotated[float | None, optional(help="Replace missing features and labels by this value.")]
 
 Decimal = Annotated[
     str | None,
-    typer.Option(help='Read feature values with this decimal mark, "." or ",".'),
+    optional(help='Read feature values with this decimal mark, "." or ",".', default="detected"),
 ]
 
 SkipBad = Annotated[bool, typer.Option("--skip-bad", help="Leave out rows that cannot be read.")]
 Header = Annotated[
-    bool | None, typer.Option("--header/--no-header", help="Say whether the first line names the columns.")
+    bool | None,
+    optional(
+        "--header/--no-header", help="Say whether the first line names the columns.", default="detected"
+    ),
 ]
 RUN_HELP = "Takes a run directory, a dataset (its newest run below runs/), or latest."
 

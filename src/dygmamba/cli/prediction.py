@@ -19,7 +19,8 @@ from dygmamba.cli.options import (
     DataDir,
     Device,
     Json,
-    TrustCode,
+    Trust,
+    optional,
     run_argument,
 )
 from dygmamba.cli.progress import show_progress
@@ -37,53 +38,58 @@ def predict(
     run: Annotated[Path, run_argument("Predict with this run directory.")],
     pairs: Annotated[
         Path | None,
-        typer.Option(
+        optional(
             help="Score the pairs of this file: columns src, dst, optionally time, and those that the run reads of a "
             "query (query_columns). - is standard input."
         ),
     ] = None,
     sources: Annotated[
-        str | None, typer.Option(help="Rank the destinations of these ids, a,b,c or a file; with --top.")
+        str | None, optional(help="Rank the destinations of these ids, a,b,c or a file; with --top.")
     ] = None,
     nodes: Annotated[
         str | None,
-        typer.Option(help="Predict the labels of these ids, a,b,c or a file; for runs of the node task."),
+        optional(help="Predict the labels of these ids, a,b,c or a file; for runs of the node task."),
     ] = None,
     events: Annotated[
-        Path | None, typer.Option(help="Add the new events of this file, with the columns of the dataset.")
+        Path | None, optional(help="Add the new events of this file, with the columns of the dataset.")
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option(
-            help="Write the scores to this file: .csv, .jsonl, .csv.gz, .jsonl.gz, .parquet, .arrow or .xlsx."
+        optional(
+            help="Write the scores to this file: .csv, .jsonl, .csv.gz, .jsonl.gz, .parquet, .arrow or .xlsx.",
+            default="stdout",
         ),
     ] = None,
     top: Annotated[
-        int | None, typer.Option(min=1, help="Rank destinations per source, or nodes, and keep this many.")
+        int | None, optional(min=1, help="Rank destinations per source, or nodes, and keep this many.")
     ] = None,
     threshold: Annotated[
-        float | None, typer.Option(min=0, max=1, help="Keep only rows with at least this score.")
+        float | None, optional(min=0, max=1, help="Keep only rows with at least this score.")
     ] = None,
     costs: Annotated[
         str | None,
-        typer.Option(help="Keep only rows that pay, by the costs FALSE_ALARM,MISS of an alert, e.g. 1,20."),
+        optional(help="Keep only rows that pay, by the costs FALSE_ALARM,MISS of an alert, e.g. 1,20."),
     ] = None,
     top_per_day: Annotated[
         int | None,
-        typer.Option(min=1, help="Keep only this many rows of each day (UTC), highest scores first."),
+        optional(min=1, help="Keep only this many rows of each day (UTC), highest scores first."),
     ] = None,
     candidates: Annotated[
-        str | None, typer.Option(help="Rank only these ids, a,b,c or a file; with --top.")
+        str | None,
+        optional(help="Rank only these ids, a,b,c or a file; with --top.", default="all destinations"),
     ] = None,
     only_new: Annotated[
         bool, typer.Option("--only-new", help="Rank only destinations that the source never met; with --top.")
     ] = False,
-    at: Annotated[str | None, typer.Option(help="Predict for this time, a date or a number.")] = None,
+    at: Annotated[
+        str | None,
+        optional(help="Predict for this time, a date or a number.", default="just after the last event"),
+    ] = None,
     *,
     reading: dict[str, Any],
     device: Device = "auto",
     data_dir: DataDir = None,
-    trust_code: TrustCode = False,
+    trust: Trust = False,
     raw: Annotated[
         bool, typer.Option("--raw", help="Write CSV cells unchanged, even if a spreadsheet would run them.")
     ] = False,
@@ -102,7 +108,7 @@ def predict(
             run, given=queries, top=top, pairs=file, events=events, out=out, time_unit=reading["time_unit"],
             device=device, threshold=threshold, costs=costs,
         )  # fmt: skip
-        import_if_trusted(trust_code, run)
+        import_if_trusted(trust, run)
 
         from dygmamba.api import prediction
 
@@ -179,12 +185,14 @@ def explain(
         run_argument("Explain a score of this run directory."),
     ],
     pair: Annotated[
-        str | None, typer.Option(help="Explain the score of two ids, a,b; quote an id that holds a comma.")
+        str | None, optional(help="Explain the score of two ids, a,b; quote an id that holds a comma.")
     ] = None,
     node: Annotated[
-        str | None, typer.Option(help="Explain the score of this id; for runs of the node task.")
+        str | None, optional(help="Explain the score of this id; for runs of the node task.")
     ] = None,
-    at: Annotated[str | None, typer.Option(help="Explain the score at this time.")] = None,
+    at: Annotated[
+        str | None, optional(help="Explain the score at this time.", default="just after the last event")
+    ] = None,
     top: Annotated[int, typer.Option(min=1, help="Show this many events.")] = 10,
     orders: Annotated[
         int,
@@ -192,21 +200,19 @@ def explain(
             min=1, max=1_000, help="Sample this many pairs of orders; more is slower and more exact."
         ),
     ] = 4,
-    out: Annotated[Path | None, typer.Option(help="Write a page (.html) or a picture (.svg).")] = None,
+    out: Annotated[Path | None, optional(help="Write a page (.html) or a picture (.svg).")] = None,
     events: Annotated[
-        Path | None, typer.Option(help="Add the new events of this file, with the columns of the dataset.")
+        Path | None, optional(help="Add the new events of this file, with the columns of the dataset.")
     ] = None,
     column: Annotated[
         list[str] | None,
-        typer.Option(
-            help="Give a column of the event in question, name=value, e.g. amount=12 (query_columns)."
-        ),
+        optional(help="Give a column of the event in question, name=value, e.g. amount=12 (query_columns)."),
     ] = None,
     *,
     reading: dict[str, Any],
     device: Device = "auto",
     data_dir: DataDir = None,
-    trust_code: TrustCode = False,
+    trust: Trust = False,
     as_json: Json = False,
 ) -> None:
     """Show which past events of either side moved the score of a pair, and by how much."""
@@ -216,7 +222,7 @@ def explain(
         )
     query = _parse_pair(pair) if pair is not None else str(node)
     precheck.check_explain(run, out=out, events=events, time_unit=reading["time_unit"], device=device)
-    import_if_trusted(trust_code, run)
+    import_if_trusted(trust, run)
 
     from dygmamba.api import prediction
 

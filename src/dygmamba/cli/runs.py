@@ -10,7 +10,7 @@ from dygmamba.api import precheck
 from dygmamba.api.formatting import ERROR_METRICS, get_metric_title
 from dygmamba.api.trusted_code import import_if_trusted
 from dygmamba.cli.console import emit_json, plain_table, print_line, stdout
-from dygmamba.cli.options import DataDir, Json, RunsOut, TrustCode, run_argument
+from dygmamba.cli.options import DataDir, Json, RunsOut, Trust, optional, run_argument
 from dygmamba.cli.progress import print_message, show_progress
 from dygmamba.cli.tables import print_document
 
@@ -69,12 +69,12 @@ def export_model(
         ),
     ],
     data_dir: DataDir = None,
-    trust_code: TrustCode = False,
+    trust: Trust = False,
     as_json: Json = False,
 ) -> None:
     """Export the scorer of a run with torch.export, as ONNX or for numpy, checked against the run itself."""
     precheck.check_export_model(run, to)
-    import_if_trusted(trust_code, run)
+    import_if_trusted(trust, run)
 
     from dygmamba.api.run import open as open_run
 
@@ -92,17 +92,19 @@ def report(
         Path,
         run_argument("Write the page of this run directory."),
     ],
-    out: Annotated[Path | None, typer.Option(help="Write the page to this file.")] = None,
+    out: Annotated[
+        Path | None, optional(help="Write the page to this file.", default="RUN/report.html")
+    ] = None,
     costs: Annotated[
         str | None,
-        typer.Option(help="Choose the threshold of alerts by the costs FALSE_ALARM,MISS, e.g. 1,20."),
+        optional(help="Choose the threshold of alerts by the costs FALSE_ALARM,MISS, e.g. 1,20."),
     ] = None,
     data_dir: DataDir = None,
-    trust_code: TrustCode = False,
+    trust: Trust = False,
 ) -> None:
     """Write a run's results, curves, learned decay and settings as one page that opens offline."""
     precheck.check_report(run, costs)
-    import_if_trusted(trust_code, run)
+    import_if_trusted(trust, run)
 
     from dygmamba.api.reports import write_full_page
 
@@ -119,7 +121,7 @@ def compare(
         ),
     ],
     out: Annotated[
-        Path | None, typer.Option(help="Write the page and its tables (CSV, Markdown, LaTeX) to this folder.")
+        Path | None, optional(help="Write the page and its tables (CSV, Markdown, LaTeX) to this folder.")
     ] = None,
 ) -> None:
     """Compare finished runs: mean and spread over seeds, rank, paired test, published values, curves."""
@@ -174,7 +176,7 @@ def pull(
     ],
     out: RunsOut = Path("runs"),
     revision: Annotated[
-        str | None, typer.Option(help="Fetch this branch, tag or commit of a repository.")
+        str | None, optional(help="Fetch this branch, tag or commit of a repository.")
     ] = None,
     data_dir: DataDir = None,
     as_json: Json = False,

@@ -17,6 +17,7 @@ from dygmamba.cli.options import (
     Json,
     Overrides,
     Protocol,
+    optional,
     parse_list,
     parse_overrides,
     parse_seeds,
@@ -38,22 +39,34 @@ def reproduce(
             "sensitivity, case-study or large."
         ),
     ],
-    datasets: Annotated[str | None, typer.Option(help="Use these datasets, e.g. uci,enron.")] = None,
-    models: Annotated[str | None, typer.Option(help="Use these models, e.g. edgebank,dyg-mamba.")] = None,
+    datasets: Annotated[
+        str | None, optional(help="Use these datasets, e.g. uci,enron.", default="those of the study")
+    ] = None,
+    models: Annotated[
+        str | None, optional(help="Use these models, e.g. edgebank,dyg-mamba.", default="those of the study")
+    ] = None,
     seeds: Annotated[
         str | None,
-        typer.Option(
+        optional(
             help="Run every model with these seeds, e.g. 0 or 0-4 or 0,3,7 (default: 0; paper: those of its plan)."
         ),
     ] = None,
     variants: Annotated[
         str | None,
-        typer.Option(help="Use these ablations, lengths (32,64), or kinds of noise (insert,release)."),
+        optional(
+            help="Use these ablations, lengths (32,64), or kinds of noise (insert,release).",
+            default="those of the study",
+        ),
     ] = None,
-    epochs: Annotated[int | None, typer.Option(min=1, help="Train at most this many epochs per run.")] = None,
+    epochs: Annotated[
+        int | None, optional(min=1, help="Train at most this many epochs per run.", default="from the preset")
+    ] = None,
     overrides: Overrides = None,
     protocol: Protocol = "auto",
-    workers: Annotated[int | None, typer.Option(min=1, max=256, help="Run this many jobs at once.")] = None,
+    workers: Annotated[
+        int | None,
+        optional(min=1, max=256, help="Run this many jobs at once.", default="chosen for the device"),
+    ] = None,
     device: Device = "auto",
     out: Annotated[Path, typer.Option(help="Write runs, results and the page below this folder.")] = Path(
         "studies"

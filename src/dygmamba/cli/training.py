@@ -18,7 +18,8 @@ from dygmamba.cli.options import (
     Overrides,
     Protocol,
     RunsOut,
-    TrustCode,
+    Trust,
+    optional,
     parse_overrides,
     parse_run,
     parse_run_to_resume,
@@ -65,20 +66,21 @@ def train(
     ] = None,
     model: Annotated[
         str | None,
-        typer.Option(
-            help="Train this model (see `dygmamba models`), or one of yours: mine.py or mine.py:NAME."
+        optional(
+            help="Train this model (see `dygmamba models`), or one of yours: mine.py or mine.py:NAME.",
+            default="dyg-mamba-counts on a GPU, else trees",
         ),
     ] = None,
     budget: Annotated[
         str | None,
-        typer.Option(
+        optional(
             help="Train several models within this time (10m, 1h, 90s), the best with further seeds if time is left; "
             "keep the best by validation; with --model, end its training in time."
         ),
     ] = None,
     start_from: Annotated[
         Path | None,
-        typer.Option(
+        optional(
             "--from",
             parser=parse_run,
             metavar="RUN",
@@ -87,8 +89,10 @@ def train(
     ] = None,
     preset: Annotated[
         str | None,
-        typer.Option(
-            help="Use the settings of small (CPUs), short (quick on a GPU), paper, or NAME.toml (from `dygmamba tune`)."
+        optional(
+            help="Use the settings of small (CPUs), short (quick on a GPU), paper, or NAME.toml "
+            "(from `dygmamba tune`).",
+            default="paper",
         ),
     ] = None,
     task: Annotated[
@@ -96,7 +100,7 @@ def train(
     ] = "link",
     backbone: Annotated[
         Path | None,
-        typer.Option(
+        optional(
             parser=parse_run, metavar="RUN", help="Build the node classifier on this finished link run."
         ),
     ] = None,
@@ -107,14 +111,17 @@ def train(
         bool, typer.Option("--balance", help="Weigh all classes of a node task the same.")
     ] = False,
     seeds: Annotated[str, typer.Option(help="Train one run for each seed, e.g. 0 or 0-4 or 0,3,7.")] = "0",
-    epochs: Annotated[int | None, typer.Option(min=1, help="Train at most this many epochs.")] = None,
+    epochs: Annotated[
+        int | None, optional(min=1, help="Train at most this many epochs.", default="from the preset")
+    ] = None,
     overrides: Overrides = None,
     split: Annotated[
         str | None,
-        typer.Option(
+        optional(
             help="Split by shares (0.7,0.15,0.15), by the times where validation and test start "
             "(2024-01-01,2024-06-01), or as the "
-            "dataset's leaderboard does (board)."
+            "dataset's leaderboard does (board).",
+            default="0.7,0.15,0.15",
         ),
     ] = None,
     protocol: Protocol = "auto",
@@ -123,9 +130,10 @@ def train(
     ] = "random",
     train_negatives: Annotated[
         str | None,
-        typer.Option(
+        optional(
             help="Train against random, historical or mixed negatives, mixed-odds (mixed, with the loss corrected "
-            "for how often each kind is drawn), or popular-odds (recently popular destinations, corrected likewise)."
+            "for how often each kind is drawn), or popular-odds (recently popular destinations, corrected likewise).",
+            default="random",
         ),
     ] = None,
     activity: Annotated[
@@ -136,30 +144,39 @@ def train(
         ),
     ] = False,
     loss: Annotated[
-        str | None, typer.Option(help="Train with a pairwise loss, or a ranking loss (for MRR and Hits@k).")
+        str | None,
+        optional(
+            help="Train with a pairwise loss, or a ranking loss (for MRR and Hits@k).", default="pairwise"
+        ),
     ] = None,
     train_candidates: Annotated[
         int | None,
-        typer.Option(min=1, help="With --loss ranking, rank each event among this many destinations."),
+        optional(
+            min=1,
+            help="With --loss ranking, rank each event among this many destinations.",
+            default="20; fewer for trees on long streams",
+        ),
     ] = None,
     visible: Annotated[
         str | None,
-        typer.Option(
-            help="Let memories and counts see strictly earlier events (strict) or all earlier batches (batch)."
+        optional(
+            help="Let memories and counts see strictly earlier events (strict) or all earlier batches (batch).",
+            default="strict",
         ),
     ] = None,
     device: Device = "auto",
     deterministic: Annotated[
         bool | None,
-        typer.Option(
-            help="Fail instead of using operations that are not reproducible; a resumed run keeps its choice.",
-            show_default=False,
+        optional(
+            "--deterministic/--no-deterministic",
+            help="Fail instead of using operations that are not reproducible.",
+            default="off; as before for a resumed run",
         ),
     ] = None,
     out: RunsOut = Path("runs"),
     resume: Annotated[
         Path | None,
-        typer.Option(
+        optional(
             parser=parse_run_to_resume,
             metavar="RUN",
             help="Continue this run directory, or the newest run of a dataset (a name, or latest); --epochs may give "
@@ -168,19 +185,17 @@ def train(
     ] = None,
     refit: Annotated[
         str | None,
-        typer.Option(
-            help="Afterwards train once more on all events, for production; the only value is `all`."
-        ),
+        optional(help="Afterwards train once more on all events, for production; the only value is `all`."),
     ] = None,
     log: Annotated[
-        str | None, typer.Option(help="Log to tensorboard, mlflow, or both (tensorboard,mlflow).")
+        str | None, optional(help="Log to tensorboard, mlflow, or both (tensorboard,mlflow).")
     ] = None,
     processes: Annotated[
         int,
         typer.Option(min=1, help="Share every batch among this many processes, one per GPU or core group."),
     ] = 1,
     data_dir: DataDir = None,
-    trust_code: TrustCode = False,
+    trust: Trust = False,
     as_json: Json = False,
 ) -> None:
     """Train a model on a dataset, evaluate it on validation and test, and compare it with simple heuristics."""
@@ -210,7 +225,7 @@ def train(
             finetune=finetune, balance=balance, negatives=negatives, device=device, log=log, refit=refit,
             data_dir=data_dir, start_from=start_from,
         )  # fmt: skip
-    import_if_trusted(trust_code, resume, backbone, start_from)
+    import_if_trusted(trust, resume, backbone, start_from)
 
     from dygmamba.api import training
 
@@ -277,7 +292,7 @@ def blend(
     device: Device = "auto",
     out: RunsOut = Path("runs"),
     data_dir: DataDir = None,
-    trust_code: TrustCode = False,
+    trust: Trust = False,
     as_json: Json = False,
 ) -> None:
     """Combine finished runs into one: the weighted sum of their scores that is best on validation.
@@ -285,7 +300,7 @@ def blend(
     Nothing is trained. The new run holds all it needs and is used like any other.
     """
     precheck.check_blend(runs, negatives, device)
-    import_if_trusted(trust_code, *runs)
+    import_if_trusted(trust, *runs)
 
     from dygmamba.api.training import blend as blend_runs
 
@@ -300,28 +315,49 @@ def tune(
     data: Annotated[
         str, typer.Argument(help="Tune on this dataset: a name or a file; `generated` is built in.")
     ],
-    model: Annotated[str | None, typer.Option(help="Tune this model (see `dygmamba models`).")] = None,
-    trials: Annotated[
-        int | None, typer.Option(min=1, help="Stop after this many trials of the whole study.")
+    model: Annotated[
+        str | None,
+        optional(
+            help="Tune this model (see `dygmamba models`).", default="dyg-mamba-counts on a GPU, else trees"
+        ),
     ] = None,
-    hours: Annotated[float | None, typer.Option(help="Stop after this many hours, e.g. 0.5.")] = None,
-    out: Annotated[Path | None, typer.Option(help="Write the preset to this file, NAME.toml.")] = None,
+    trials: Annotated[
+        int | None,
+        optional(
+            min=1,
+            help="Stop after this many trials of the whole study.",
+            default="30 unless --hours is given",
+        ),
+    ] = None,
+    hours: Annotated[
+        float | None, optional(help="Stop after this many hours, e.g. 0.5.", default="no limit")
+    ] = None,
+    out: Annotated[
+        Path | None,
+        optional(
+            help="Write the preset to this file, NAME.toml.", default="preset.toml in the study's folder"
+        ),
+    ] = None,
     resume: Annotated[
         bool, typer.Option("--resume", help="Only continue an existing study; fail if there is none.")
     ] = False,
     seed: Annotated[int, typer.Option(min=0, help="Seed the search and every training in it.")] = 0,
     preset: Annotated[
-        str | None, typer.Option(help="Start from small, short, paper or a file NAME.toml.")
+        str | None, optional(help="Start from small, short, paper or a file NAME.toml.", default="paper")
     ] = None,
     epochs: Annotated[
-        int | None, typer.Option(min=1, help="Train at most this many epochs per trial.")
+        int | None,
+        optional(min=1, help="Train at most this many epochs per trial.", default="10; 40 for trees"),
     ] = None,
     overrides: Annotated[
-        list[str] | None, typer.Option("--set", help="Fix a setting, key=value, so that it is not searched.")
+        list[str] | None, optional("--set", help="Fix a setting, key=value, so that it is not searched.")
     ] = None,
     split: Annotated[
         str | None,
-        typer.Option(help="Split by shares (0.7,0.15,0.15) or by the times where validation and test start."),
+        optional(
+            help="Split by shares (0.7,0.15,0.15) or by the times where validation and test start.",
+            default="0.7,0.15,0.15",
+        ),
     ] = None,
     protocol: Protocol = "auto",
     device: Device = "auto",

@@ -27,7 +27,7 @@ FORKS.set_forkserver_preload(
             "dygmamba.data.readers",
             "dygmamba.data.generate.stream",
             "dygmamba.report.run_report",
-            "dygmamba.api.pipeline",
+            "dygmamba.runs.pipeline",
         ),
         *(
             "dygmamba.data.catalogue.known_datasets",

@@ -61,8 +61,8 @@ def test_the_number_of_processes_reaches_training_and_refit(monkeypatch, capsys,
     """`--processes` is an argument of the api; what is wrong with the others is said before anything is started."""
     calls = []
 
-    def record(name, processes, progress, job):
-        calls.append((name, processes, job))
+    def record(name, request, progress, more):
+        calls.append((name, request.processes, request))
         return [tmp_path / "run"]
 
     monkeypatch.setattr("dygmamba.api.training.run_in_processes", record)
@@ -70,7 +70,7 @@ def test_the_number_of_processes_reaches_training_and_refit(monkeypatch, capsys,
     words = ["train", "generated", "--processes", "3", "--refit", "all", "--set", "out=8"]
     assert invoke(monkeypatch, capsys, *words, "--model", "tgn", "--epochs", "2")[0] == 0
     assert [(name, processes) for name, processes, _ in calls] == [("train", 3), ("refit", 3)]
-    assert calls[0][2]["overrides"] == {"out": 8, "epochs": 2}
+    assert calls[0][2].settings == {"out": 8, "epochs": 2}
     assert invoke(monkeypatch, capsys, *words, "--model", "tgm")[0] == 2
     assert len(calls) == 2
 

@@ -3,7 +3,7 @@
 from dygmamba.data.events.times import format_date as format_date
 from dygmamba.data.events.times import format_duration as format_duration
 from dygmamba.data.events.times import format_rough_duration as format_rough_duration
-from dygmamba.report.selection_section import format_candidate_name as format_candidate_name
+from dygmamba.runs.candidates import format_candidate_name as format_candidate_name
 from dygmamba.tasks.metric_names import CONSTANT_PREFIX as CONSTANT_PREFIX
 from dygmamba.tasks.metric_names import CONSTANT_TITLES as CONSTANT_TITLES
 from dygmamba.tasks.metric_names import ERROR_METRICS as ERROR_METRICS

@@ -5,11 +5,22 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dygmamba.api import precheck
+from dygmamba.api.trusted_code import import_model
 from dygmamba.cli.console import emit_json, plain_table, print_line, stdout
 from dygmamba.cli.messages import escape_text, translate_message
-from dygmamba.cli.options import DataDir, Device, Json, Overrides, optional, parse_overrides
+from dygmamba.cli.options import (
+    DataDir,
+    Device,
+    Epochs,
+    Json,
+    Model,
+    Overrides,
+    Preset,
+    optional,
+    parse_settings,
+)
 from dygmamba.cli.progress import show_progress
+from dygmamba.core.choices import VARIANTS
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -38,21 +49,10 @@ def backtest(
     refit: Annotated[
         bool, typer.Option("--refit", help="Evaluate one that is trained anew each time.")
     ] = False,
-    model: Annotated[
-        str | None,
-        optional(
-            help="Train this model (see `dygmamba models`).", default="dyg-mamba-counts on a GPU, else trees"
-        ),
-    ] = None,
-    preset: Annotated[
-        str | None,
-        optional(help="Use the settings of small (for CPUs), short, paper, or NAME.toml.", default="paper"),
-    ] = None,
+    model: Model = None,
+    preset: Preset = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed every training.")] = 0,
-    epochs: Annotated[
-        int | None,
-        optional(min=1, help="Train at most this many epochs each time.", default="from the preset"),
-    ] = None,
+    epochs: Epochs = None,
     overrides: Overrides = None,
     device: Device = "auto",
     out: Annotated[
@@ -65,21 +65,20 @@ def backtest(
 
     The same command continues a backtest that was stopped. Without --frozen, --warm and --refit all three are compared.
     """
-    settings = parse_overrides(overrides) | ({} if epochs is None else {"epochs": epochs})
-    precheck.check_backtest(
-        data=data, model=model, settings=settings, preset=preset, every=every, window=window, device=device,
-        data_dir=data_dir,
-    )  # fmt: skip
-
-    from dygmamba.api.backtesting import VARIANTS
-    from dygmamba.api.backtesting import backtest as run
+    from dygmamba.api.requests.training import BacktestRequest
 
     given = [name for name, is_given in zip(VARIANTS, (frozen, warm, refit), strict=True) if is_given]
+    request = BacktestRequest.from_arguments(
+        locals(),
+        model=import_model(model),
+        variants=given or VARIANTS,
+        settings=parse_settings(overrides, epochs=epochs),
+    ).check()
+
+    from dygmamba.api.backtesting import run_backtesting
+
     with show_progress(save_on_interrupt=True) as progress:
-        result = run(
-            data, model, every=every, window=window, start=start, variants=given or VARIANTS, seed=seed,
-            preset=preset, device=device, out=out, data_dir=data_dir, progress=progress, overrides=settings,
-        )  # fmt: skip
+        result = run_backtesting(request, progress)
     if as_json:
         emit_json(result.to_dict())
         return

@@ -77,7 +77,7 @@ for function in (training.demo, training.train, training.tune, training.blend, b
     app.command()(function)
 for function in (evaluation.evaluate, evaluation.audit, prediction.predict, prediction.explain):
     app.command()(function)
-app.command("runs")(runs.list_runs)
+app.command("runs")(runs.show_runs)
 app.command()(serving.serve)
 app.command()(runs.report)
 app.command("export")(runs.export_model)

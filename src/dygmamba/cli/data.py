@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dygmamba.api import data_precheck
 from dygmamba.api.formatting import format_duration
+from dygmamba.api.requests.data import GENERATOR_DEFAULTS, GenerateRequest
 from dygmamba.cli.console import emit_json, plain_table, print_line, print_note, stdout
 from dygmamba.cli.options import DataDir, Json, optional, parse_overrides
 from dygmamba.cli.progress import show_progress
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from dygmamba.api.data_files import DatasetDescription, Quantiles
 
 RunsDir = Annotated[Path, typer.Option(help="Look for runs that use a dataset in this folder.")]
-GENERATOR = data_precheck.GENERATOR_DEFAULTS
 FETCH_MESSAGES = {
     "present": "{name} is already in {parent}; nothing to do",
     "archive": "{name} is in {folder}, unpacked from {archive}",
@@ -33,7 +32,9 @@ def describe(
     json: Json = False,
 ) -> None:
     """Show what a dataset holds: nodes, events, period, repeats, features."""
-    data_precheck.require_dataset(data, data_dir)
+    from dygmamba.api.requests.base import check_data
+
+    check_data(data, data_dir)
 
     from dygmamba.api.data_files import describe_dataset, draw_sparkline
 
@@ -112,7 +113,9 @@ def fetch(
     as_json: Json = False,
 ) -> None:
     """Download a public dataset, unless it is on disk already."""
-    data_precheck.check_fetch(name)
+    from dygmamba.api.requests.data import find_entry
+
+    find_entry(name)  # raises for an unknown one
 
     from dygmamba.api import data_files
 
@@ -137,21 +140,27 @@ def fetch(
 
 def generate(
     name: Annotated[str, typer.Option("--out", help="Name the new dataset.")],
-    nodes: Annotated[int, typer.Option(help="Generate this many nodes.")] = GENERATOR.nodes,
-    events: Annotated[int, typer.Option(help="Generate this many events.")] = GENERATOR.events,
+    nodes: Annotated[int, typer.Option(help="Generate this many nodes.")] = GENERATOR_DEFAULTS.nodes,
+    events: Annotated[int, typer.Option(help="Generate this many events.")] = GENERATOR_DEFAULTS.events,
     communities: Annotated[
         int, typer.Option(help="Divide the nodes into this many communities.")
-    ] = GENERATOR.communities,
+    ] = GENERATOR_DEFAULTS.communities,
     law: Annotated[
         str, typer.Option(help="Forget by this law: exponential, power, stretched or never.")
-    ] = GENERATOR.law,
-    half_life: Annotated[float, typer.Option(help="Forget half after this time.")] = GENERATOR.half_life,
-    novelty: Annotated[float, typer.Option(help="Give new partners this weight.")] = GENERATOR.novelty,
-    noise: Annotated[float, typer.Option(help="Make this share of the partners random.")] = GENERATOR.noise,
+    ] = GENERATOR_DEFAULTS.law,
+    half_life: Annotated[
+        float, typer.Option(help="Forget half after this time.")
+    ] = GENERATOR_DEFAULTS.half_life,
+    novelty: Annotated[
+        float, typer.Option(help="Give new partners this weight.")
+    ] = GENERATOR_DEFAULTS.novelty,
+    noise: Annotated[
+        float, typer.Option(help="Make this share of the partners random.")
+    ] = GENERATOR_DEFAULTS.noise,
     drift: Annotated[
         float, typer.Option(help="Move nodes to another community at this rate per time unit.")
-    ] = GENERATOR.drift,
-    seed: Annotated[int, typer.Option(help="Generate with this seed.")] = GENERATOR.seed,
+    ] = GENERATOR_DEFAULTS.drift,
+    seed: Annotated[int, typer.Option(help="Generate with this seed.")] = GENERATOR_DEFAULTS.seed,
     overrides: Annotated[
         list[str] | None,
         optional(
@@ -166,13 +175,12 @@ def generate(
     """Generate a dataset of returning pairs whose decay law is known."""
     flags = {"nodes": nodes, "events": events, "communities": communities, "law": law, "half_life": half_life}
     flags |= {"novelty": novelty, "noise": noise, "drift": drift, "seed": seed}
-    settings = flags | parse_overrides(overrides)
-    data_precheck.check_generate(name, settings)
+    request = GenerateRequest.from_arguments(locals(), settings=flags | parse_overrides(overrides)).check()
 
     from dygmamba.api.data_files import generate_file
 
     with show_progress() as progress:
-        made = generate_file(name, settings, data_dir=data_dir, progress=progress)
+        made = generate_file(request, progress)
     if as_json:
         facts = {"name": name, "file": str(made.path), "digest": made.dataset.digest}
         emit_json(facts | {"config": asdict(made.config)})

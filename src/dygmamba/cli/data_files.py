@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dygmamba.api import data_precheck
 from dygmamba.api.formatting import format_date
 from dygmamba.cli.console import emit_json, print_line, print_note
 from dygmamba.cli.messages import translate_message
@@ -19,6 +18,7 @@ from dygmamba.cli.options import (
     Fill,
     Header,
     Json,
+    Raw,
     SkipBad,
     TimeFormat,
     optional,
@@ -124,21 +124,22 @@ def import_dataset(
     json: Json = False,
 ) -> None:
     """Import a file of events as a dataset, and show how it was read and what looks suspicious."""
-    data_precheck.check_import(
-        file, format=format, time_unit=time_unit, name=name, append=append, data_dir=data_dir
+    from dygmamba.api.requests.data import ImportRequest
+
+    names = (
+        *("src", "dst", "time", "label", "bipartite", "time_unit", "time_format", "fill", "skip_bad"),
+        *("header", "encoding", "decimal", "query"),
     )
+    arguments = locals()
+    reading = {name: arguments[name] for name in names}
+    reading |= {"columns": not no_columns, "delimiter": parse_delimiter(delimiter)}
+    reading |= {"features": tuple(parse_list(features) or ()), "types": tuple(parse_list(types) or ())}
+    request = ImportRequest.from_arguments(arguments, files=file, reading=reading).check()
 
     from dygmamba.api.data_files import import_file
 
     with show_progress() as progress:
-        result = import_file(
-            file, format=format, name=name, memory=memory, data_dir=data_dir, progress=progress, src=src, dst=dst,
-            time=time, features=tuple(parse_list(features) or ()), types=tuple(parse_list(types) or ()),
-            columns=not no_columns, label=label, bipartite=bipartite, time_unit=time_unit,
-            time_format=time_format, fill=fill, skip_bad=skip_bad, header=header,
-            delimiter=parse_delimiter(delimiter), encoding=encoding, decimal=decimal, append=append,
-            drop_duplicates=drop_duplicates, query=query, node_features=node_features, node_time=node_time,
-        )  # fmt: skip
+        result = import_file(request, progress)
     _print_import_notes(result.dataset)
     _print_node_notes(result)
     if json:
@@ -271,18 +272,18 @@ def export_dataset(
             help="Write to this file: .csv, .jsonl, .parquet, .arrow, .feather or .npz.", show_default=False
         ),
     ],
-    raw: Annotated[
-        bool, typer.Option("--raw", help="Write CSV cells unchanged, even if a spreadsheet would run them.")
-    ] = False,
+    raw: Raw = False,
     data_dir: DataDir = None,
     json: Json = False,
 ) -> None:
     """Export a dataset's events, in your own ids and times, to a file in the format of its ending."""
-    data_precheck.check_export_data(data, to, data_dir)
+    from dygmamba.api.requests.data import DataExportRequest
+
+    request = DataExportRequest.from_arguments(locals()).check()
 
     from dygmamba.api.data_files import export_file
 
-    exported = export_file(data, to, raw=raw, data_dir=data_dir)
+    exported = export_file(request)
     dataset, result = exported.dataset, exported.result
     command = _format_import_command(to, result.options)
     losses = [translate_message(text) for text in result.lost]

@@ -5,13 +5,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dygmamba.api import precheck
 from dygmamba.api.formatting import SETTING_LABELS
 from dygmamba.api.trusted_code import import_if_trusted, import_model
 from dygmamba.cli.console import emit_json, plain_table, print_line, print_note, stack_heading, stdout
 from dygmamba.cli.messages import escape_text
 from dygmamba.cli.monitoring import describe_monitoring, make_monitoring_tables
 from dygmamba.cli.options import (
+    Activity,
     DataDir,
     Device,
     HeuristicSettings,
@@ -33,6 +33,7 @@ from dygmamba.core.process_settings import is_first_process
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from dygmamba.api.requests.evaluation import MonitorRequest
     from dygmamba.api.studies import Audit
 
 PAPER_PREFIX = "DyG-Mamba, NeurIPS 2025, "
@@ -103,13 +104,7 @@ def evaluate(
     store_negatives: Annotated[
         Path | None, optional(help="Store drawn negatives in this folder and reuse them.")
     ] = None,
-    activity: Annotated[
-        bool,
-        typer.Option(
-            "--activity",
-            help="Add the source's activity rate to the score (helps with historical and inductive negatives).",
-        ),
-    ] = False,
+    activity: Activity = False,
     events: Annotated[
         Path | None,
         optional(help="Evaluate a run on the events of this file, which came after its dataset, by period."),
@@ -137,31 +132,27 @@ def evaluate(
     as_json: Json = False,
 ) -> None:
     """Evaluate a run or a heuristic: against negatives (AP, AUC) or among many candidates (MRR, hits@K)."""
+    from dygmamba.api.requests.evaluation import EvaluateRequest, MonitorRequest
+
     if events is not None:
-        limits = {"period": period, "fail_below": fail_below, "fail_above": fail_above}
-        _evaluate_events(parse_run(data), events, limits, reading, device, data_dir, trust, as_json)
+        _evaluate_events(MonitorRequest.from_arguments(locals(), run=parse_run(data)), trust, as_json)
         return
     for option, value in (("fail_below", fail_below), ("fail_above", fail_above)):
         if value:
             raise ConfigError(f"`{option}` needs new events; give `events` too", code="option-without-events")
-    settings, data = parse_overrides(overrides), _resolve_latest(data)
-    model = import_model(model) or model
-    precheck.check_evaluate(
-        target=data, model=model, settings=settings, negatives=negatives, split=split, setting=setting,
-        metrics=metrics, candidates=candidates, filtered=filtered, visible=visible, draws=draws, seed=seed,
-        store_negatives=store_negatives, protocol=protocol, device=device, data_dir=data_dir,
-    )  # fmt: skip
-    import_if_trusted(trust, data)
+    request = EvaluateRequest.from_arguments(
+        locals(),
+        data=_resolve_latest(data),
+        model=import_model(model) or model,
+        settings=parse_overrides(overrides),
+        seeds=None if seed is None and draws == 1 else range(seed or 0, (seed or 0) + draws),
+    ).check()
+    import_if_trusted(trust, request.data)
 
-    from dygmamba.api.evaluation import EvaluationRequest, evaluate_target
+    from dygmamba.api.evaluation import run_evaluation
 
-    seeds = None if seed is None and draws == 1 else range(seed or 0, (seed or 0) + draws)
-    request = EvaluationRequest(
-        negatives, split, setting, visible, metrics, candidates, filtered, activity,
-        seeds, protocol, store_negatives, device, data_dir,
-    )  # fmt: skip
     with show_progress() as progress:
-        rows = evaluate_target(data, model, request, settings, progress)
+        rows = run_evaluation(request, progress)
     if not is_first_process():
         return
     if as_json:
@@ -176,25 +167,14 @@ def _resolve_latest(target: str) -> str:
     return str(parse_run(target)) if target == "latest" else target
 
 
-def _evaluate_events(
-    run: Path,
-    events: Path,
-    limits: dict[str, Any],
-    reading: dict[str, Any],
-    device: str,
-    data_dir: Path | None,
-    trust: bool,
-    as_json: bool,
-) -> None:
-    precheck.check_monitoring(run, events=events, time_unit=reading["time_unit"], device=device, **limits)
-    import_if_trusted(trust, run)
+def _evaluate_events(request: "MonitorRequest", trust: bool, as_json: bool) -> None:
+    request.check()
+    import_if_trusted(trust, request.run)
 
-    from dygmamba.api.monitoring import evaluate_events
+    from dygmamba.api.monitoring import run_monitoring
 
     with show_progress() as progress:
-        found = evaluate_events(
-            run, events, **limits, **reading, device=device, data_dir=data_dir, progress=progress
-        )
+        found = run_monitoring(request, progress)
     if as_json:
         result = {"results": found.monitoring.rows, "columns": found.monitoring.columns}
         emit_json(result | {"left_out": found.monitoring.earlier, "crossed": found.crossed})
@@ -223,18 +203,20 @@ def audit(
     as_json: Json = False,
 ) -> None:
     """Show what a score on this dataset can say; exit code 1 if the model's score depends on what it must not."""
-    settings, data, model = parse_overrides(overrides), _resolve_latest(data), import_model(model)
-    precheck.check_audit(
-        data=data, run=run, model=model, settings=settings, protocol=protocol, data_dir=data_dir
-    )
-    import_if_trusted(trust, data, run)
+    from dygmamba.api.requests.evaluation import AuditRequest
+
+    request = AuditRequest.from_arguments(
+        locals(),
+        data=_resolve_latest(data),
+        model=import_model(model),
+        settings=parse_overrides(overrides),
+    ).check()
+    import_if_trusted(trust, request.data, run)
 
     from dygmamba.api import studies
 
     with show_progress() as progress:
-        found = studies.audit(
-            data, model, run=run, protocol=protocol, data_dir=data_dir, progress=progress, overrides=settings
-        )
+        found = studies.run_audit(request, progress)
     if out is not None:
         studies.write_audit(found, out)
     if as_json:

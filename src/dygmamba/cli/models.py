@@ -4,9 +4,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dygmamba.api import precheck
 from dygmamba.cli.console import emit_json, plain_table, print_line, stack_heading, stdout
 from dygmamba.cli.options import DataDir, Json, optional
+from dygmamba.core.setting_descriptions import describe_allowed
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -27,10 +27,14 @@ def models(
 ) -> None:
     """List the models: what each looks at, its trained parameters, and the events it reads per query."""
     if name is not None:
-        _print_model(precheck.describe_model(name), as_json)
+        from dygmamba.api.model_descriptions import describe_model
+
+        _print_model(describe_model(name), as_json)
         return
     if data is not None:
-        precheck.require_dataset(data, data_dir)
+        from dygmamba.api.requests.base import check_data
+
+        check_data(data, data_dir)
 
     from dygmamba.api.models import DEFAULT_DATASET, list_models
 
@@ -58,7 +62,7 @@ def _print_model(about: dict[str, Any], as_json: bool) -> None:
             table.title_justify = "left"
             table.columns[0].no_wrap = True
             for setting, plain in settings.items():
-                allowed = precheck.describe_allowed(plain)
+                allowed = describe_allowed(plain)
                 table.add_row(setting, _format_value(plain["default"]), allowed, plain.get("meaning", ""))
             stdout().print(table)
     if not about["settings"]:

@@ -11,14 +11,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dygmamba.api import precheck
 from dygmamba.api.trusted_code import import_if_trusted
 from dygmamba.cli.console import emit_json, plain_table, print_line, print_note, stack_heading, stdout
 from dygmamba.cli.messages import escape_text
 from dygmamba.cli.options import (
+    At,
     DataDir,
     Device,
     Json,
+    NewEvents,
+    Raw,
     Trust,
     optional,
     run_argument,
@@ -50,9 +52,7 @@ def predict(
         str | None,
         optional(help="Predict the labels of these ids, a,b,c or a file; for runs of the node task."),
     ] = None,
-    events: Annotated[
-        Path | None, optional(help="Add the new events of this file, with the columns of the dataset.")
-    ] = None,
+    events: NewEvents = None,
     out: Annotated[
         Path | None,
         optional(
@@ -81,18 +81,13 @@ def predict(
     only_new: Annotated[
         bool, typer.Option("--only-new", help="Rank only destinations that the source never met; with --top.")
     ] = False,
-    at: Annotated[
-        str | None,
-        optional(help="Predict for this time, a date or a number.", default="just after the last event"),
-    ] = None,
+    at: At = None,
     *,
     reading: dict[str, Any],
     device: Device = "auto",
     data_dir: DataDir = None,
     trust: Trust = False,
-    raw: Annotated[
-        bool, typer.Option("--raw", help="Write CSV cells unchanged, even if a spreadsheet would run them.")
-    ] = False,
+    raw: Raw = False,
     as_json: Json = False,
 ) -> None:
     """Score pairs, rank destinations or classify nodes with a trained run, for past or future times.
@@ -100,23 +95,15 @@ def predict(
     Scores are probabilities, calibrated on the run's validation period.
     """
     with _open_standard_input(pairs) as file:
-        given = {"pairs": file, "sources": sources, "nodes": nodes, "candidates": candidates}
-        queries = [name for name, value in given.items() if value is not None] + (
-            ["only_new"] if only_new else []
-        )
-        precheck.check_predict(
-            run, given=queries, top=top, pairs=file, events=events, out=out, time_unit=reading["time_unit"],
-            device=device, threshold=threshold, costs=costs,
-        )  # fmt: skip
+        from dygmamba.api.requests.prediction import PredictRequest
+
+        request = PredictRequest.from_arguments(locals(), pairs=file).check()
         import_if_trusted(trust, run)
 
         from dygmamba.api import prediction
 
         with show_progress() as progress:
-            found = prediction.predict(
-                run, **given, events=events, top=top, only_new=only_new, at=at, device=device, data_dir=data_dir,
-                progress=progress, **reading,
-            )  # fmt: skip
+            found = prediction.run_prediction(request, progress)
     found, chosen = prediction.select_alerts(found, threshold, costs, top_per_day)
     _print_notes(found, run)
     if chosen is not None:
@@ -190,9 +177,7 @@ def explain(
     node: Annotated[
         str | None, optional(help="Explain the score of this id; for runs of the node task.")
     ] = None,
-    at: Annotated[
-        str | None, optional(help="Explain the score at this time.", default="just after the last event")
-    ] = None,
+    at: At = None,
     top: Annotated[int, typer.Option(min=1, help="Show this many events.")] = 10,
     orders: Annotated[
         int,
@@ -201,9 +186,7 @@ def explain(
         ),
     ] = 4,
     out: Annotated[Path | None, optional(help="Write a page (.html) or a picture (.svg).")] = None,
-    events: Annotated[
-        Path | None, optional(help="Add the new events of this file, with the columns of the dataset.")
-    ] = None,
+    events: NewEvents = None,
     column: Annotated[
         list[str] | None,
         optional(help="Give a column of the event in question, name=value, e.g. amount=12 (query_columns)."),
@@ -220,16 +203,15 @@ def explain(
         raise ConfigError(
             "say what to explain: --pair a,b, or for a run of the node task --node a", code="pair-or-node"
         )
+    from dygmamba.api.requests.prediction import ExplainRequest
+
     query = _parse_pair(pair) if pair is not None else str(node)
-    precheck.check_explain(run, out=out, events=events, time_unit=reading["time_unit"], device=device)
+    request = ExplainRequest.from_arguments(locals(), columns=_parse_columns(column or [])).check()
     import_if_trusted(trust, run)
 
     from dygmamba.api import prediction
 
-    found = prediction.explain(
-        run, query, at=at, orders=orders, events=events, device=device, data_dir=data_dir, out=out, top=top,
-        columns=_parse_columns(column or []), **reading,
-    )  # fmt: skip
+    found = prediction.run_explanation(request)
     for text in found.notes:
         print_note(f"note: {text}")
     if out is not None:

@@ -6,7 +6,6 @@ from typing import Annotated
 
 import typer
 
-from dygmamba.api import precheck
 from dygmamba.api.formatting import ERROR_METRICS, get_metric_title
 from dygmamba.api.trusted_code import import_if_trusted
 from dygmamba.cli.console import emit_json, plain_table, print_line, stdout
@@ -21,7 +20,7 @@ LOADING_CODE = {
 }
 
 
-def list_runs(
+def show_runs(
     data: Annotated[
         str, typer.Argument(help="List the runs of this dataset, or in this folder; latest stands for all.")
     ] = "latest",
@@ -33,7 +32,9 @@ def list_runs(
     as_json: Json = False,
 ) -> None:
     """List runs, the newest first: data, model, results, and the best of each dataset by validation."""
-    found = precheck.list_runs(data, runs)
+    from dygmamba.api.run_names import list_runs
+
+    found = list_runs(data, runs)
     chosen = [one for one in found if one.best or not best]
     if as_json:
         emit_json({"runs": [one.to_dict() for one in chosen]})
@@ -73,7 +74,9 @@ def export_model(
     as_json: Json = False,
 ) -> None:
     """Export the scorer of a run with torch.export, as ONNX or for numpy, checked against the run itself."""
-    precheck.check_export_model(run, to)
+    from dygmamba.api.requests.prediction import ExportRequest
+
+    ExportRequest.from_arguments(locals()).check()
     import_if_trusted(trust, run)
 
     from dygmamba.api.run import open as open_run
@@ -103,13 +106,15 @@ def report(
     trust: Trust = False,
 ) -> None:
     """Write a run's results, curves, learned decay and settings as one page that opens offline."""
-    precheck.check_report(run, costs)
+    from dygmamba.api.requests.prediction import ReportRequest
+
+    request = ReportRequest.from_arguments(locals()).check()
     import_if_trusted(trust, run)
 
-    from dygmamba.api.reports import write_full_page
+    from dygmamba.api.reports import run_report
 
     with show_progress() as progress:
-        path = write_full_page(run, out, data_dir, progress, costs)
+        path = run_report(request, progress)
     print_line(f"report: {path}")
 
 
@@ -125,8 +130,11 @@ def compare(
     ] = None,
 ) -> None:
     """Compare finished runs: mean and spread over seeds, rank, paired test, published values, curves."""
+    from dygmamba.api.requests.base import require_run
+    from dygmamba.api.run_names import find_run
+
     for name in runs:
-        precheck.require_run(precheck.find_run(name))
+        require_run(find_run(name))
 
     from dygmamba.api.reports import COMPARE_PAGE
     from dygmamba.api.reports import compare as compare_runs
@@ -154,10 +162,12 @@ def push(
     as_json: Json = False,
 ) -> None:
     """Share a run in a folder or on the Hub: weights, settings, results, a card; no pickle."""
-    precheck.require_run(run)
-    precheck.check_target(target)
-
+    from dygmamba.api.requests.base import require_run
+    from dygmamba.api.sharing import check_target
     from dygmamba.api.sharing import push as push_run
+
+    require_run(run)
+    check_target(target)
 
     where = push_run(run, target, data=with_data, public=public, data_dir=data_dir)
     if as_json:
@@ -182,9 +192,10 @@ def pull(
     as_json: Json = False,
 ) -> None:
     """Fetch a shared run, checked file by file."""
-    precheck.check_target(source)
-
+    from dygmamba.api.sharing import check_target
     from dygmamba.api.sharing import pull as pull_run
+
+    check_target(source)
 
     run = pull_run(source, out=out, revision=revision, data_dir=data_dir)
     about = run.config["run"]

@@ -5,7 +5,6 @@ from typing import Annotated
 
 import typer
 
-from dygmamba.api import precheck
 from dygmamba.api.trusted_code import import_if_trusted
 from dygmamba.cli.console import print_note
 from dygmamba.cli.options import DataDir, Device, Trust, optional, run_argument
@@ -60,15 +59,11 @@ def serve(
     trust: Trust = False,
 ) -> None:
     """Serve a run over HTTP: take events as they happen, and score, rank and explain with all of them."""
-    settings = precheck.check_serve(
-        run, device=device, host=host, port=port, token=token, tls_cert=tls_cert, tls_key=tls_key
-    )  # fmt: skip
+    from dygmamba.api.requests.prediction import ServeRequest
+
+    request = ServeRequest.from_arguments(locals(), sources=source or ()).check()
     import_if_trusted(trust, run)
 
     from dygmamba.api.serving import serve_run
 
-    serve_run(
-        run, state, settings, late=late, on_late=on_late, max_ahead=max_ahead, sources=source or (),
-        device=device, data_dir=data_dir,
-        on_start=lambda url: print_note(f"listening on {url}; stop with Ctrl-C"),
-    )  # fmt: skip
+    serve_run(request, on_start=lambda url: print_note(f"listening on {url}; stop with Ctrl-C"))

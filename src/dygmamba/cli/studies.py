@@ -4,23 +4,23 @@ import shlex
 import sys
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dygmamba.api import precheck
 from dygmamba.api.formatting import format_rough_duration
 from dygmamba.cli.console import emit_json, plain_table, print_note, stdout
 from dygmamba.cli.options import (
     DataDir,
     Device,
+    Epochs,
     Json,
     Overrides,
     Protocol,
     optional,
     parse_list,
-    parse_overrides,
     parse_seeds,
+    parse_settings,
 )
 from dygmamba.cli.progress import print_message, show_progress
 from dygmamba.cli.tables import print_document
@@ -58,9 +58,7 @@ def reproduce(
             default="those of the study",
         ),
     ] = None,
-    epochs: Annotated[
-        int | None, optional(min=1, help="Train at most this many epochs per run.", default="from the preset")
-    ] = None,
+    epochs: Epochs = None,
     overrides: Overrides = None,
     protocol: Protocol = "auto",
     workers: Annotated[
@@ -78,27 +76,25 @@ def reproduce(
     as_json: Json = False,
 ) -> None:
     """Reproduce a study of the paper. Finished runs are cached, so an interrupted study can be restarted."""
-    settings = parse_overrides(overrides) | ({} if epochs is None else {"epochs": epochs})
-    numbers = None if seeds is None else parse_seeds(seeds)
-    chosen_datasets, chosen_models = parse_list(datasets), parse_list(models)
-    precheck.check_reproduce(
-        study, models=chosen_models or (), datasets=chosen_datasets or (), protocol=protocol, device=device,
-        data_dir=data_dir,
-    )  # fmt: skip
+    from dygmamba.api.requests.evaluation import ReproduceRequest
 
-    from dygmamba.api import studies
+    request = ReproduceRequest.from_arguments(
+        locals(),
+        datasets=parse_list(datasets),
+        models=parse_list(models),
+        seeds=None if seeds is None else parse_seeds(seeds),
+        variants=parse_list(variants),
+        settings=parse_settings(overrides, epochs=epochs),
+    ).check()
 
-    request: dict[str, Any] = {"datasets": chosen_datasets, "models": chosen_models, "seeds": numbers}
-    request |= {"variants": parse_list(variants), "settings": settings, "out": out, "device": device}
-    request |= {"protocol": protocol, "data_dir": data_dir}
+    from dygmamba.api.studies import plan_study, run_study
+
     if dry_run:
-        _print_plan(studies.plan_study(study, **request), as_json)
+        _print_plan(plan_study(request), as_json)
         return
     command = shlex.join(["dygmamba", *sys.argv[1:]])
     with show_progress(save_on_interrupt=True) as progress:
-        outcome = studies.reproduce_study(
-            study, **request, workers=workers, command=command, progress=progress
-        )
+        outcome = run_study(request, command, progress)
     if as_json:
         rows = [
             row | ({"changed": record.changed} if record.changed else {})

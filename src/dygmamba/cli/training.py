@@ -7,23 +7,27 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dygmamba.api import precheck
 from dygmamba.api.trusted_code import import_if_trusted, import_model
 from dygmamba.cli.console import emit_json, plain_table, print_line, stdout
 from dygmamba.cli.messages import escape_text, translate_message
 from dygmamba.cli.options import (
+    Activity,
     DataDir,
     Device,
+    Epochs,
     Json,
+    Model,
     Overrides,
+    Preset,
     Protocol,
     RunsOut,
+    Split,
     Trust,
     optional,
-    parse_overrides,
     parse_run,
     parse_run_to_resume,
     parse_seeds,
+    parse_settings,
     run_argument,
 )
 from dygmamba.cli.progress import show_progress
@@ -41,21 +45,6 @@ if TYPE_CHECKING:
     from dygmamba.api.run import Run
     from dygmamba.api.tuning import Tuning
 
-# Options that cannot be changed with --resume. Settings (--set, --epochs ...) are checked against the run later.
-FIXED_BY_RUN = (
-    "model",
-    "budget",
-    "start_from",
-    "preset",
-    "backbone",
-    "finetune",
-    "balance",
-    "seeds",
-    "split",
-    "protocol",
-    "out",
-    "task",
-)
 SHOWN_TRIALS = 8
 
 
@@ -64,13 +53,7 @@ def train(
     data: Annotated[
         str | None, typer.Argument(help="Train on this dataset: a name or a file; `generated` is built in.")
     ] = None,
-    model: Annotated[
-        str | None,
-        optional(
-            help="Train this model (see `dygmamba models`), or one of yours: mine.py or mine.py:NAME.",
-            default="dyg-mamba-counts on a GPU, else trees",
-        ),
-    ] = None,
+    model: Model = None,
     budget: Annotated[
         str | None,
         optional(
@@ -87,14 +70,7 @@ def train(
             help="Continue this finished link run on newer data: start with its weights, ids and settings.",
         ),
     ] = None,
-    preset: Annotated[
-        str | None,
-        optional(
-            help="Use the settings of small (CPUs), short (quick on a GPU), paper, or NAME.toml "
-            "(from `dygmamba tune`).",
-            default="paper",
-        ),
-    ] = None,
+    preset: Preset = None,
     task: Annotated[
         str, typer.Option(help="Predict links (link), or labels of sources: states, classes, numbers (node).")
     ] = "link",
@@ -111,19 +87,9 @@ def train(
         bool, typer.Option("--balance", help="Weigh all classes of a node task the same.")
     ] = False,
     seeds: Annotated[str, typer.Option(help="Train one run for each seed, e.g. 0 or 0-4 or 0,3,7.")] = "0",
-    epochs: Annotated[
-        int | None, optional(min=1, help="Train at most this many epochs.", default="from the preset")
-    ] = None,
+    epochs: Epochs = None,
     overrides: Overrides = None,
-    split: Annotated[
-        str | None,
-        optional(
-            help="Split by shares (0.7,0.15,0.15), by the times where validation and test start "
-            "(2024-01-01,2024-06-01), or as the "
-            "dataset's leaderboard does (board).",
-            default="0.7,0.15,0.15",
-        ),
-    ] = None,
+    split: Split = None,
     protocol: Protocol = "auto",
     negatives: Annotated[
         str, typer.Option(help=f"Evaluate against these negatives: {', '.join(NEGATIVES)}.")
@@ -136,13 +102,7 @@ def train(
             default="random",
         ),
     ] = None,
-    activity: Annotated[
-        bool,
-        typer.Option(
-            "--activity",
-            help="Add the source's activity rate to the score (helps with historical and inductive negatives).",
-        ),
-    ] = False,
+    activity: Activity = False,
     loss: Annotated[
         str | None,
         optional(
@@ -204,56 +164,34 @@ def train(
             "give either a dataset to train on or --resume RUN to continue a run",
             code="dataset-or-resume",
         )
-    named_settings = {
-        "epochs": epochs,
-        "visible": visible,
-        "train_negatives": train_negatives,
-        "activity": activity,
-    }
-    named_settings |= {"loss": loss, "train_candidates": train_candidates}
-    settings = parse_overrides(overrides) | {key: value for key, value in named_settings.items() if value}
-    numbers, model = parse_seeds(seeds), import_model(model)
-    if resume is not None:
-        typed = [name for name in FIXED_BY_RUN if _is_typed(context, name)]
-        precheck.check_resume(
-            resume, negatives=negatives, device=device, log=log, refit=refit, task=task, given=typed
+    from dygmamba.api.requests.training import RefitRequest, ResumeRequest, TrainRequest
+
+    settings = parse_settings(
+        overrides, epochs=epochs, visible=visible, train_negatives=train_negatives, activity=activity,
+        loss=loss, train_candidates=train_candidates,
+    )  # fmt: skip
+    if resume is None:
+        request = TrainRequest.from_arguments(
+            locals(), model=import_model(model), seeds=parse_seeds(seeds), settings=settings
         )
     else:
-        precheck.check_train(
-            data=str(data), model=model, settings=settings, task=task, budget=budget, seeds=numbers,
-            processes=processes, preset=preset, split=split, protocol=protocol, backbone=backbone,
-            finetune=finetune, balance=balance, negatives=negatives, device=device, log=log, refit=refit,
-            data_dir=data_dir, start_from=start_from,
-        )  # fmt: skip
+        fixed = TrainRequest.names() - ResumeRequest.names()  # settings are checked against the run later
+        given = {name: value for name, value in context.params.items() if _is_typed(context, name)}
+        given = {name: value for name, value in given.items() if name in fixed}
+        request = ResumeRequest.from_arguments(locals(), folder=resume, given=given, settings=settings)
+    request.check()
     import_if_trusted(trust, resume, backbone, start_from)
 
     from dygmamba.api import training
 
     with show_progress(save_on_interrupt=True) as progress:
-        where: dict[str, Any] = {
-            "device": device,
-            "data_dir": data_dir,
-            "progress": progress,
-            "processes": processes,
-        }
-        shared = {**where, "negatives": negatives, "log": log}
-        if resume is not None:
-            runs = [training.resume(resume, **shared, deterministic=deterministic, overrides=settings)]
+        if isinstance(request, ResumeRequest):
+            runs = [training.run_resume(request, progress)]
         else:
-            plan = {
-                "data": str(data),
-                "model": model,
-                "seeds": numbers,
-                "task": task,
-                "budget": budget,
-                "start_from": start_from,
-                "out": out,
-                "split": split,
-                "protocol": protocol,
-            }
-            plan |= {"backbone": backbone, "finetune": finetune, "balance": balance, "preset": preset}
-            runs = training.train(**plan, **shared, deterministic=bool(deterministic), overrides=settings)
-        refits = [training.refit(run.path, **where) for run in runs] if refit else []
+            runs = training.run_training(request, progress)
+        where = {"device": device, "processes": processes, "data_dir": data_dir}
+        again = [RefitRequest(folder=run.path, **where) for run in runs] if refit else []
+        refits = [training.run_refit(one, progress) for one in again]
     _print_runs(runs, refits, as_json)
 
 
@@ -299,15 +237,15 @@ def blend(
 
     Nothing is trained. The new run holds all it needs and is used like any other.
     """
-    precheck.check_blend(runs, negatives, device)
+    from dygmamba.api.requests.training import BlendRequest
+
+    request = BlendRequest.from_arguments(locals()).check()
     import_if_trusted(trust, *runs)
 
-    from dygmamba.api.training import blend as blend_runs
+    from dygmamba.api.training import run_blend
 
     with show_progress(save_on_interrupt=True) as progress:
-        run = blend_runs(
-            runs, device=device, out=out, negatives=negatives, data_dir=data_dir, progress=progress
-        )
+        run = run_blend(request, progress)
     _print_runs([run], [], as_json)
 
 
@@ -315,12 +253,7 @@ def tune(
     data: Annotated[
         str, typer.Argument(help="Tune on this dataset: a name or a file; `generated` is built in.")
     ],
-    model: Annotated[
-        str | None,
-        optional(
-            help="Tune this model (see `dygmamba models`).", default="dyg-mamba-counts on a GPU, else trees"
-        ),
-    ] = None,
+    model: Model = None,
     trials: Annotated[
         int | None,
         optional(
@@ -342,9 +275,7 @@ def tune(
         bool, typer.Option("--resume", help="Only continue an existing study; fail if there is none.")
     ] = False,
     seed: Annotated[int, typer.Option(min=0, help="Seed the search and every training in it.")] = 0,
-    preset: Annotated[
-        str | None, optional(help="Start from small, short, paper or a file NAME.toml.", default="paper")
-    ] = None,
+    preset: Preset = None,
     epochs: Annotated[
         int | None,
         optional(min=1, help="Train at most this many epochs per trial.", default="10; 40 for trees"),
@@ -352,13 +283,7 @@ def tune(
     overrides: Annotated[
         list[str] | None, optional("--set", help="Fix a setting, key=value, so that it is not searched.")
     ] = None,
-    split: Annotated[
-        str | None,
-        optional(
-            help="Split by shares (0.7,0.15,0.15) or by the times where validation and test start.",
-            default="0.7,0.15,0.15",
-        ),
-    ] = None,
+    split: Split = None,
     protocol: Protocol = "auto",
     device: Device = "auto",
     studies: Annotated[Path, typer.Option(help="Write studies below this folder.")] = Path("studies"),
@@ -369,22 +294,15 @@ def tune(
 
     The same command continues a study. Ctrl-C ends it with the best settings so far.
     """
-    settings = parse_overrides(overrides) | ({} if epochs is None else {"epochs": epochs})
-    model = import_model(model)
-    precheck.check_tune(
-        data=data, model=model, settings=settings, preset=preset, split=split, protocol=protocol,
-        trials=trials, hours=hours, device=device, data_dir=data_dir,
-    )  # fmt: skip
+    from dygmamba.api.requests.training import TuneRequest
 
-    from dygmamba.api.tuning import tune as search
+    settings = parse_settings(overrides, epochs=epochs)
+    request = TuneRequest.from_arguments(locals(), model=import_model(model), settings=settings).check()
+
+    from dygmamba.api.tuning import run_tuning
 
     with show_progress(save_on_interrupt=True) as progress:
-        plan: dict[str, Any] = {"data": data, "model": model, "trials": trials, "hours": hours, "out": out}
-        plan |= {"resume": resume, "seed": seed, "preset": preset, "split": split, "device": device}
-        plan |= {"protocol": protocol}
-        plan |= {"studies": studies, "data_dir": data_dir, "progress": progress}
-        plan |= {"train_command": partial(_format_train_command, data)}
-        tuning = search(**plan, overrides=settings)
+        tuning = run_tuning(request, progress, partial(_format_train_command, data))
     if as_json:
         emit_json(tuning.to_dict())
     else:

@@ -3,7 +3,7 @@
 from dygmamba._version import __version__
 from dygmamba.data.events.times import format_duration
 from dygmamba.report.document import Cell, Document, LineChart, Point, ReportTable, Section
-from dygmamba.runs.backtest import BacktestRequest
+from dygmamba.runs.backtest import BacktestPlan
 from dygmamba.runs.backtest_periods import VALIDATION_SHARE
 from dygmamba.runs.backtest_results import FROZEN, METRICS, REFIT, WARM, Backtest
 from dygmamba.runs.evaluation import Row
@@ -18,14 +18,14 @@ MEANINGS = {
 }
 
 
-def build_backtest_page(request: BacktestRequest, result: Backtest) -> Document:
+def build_backtest_page(request: BacktestPlan, result: Backtest) -> Document:
     """Build the page of a backtest."""
     sections = (_findings_section(result), _metrics_section(result), _periods_section(result))
     title = f"Backtest: {result.model} on {result.data}"
     return Document(title, _describe_request(request, result), sections)
 
 
-def _describe_request(request: BacktestRequest, result: Backtest) -> str:
+def _describe_request(request: BacktestPlan, result: Backtest) -> str:
     def length(value: float) -> str:
         return format_duration(float(f"{value:.4g}")) if result.is_dated else f"{value:.6g}"
 

@@ -603,7 +603,7 @@ CALLS = [
     wrong("budget-of-node-task", dm.train, DATA, budget="1m", task="node", **TRAIN),
     wrong("budget-of-processes", dm.train, DATA, budget="1m", processes=2, **TRAIN),
     wrong("unknown-setting", dm.train, DATA, budget="1m", leafs=3, **TRAIN),
-    wrong("argument-not-plain", dm.train, DATA, "tgn", processes=2, overrides={"out": object()}, **TRAIN),
+    wrong("setting-of-wrong-type", dm.train, DATA, "tgn", processes=2, overrides={"out": object()}, **TRAIN),
     wrong("processes-not-positive", dm.train, DATA, "tgn", processes=0, **TRAIN),
     wrong("unknown-setting", dm.train, DATA, "dyg-mamba", lenght=3, **TRAIN),
     wrong("unknown-model", dm.train, DATA, "dygmamba", **TRAIN),

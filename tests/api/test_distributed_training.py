@@ -6,14 +6,15 @@ from pathlib import Path
 import pytest
 import torch
 
-from dygmamba.api.pipeline import TrainingPlan, train_node_run
 from dygmamba.api.processes import _decode_error, _parse_report, encode_error
+from dygmamba.api.reports import write_run_page
 from dygmamba.core.errors import ConfigError, Interrupted
 from dygmamba.core.progress import SILENT, Progress
 from dygmamba.data.events.ids import NodeIds
 from dygmamba.data.storage.dataset import Dataset
 from dygmamba.engine.distributed import PeerLostError
 from dygmamba.engine.run_directory import RunDirectory
+from dygmamba.runs.pipeline import FinishOptions, TrainingPlan, train_node_run
 from node_cases import labelled_stream
 from ranks_cases import act
 
@@ -57,7 +58,8 @@ def test_two_processes_write_one_backbone_and_one_classifier(tmp_path, monkeypat
             messages.append(text)
 
     def train(ranks):
-        plan = TrainingPlan(SMALL, torch.device("cpu"), tmp_path, "graphmixer")
+        finish = FinishOptions(write_page=write_run_page)
+        plan = TrainingPlan(SMALL, torch.device("cpu"), tmp_path, "graphmixer", finish=finish)
         return train_node_run(dataset, plan, 0, Recorder() if ranks.is_first else SILENT).run.path
 
     path, same = act(2, train)

@@ -14,9 +14,6 @@ import torch
 
 import dygmamba as dm
 from commands import invoke
-from dygmamba.api import pipeline
-from dygmamba.api.pipeline import TimeEstimate, TrainingPlan, resume_run, train_link_run
-from dygmamba.api.validation import choose_model
 from dygmamba.cli.progress import LineProgress, ProgressTask, show_progress
 from dygmamba.config import SIZE_PRESETS, check_settings, find_preset, find_size_preset, load_presets
 from dygmamba.core import memory_budget
@@ -25,8 +22,10 @@ from dygmamba.core.progress import ForwardingProgress
 from dygmamba.data.events.times import format_rough_duration
 from dygmamba.data.storage.dataset import save_dataset
 from dygmamba.engine.run_directory import RunDirectory
+from dygmamba.runs.default_model import choose_model
 from dygmamba.runs.link_training import TableSize, start_link_run
 from dygmamba.runs.opening import store_run_dataset
+from dygmamba.runs.pipeline import FinishOptions, TimeEstimate, TrainingPlan, resume_run, train_link_run
 from dygmamba.runs.provenance import StartOptions
 from letters import COLUMNS, make_letters
 from raising import raises
@@ -82,8 +81,8 @@ def test_the_model_suits_the_machine_unless_a_setting_says_otherwise(
 
     With a GPU the network for links reads decayed counts, and the sentence names the paper's.
     """
-    pick = choose_model(device, task, settings, size)
-    assert (pick.model, pick.size) == (model, found)
+    pick = choose_model(device.type, task, settings, size)
+    assert (pick.model, pick.preset) == (model, found)
     assert "trees" in pick.sentence
     assert task == "link" or "budget" not in pick.sentence
     assert f"model {model}," in pick.sentence
@@ -203,22 +202,19 @@ class Stopping(ForwardingProgress):
 
 
 @pytest.mark.parametrize("at", ["training table", "validation", "val ", "test ", "page"])
-def test_ctrl_c_is_heard_in_every_stage_and_the_run_ends_as_if_nothing_had_been(
-    data, tmp_path, monkeypatch, at
-):
+def test_ctrl_c_is_heard_in_every_stage_and_the_run_ends_as_if_nothing_had_been(data, tmp_path, at):
     """For all stages: one sentence with the command to go on, and then the results of an undisturbed run."""
     store_run_dataset(data, tmp_path)
     before = signal.getsignal(signal.SIGINT)
-    with monkeypatch.context() as patched:
-        if at == "page":
-            patched.setattr(pipeline, "write_run_page", lambda *_: os.kill(os.getpid(), signal.SIGINT))
-        with raises("interrupted") as said, show_progress(save_on_interrupt=True) as progress:
-            train_link_run(data, TrainingPlan(TREES, CPU, tmp_path, "trees"), 0, Stopping(progress, at))
+    interrupt = FinishOptions(write_page=lambda *_: os.kill(os.getpid(), signal.SIGINT))
+    plan = TrainingPlan(TREES, CPU, tmp_path, "trees", finish=interrupt if at == "page" else FinishOptions())
+    with raises("interrupted") as said, show_progress(save_on_interrupt=True) as progress:
+        train_link_run(data, plan, 0, Stopping(progress, at))
     assert signal.getsignal(signal.SIGINT) is before
     (path,) = tmp_path.glob("letters/trees/*")
     assert str(path) in str(said.value)
     with show_progress(save_on_interrupt=True) as progress:
-        fit = resume_run(path, CPU, ("random",), progress, None)
+        fit = resume_run(path, CPU, FinishOptions(), progress, None)
     (whole,) = dm.train(data, "trees", out=tmp_path / "whole", **TREES)
     found = [[row["ap"] for row in rows] for rows in (fit.run.results(), whole.results.to_pylist())]
     assert found[0] == found[1]
@@ -233,7 +229,7 @@ def test_an_unfinished_run_says_so_before_it_answers(data, tmp_path):
     with raises("run-without-weights", ConfigError):
         dm.open(path)
     with raises("interrupted"), show_progress(save_on_interrupt=True) as progress:
-        resume_run(path, CPU, ("random",), Stopping(progress, "val "), None)
+        resume_run(path, CPU, FinishOptions(), Stopping(progress, "val "), None)
     with pytest.warns(DygWarning, match=r"not finished \(trained, but not evaluated\)"):
         run = dm.open(path)
     assert not run.finished

@@ -7,12 +7,13 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+import typer
 from openpyxl import load_workbook
 from pyarrow import feather, parquet
 
-from dygmamba.api.precheck import check_predict
 from dygmamba.api.prediction import write_predictions
-from dygmamba.cli.help_defaults import _find_default
+from dygmamba.api.requests.prediction import PredictRequest
+from dygmamba.cli import app
 from dygmamba.core.errors import ConfigError
 from dygmamba.data.storage.export import write_table
 from raising import raises
@@ -67,9 +68,9 @@ def test_a_workbook_holds_text_and_numbers_and_no_formula(tmp_path):
 def test_a_workbook_without_openpyxl_is_refused_at_once(tmp_path, monkeypatch):
     """Before a run is opened; the message names the extra."""
     monkeypatch.setattr("dygmamba.data.storage.locations.find_spec", lambda name: None)
-    options = {"given": ["pairs"], "top": None, "pairs": None, "events": None, "time_unit": "auto"}
+    request = PredictRequest(run=Path("none"), pairs=Path("pairs.csv"), out=tmp_path / "a.xlsx")
     with raises("package-missing", ConfigError) as error:
-        check_predict(Path("none"), out=tmp_path / "a.xlsx", device="cpu", **options)
+        request.check()
     assert "pip install 'dyg-mamba[xlsx]'" in str(error.value)
 
 
@@ -78,13 +79,14 @@ def test_a_suffix_that_says_something_else_is_refused(tmp_path, name):
     """At once, before a run is opened, and no file is written."""
     with raises("unknown-file-suffix"):
         write_table(tmp_path / name, TABLE)
-    options = {"given": ["pairs"], "top": None, "pairs": None, "events": None, "time_unit": "auto"}
     with raises("unknown-file-suffix"):
-        check_predict(Path("none"), out=tmp_path / name, device="cpu", **options)
+        PredictRequest(run=Path("none"), pairs=Path("pairs.csv"), out=tmp_path / name).check()
     assert not list(tmp_path.iterdir())
 
 
 def test_the_help_shows_the_default_of_candidates():
     """`evaluate` draws 100, `predict` ranks all."""
-    assert _find_default("evaluate", "candidates") == "100"
-    assert _find_default("predict", "candidates") == "all destinations"
+    commands = typer.main.get_command(app).commands
+    for command, default in (("evaluate", "100"), ("predict", "all destinations")):
+        (option,) = (one for one in commands[command].params if one.name == "candidates")
+        assert option.show_default == default

@@ -11,7 +11,7 @@ import typer
 
 import dygmamba as dm
 from dygmamba.cli import app
-from dygmamba.cli.messages import COMMAND_FORMS, OPTIONS, translate_message
+from dygmamba.cli.messages import COMMAND_FORMS, find_options, translate_message
 from dygmamba.config import get_training_hints
 from dygmamba.core.errors import DygError, DygWarning
 from dygmamba.data.generate.config import GeneratorConfig
@@ -74,7 +74,7 @@ def check_command(line: str) -> None:
 
 def test_every_option_in_back_quotes_is_a_parameter_or_a_setting():
     """For all `name` and `name=value` in errors: something that a user can give, in Python or as an option."""
-    known = PARAMETERS | SETTINGS | set(OPTIONS) | set(dir(dm)) | set(dir(LiveRun)) | {PLACEHOLDER}
+    known = PARAMETERS | SETTINGS | set(find_options()) | set(dir(dm)) | set(dir(LiveRun)) | {PLACEHOLDER}
     found = [
         (path.name, name)
         for path in sorted(ROOT.rglob("*.py"))

@@ -8,7 +8,7 @@ import typer
 
 import dygmamba
 from dygmamba.cli import app
-from dygmamba.cli.messages import OPTIONS, translate_message
+from dygmamba.cli.messages import list_commands, translate_message
 
 
 @pytest.mark.parametrize(
@@ -18,6 +18,9 @@ from dygmamba.cli.messages import OPTIONS, translate_message
         ("give `time_unit='ms'`, us or ns", "give --time-unit ms, us or ns"),
         ("or give `fill=VALUE`", "or give --fill VALUE"),
         ("(set it with `name`)", "(set it with --out)"),
+        ("give `trust=True`", "give --trust-code"),
+        ("or `header=False`", "or --no-header"),
+        ("leave out `protocol`", "leave out --protocol"),
         ("go on with: `dygmamba.resume('runs/a b/c')`", "go on with: dygmamba train --resume 'runs/a b/c'"),
         ("first: `dygmamba.train('uci', 'tgn')`", "first: dygmamba train uci --model tgn"),
         ("`dygmamba.open('runs/x').report()`", "dygmamba report runs/x"),
@@ -43,11 +46,11 @@ def test_below_the_command_line_nothing_speaks_of_options():
     assert found == []
 
 
-def test_every_option_that_is_named_exists():
-    """Each of the border's options is one of some command."""
-    group = typer.main.get_command(app)
-    commands = [group.get_command(None, name) for name in group.list_commands(None) if name != "data"]
-    data = group.get_command(None, "data")
-    commands += [data.get_command(None, name) for name in data.list_commands(None)]
-    known = {option for command in commands for parameter in command.params for option in parameter.opts}
-    assert set(OPTIONS.values()) <= known
+@pytest.mark.parametrize("command", list_commands(typer.main.get_command(app)), ids=lambda one: one.name)
+def test_every_parameter_is_named_by_its_option(command):
+    """For all options of all commands: a message that names the parameter names this option."""
+    for option in (one for one in command.params if one.param_type_name == "option" and one.name != "help"):
+        assert translate_message(f"`{option.name}`") == option.opts[-1], option.name
+        assert translate_message(f"`{option.name}=3`") == f"{option.opts[-1]} 3"
+        for off in option.secondary_opts:
+            assert translate_message(f"`{option.name}=False`") == off

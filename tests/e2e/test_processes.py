@@ -11,7 +11,10 @@ import pytest
 from torch.distributed.elastic.multiprocessing import PContext
 
 import dygmamba as dm
-from dygmamba.core.errors import DygError, DygWarning
+from dygmamba.api.processes import run_in_processes
+from dygmamba.api.requests.training import TrainRequest
+from dygmamba.core.errors import ConfigError, DygError, DygWarning
+from dygmamba.core.progress import SILENT
 from dygmamba.engine.launcher import ProcessesFailed, launch_workers
 from raising import raises
 from torture_cases import SECONDS
@@ -82,6 +85,13 @@ def test_the_error_of_any_process_reaches_the_caller(tmp_path, data, monkeypatch
         dm.train(data, MODEL, processes=2, out=tmp_path, **LONG)
     assert str(error.value) == "the disk is full"
     assert error.value.exit_code == 7
+
+
+def test_workers_get_plain_values():
+    """The settings of another package's model are checked where it is built, and must get there first."""
+    request = TrainRequest(data="generated", model="theirs", settings={"table": object()}, processes=2)
+    with raises("argument-not-plain", ConfigError):
+        run_in_processes("train", request, SILENT)
 
 
 def test_a_caller_that_stops_reading_leaves_no_process():

@@ -33,7 +33,7 @@ from dygmamba.tasks.training_negatives import TRAINING_NEGATIVES
 LIGHT = """
 import sys
 import dygmamba.models as models
-from dygmamba.api import precheck
+from dygmamba.api.requests import data, evaluation, prediction, training
 from dygmamba.core.setting_descriptions import describe_settings
 from dygmamba.data.generate.config import GeneratorConfig
 from dygmamba.engine.fit_config import LinkFitConfig, NodeFitConfig

@@ -9,8 +9,8 @@ from sklearn.metrics import average_precision_score, log_loss, roc_auc_score
 
 import dygmamba as dm
 from commands import invoke
-from dygmamba.api.monitoring import evaluate_events
-from dygmamba.api.validation import LOWER_LIMITS, UPPER_LIMITS
+from dygmamba.api.monitoring import run_monitoring
+from dygmamba.api.requests.evaluation import LOWER_LIMITS, UPPER_LIMITS, MonitorRequest
 from dygmamba.history.view import PairBatch
 from dygmamba.runs.evaluation import Queries, Scored
 from dygmamba.tasks.base import EvaluationSet
@@ -107,13 +107,14 @@ def test_errors_are_those_of_a_result_row(trained):
 def test_limits_have_the_units_of_the_table(trained):
     """A limit just beside a printed figure is crossed on one side only, for every metric."""
     run, new = trained
-    total = evaluate_events(run.path, new).monitoring.total
+    total = run_monitoring(MonitorRequest(run=run.path, events=new)).monitoring.total
     shares = total | {"lead": total["ap"] - total["rule_ap"]}
     for option, names, sign in (("fail_below", LOWER_LIMITS, 1), ("fail_above", UPPER_LIMITS, -1)):
         printed = {name: shares[name] * (1 if name == "log_loss" else 100) for name in names}
         for gap, count in ((0.1, len(names)), (-0.1, 0)):
             limits = [f"{name}={value + sign * gap}" for name, value in printed.items()]
-            assert len(evaluate_events(run.path, new, **{option: limits}).crossed) == count
+            request = MonitorRequest(run=run.path, events=new, **{option: limits}).check()
+            assert len(run_monitoring(request).crossed) == count
 
 
 @pytest.mark.parametrize(

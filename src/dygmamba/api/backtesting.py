@@ -5,19 +5,20 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
-from dygmamba.api.argument_checks import check_trainable
-from dygmamba.api.argument_types import check_arguments
-from dygmamba.api.datasets import Source, resolve_data
-from dygmamba.api.validation import Names, choose_model, parse_names, parse_period
+from dygmamba.api.datasets import Source, open_data, resolve_data
+from dygmamba.api.requests.base import Names, parse_names
+from dygmamba.api.requests.training import BacktestRequest, parse_period
+from dygmamba.core.argument_types import check_arguments
+from dygmamba.core.choices import VARIANTS
 from dygmamba.core.errors import EventError
 from dygmamba.core.progress import EpochFunction, Progress, as_progress
 from dygmamba.data.storage.dataset import Dataset
-from dygmamba.data.storage.library import open_dataset
 from dygmamba.report.backtest_document import build_backtest_document
 from dygmamba.report.backtest_document import summarize_backtest as summarize_backtest
 from dygmamba.report.html import write_document
-from dygmamba.runs.backtest import BacktestRequest, run_backtest
-from dygmamba.runs.backtest_results import PAGE_NAME, VARIANTS, Backtest
+from dygmamba.runs.backtest import BacktestPlan, run_backtest
+from dygmamba.runs.backtest_results import PAGE_NAME, Backtest
+from dygmamba.runs.default_model import choose_model
 from dygmamba.runs.opening import choose_device, parse_times
 
 DEFAULT_START = 0.5  # share of the events before the first origin
@@ -71,33 +72,36 @@ def backtest(
     >>> found.table.column_names[:5], len(found.sentences)
     (['period', 'begin', 'end', 'date', 'events'], 3)
     """
-    data = resolve_data(data)
-    folder = None if data_dir is None else Path(data_dir)
-    dataset = open_dataset(data, folder) if isinstance(data, str) else data
-    where, observer = choose_device(device), as_progress(progress)
-    settings |= dict(overrides or {})
-    chosen = parse_names("variants", variants, VARIANTS)
-    span, known = parse_period("every", every), None if window is None else parse_period("window", window)
+    request = BacktestRequest.from_arguments(
+        locals(), data=resolve_data(data), settings=settings | dict(overrides or {})
+    )
+    return run_backtesting(request.check(), as_progress(progress))
+
+
+def run_backtesting(request: BacktestRequest, progress: Progress) -> Backtest:
+    """Do a backtest as a request says, and write its page."""
+    dataset, device = open_data(request.data, request.data_dir), choose_device(request.device)
+    settings, model, preset = dict(request.settings), request.model, request.preset
     if model is None:
-        choice = choose_model(where, "link", settings, preset)
-        model, preset = choice.model, choice.size
-        observer.message(choice.sentence)
-    check_trainable(model, settings, "link", preset, device)
-    request = BacktestRequest(
+        choice = choose_model(device.type, "link", settings, preset)
+        model, preset = choice.model, choice.preset
+        progress.message(choice.sentence)
+    chosen = parse_names("variants", request.variants, VARIANTS)
+    plan = BacktestPlan(
         dataset,
         model,
-        where,
-        _parse_start(dataset, start),
-        span,
-        known,
+        device,
+        _parse_start(dataset, request.start),
+        parse_period("every", request.every),
+        None if request.window is None else parse_period("window", request.window),
         tuple(name for name in VARIANTS if name in chosen),
-        seed,
+        request.seed,
         settings,
         preset,
     )
-    target = Path("backtests") / f"{dataset.name}-{model}" if out is None else Path(out)
-    result = run_backtest(request, target, observer)
-    write_document(build_backtest_document(request, result), target, PAGE_NAME)
+    folder = request.out or Path("backtests") / f"{dataset.name}-{model}"
+    result = run_backtest(plan, folder, progress)
+    write_document(build_backtest_document(plan, result), folder, PAGE_NAME)
     return result
 
 

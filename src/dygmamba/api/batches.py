@@ -6,15 +6,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from dygmamba.api.argument_types import check_arguments
-from dygmamba.api.datasets import Source, resolve_data
-from dygmamba.api.validation import check_choice
+from dygmamba.api.datasets import Source, open_data
+from dygmamba.api.requests.base import check_choice
+from dygmamba.core.argument_types import check_arguments
 from dygmamba.core.errors import ConfigError
 from dygmamba.data.events.event_store import EventBatch
 from dygmamba.data.events.split_spec import AUTO_PROTOCOL, check_protocol
 from dygmamba.data.storage.dataset import Dataset
 from dygmamba.data.storage.leaderboard import get_default_split
-from dygmamba.data.storage.library import open_dataset
 from dygmamba.engine.stream import Stream
 from dygmamba.history.draws import Draws
 from dygmamba.history.negatives import SAMPLERS
@@ -90,8 +89,7 @@ def batches(
             )
         stream = data
     else:
-        named = resolve_data(data)
-        dataset = open_dataset(named) if isinstance(named, str) else named
+        dataset = open_data(data)
         stream = build_link_stream(dataset, choose_device(device), get_default_split(dataset, protocol))
     requests = (NeighborRequest((neighbors,)),) if isinstance(neighbors, int) else neighbors
     if split == "train":

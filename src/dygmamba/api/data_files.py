@@ -28,6 +28,7 @@ from dygmamba.report.dataset_facts import describe_period as describe_period
 from dygmamba.report.document import Document
 
 if TYPE_CHECKING:
+    from dygmamba.api.requests.data import DataExportRequest, GenerateRequest, ImportRequest
     from dygmamba.data.catalogue.fetch import FetchResult
     from dygmamba.data.events.anomalies import Anomaly
     from dygmamba.data.events.categories import Category
@@ -76,7 +77,7 @@ class DatasetDescription:
         return head | asdict(self.statistics) | {"split": split}
 
 
-def _list_columns(numeric: "Sequence[str]", categories: "Sequence[Category]") -> dict[str, Any]:
+def _list_columns(numeric: Sequence[str], categories: "Sequence[Category]") -> dict[str, Any]:
     return {
         "numeric": list(numeric),
         "categorical": {category.name: list(category.values) for category in categories},
@@ -107,39 +108,12 @@ class ImportResult:
     node_table: "NodeTableResult | None" = None  # what was not used of the table of node features
 
 
-def import_file(
-    file: "Path | Sequence[Path]",
-    *,
-    format: str = "auto",
-    name: str | None = None,
-    memory: float,
-    append: str | None = None,
-    drop_duplicates: bool = False,
-    node_features: Path | None = None,
-    node_time: str | None = None,
-    data_dir: Path | None = None,
-    progress: Progress = SILENT,
-    **options: Any,
-) -> ImportResult:
-    """Read files of events, check them, and save them as one dataset in the data folder.
-
-    Args:
-        file: A file, several files with the same columns, or the folder of a leaderboard dataset.
-        format: "auto", or one of the formats of `dygmamba.read`.
-        name: Name of the dataset; by default the leaderboard's, or that of the (first) file.
-        memory: GB that rows may take; more are sorted on disk.
-        append: Add the events to this dataset, as a new version of it; files are read as its own was.
-        drop_duplicates: Leave out events that repeat another one in every column.
-        node_features: A table of node features.
-        node_time: Its column of times.
-        data_dir: The data folder.
-        progress: Observer.
-        **options: Other fields of `ReadOptions`.
-    """
+def import_file(request: "ImportRequest", progress: Progress = SILENT) -> ImportResult:
+    """Read files of events, check them, and save them as one dataset in the data folder."""
     from dygmamba.data.readers import ReadOptions
     from dygmamba.data.readers.several_files import append_file, read_files
 
-    folder, files = data_folder(data_dir), [file] if isinstance(file, Path) else list(file)
+    folder, files, append = data_folder(request.data_dir), request.files, request.append
 
     def count_batches(batches: Iterator[Any], expected: int) -> Iterator[Any]:
         with progress.stage("reading", expected) as stage:
@@ -147,34 +121,32 @@ def import_file(
                 yield batch
                 stage.advance(1)
 
-    read_options = ReadOptions(**options, memory=parse_gigabytes(memory), scratch=folder, watch=count_batches)
+    read_options = ReadOptions(
+        **request.reading, memory=parse_gigabytes(request.memory), scratch=folder, watch=count_batches
+    )
     if append is not None:
         from dygmamba.data.storage.library import lock_dataset, open_dataset
 
         # locked before it is read, so that what another process appends meanwhile is not lost
-        with lock_dataset(open_dataset(append, data_dir).name, folder):
-            dataset = open_dataset(append, data_dir)
+        with lock_dataset(open_dataset(append, request.data_dir).name, folder):
+            dataset = open_dataset(append, request.data_dir)
             for path in files:
                 dataset = append_file(dataset, path, read_options)
-            return _save_import(dataset, folder, drop_duplicates, node_features, node_time, read_options)
+            return _save_import(dataset, folder, request, read_options)
+    format = request.format
     format = detect_folder_format(files[0]) or format if format == "auto" else format
     own = None if format in LEADERBOARD_FORMATS else files[0].name.split(".")[0].removeprefix("ml_")
-    chosen = None if name is None and own is None else check_dataset_name(name or str(own))
-    dataset = read_files(files, read_options, format=format, name=chosen)
+    chosen = None if request.name is None and own is None else check_dataset_name(request.name or str(own))
+    dataset = read_files(list(files), read_options, format=format, name=chosen)
 
     from dygmamba.data.storage.library import lock_dataset
 
     with lock_dataset(dataset.name, folder):
-        return _save_import(dataset, folder, drop_duplicates, node_features, node_time, read_options)
+        return _save_import(dataset, folder, request, read_options)
 
 
 def _save_import(
-    dataset: "Dataset",
-    folder: Path,
-    drop_duplicates: bool,
-    node_features: Path | None,
-    node_time: str | None,
-    options: "ReadOptions",
+    dataset: "Dataset", folder: Path, request: "ImportRequest", options: "ReadOptions"
 ) -> ImportResult:
     """Check imported events and save them, inside `lock_dataset`."""
     from dygmamba.data.events.anomalies import Anomaly, find_anomalies
@@ -182,21 +154,21 @@ def _save_import(
     from dygmamba.data.storage.extension import drop_events, find_duplicates
     from dygmamba.data.storage.library import save_locked_dataset
 
-    is_counted = drop_duplicates or len(dataset.store) <= MAX_COUNTED_EVENTS
+    is_counted = request.drop_duplicates or len(dataset.store) <= MAX_COUNTED_EVENTS
     repeated = find_duplicates(dataset) if is_counted else None
-    if repeated is not None and drop_duplicates:
+    if repeated is not None and request.drop_duplicates:
         dataset = drop_events(dataset, repeated)
     nodes = None
-    if node_features is None:
-        require_node_table(node_time)
+    if request.node_features is None:
+        require_node_table(request.node_time)
     else:
-        nodes = add_node_features(dataset, node_features, node_time, options)
+        nodes = add_node_features(dataset, request.node_features, request.node_time, options)
         dataset = nodes.dataset
     anomalies, saved = find_anomalies(dataset), save_locked_dataset(dataset, folder)
     if nodes is not None and nodes.warning is not None:
         anomalies.append(Anomaly("repeated nodes", nodes.warning))
     duplicates = None if repeated is None else int(repeated.sum())
-    return ImportResult(dataset, saved, anomalies, duplicates, drop_duplicates, nodes)
+    return ImportResult(dataset, saved, anomalies, duplicates, request.drop_duplicates, nodes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,14 +179,14 @@ class ExportedDataset:
     result: "ExportResult"
 
 
-def export_file(data: str, to: Path, *, raw: bool = False, data_dir: Path | None = None) -> ExportedDataset:
+def export_file(request: "DataExportRequest") -> ExportedDataset:
     """Write a dataset's events into a file, in the format of its suffix; formulas in CSV are escaped unless `raw`."""
     from dygmamba.data.storage.export import export_dataset, parse_export_format
     from dygmamba.data.storage.library import open_dataset
 
-    parse_export_format(to)
-    dataset = open_dataset(data, data_dir)
-    return ExportedDataset(dataset, export_dataset(dataset, to, raw))
+    parse_export_format(request.to)
+    dataset = open_dataset(request.data, request.data_dir)
+    return ExportedDataset(dataset, export_dataset(dataset, request.to, request.raw))
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,22 +235,16 @@ class GeneratedFile:
     config: "GeneratorConfig"
 
 
-def generate_file(
-    name: str,
-    settings: dict[str, Any],
-    *,
-    data_dir: Path | None = None,
-    progress: Progress = SILENT,
-) -> GeneratedFile:
+def generate_file(request: "GenerateRequest", progress: Progress = SILENT) -> GeneratedFile:
     """Generate a synthetic dataset, and save it in the data folder."""
     from dygmamba.config import build_config
     from dygmamba.data.generate.config import GeneratorConfig
     from dygmamba.data.storage.dataset import save_dataset
     from dygmamba.data.storage.library import generate_dataset
 
-    config, folder = build_config(GeneratorConfig, settings), data_folder(data_dir)
+    config, folder = build_config(GeneratorConfig, dict(request.settings)), data_folder(request.data_dir)
     with progress.stage(f"generating {config.events:,} events"):
-        dataset = generate_dataset(name, config, folder)
+        dataset = generate_dataset(request.name, config, folder)
         return GeneratedFile(dataset, save_dataset(dataset, folder), config)
 
 

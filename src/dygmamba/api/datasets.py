@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from dygmamba.api.argument_types import check_arguments
 from dygmamba.config import build_config
+from dygmamba.core.argument_types import check_arguments
 from dygmamba.core.errors import FileError, NotFoundError
 from dygmamba.core.memory_budget import DEFAULT_BUDGET, parse_gigabytes
 from dygmamba.core.progress import LOGGER
@@ -173,6 +173,12 @@ def resolve_data(data: "Dataset | Source") -> Dataset | str:
     if isinstance(data, Dataset):
         return data
     return str(data) if isinstance(data, str | Path) else read(data)
+
+
+def open_data(data: "Dataset | Source", data_dir: Path | None = None) -> Dataset:
+    """Return a dataset as it is, open the one of a name or path, or read a table with the defaults."""
+    data = resolve_data(data)
+    return open_dataset(data, data_dir) if isinstance(data, str) else data
 
 
 def _name_column(name: str | int | None) -> str | None:

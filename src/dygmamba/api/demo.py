@@ -6,16 +6,16 @@ from typing import Any
 
 import torch
 
-from dygmamba.api.pipeline import TrainingPlan, train_link_run
 from dygmamba.api.reports import write_run_page
-from dygmamba.api.validation import DEFAULT_NETWORK
 from dygmamba.core.progress import SILENT, Progress
 from dygmamba.data.storage.library import generate_default_dataset
 from dygmamba.explain.forgetting import Forgetting, find_known_law, measure_forgetting, save_forgetting
 from dygmamba.report.document import Document
 from dygmamba.report.results import build_results_document
 from dygmamba.report.run_sections import describe_closeness
+from dygmamba.runs.default_model import DEFAULT_NETWORK
 from dygmamba.runs.opening import open_run
+from dygmamba.runs.pipeline import TrainingPlan, train_link_run
 from dygmamba.tasks.link import SETTINGS
 
 # a small model that learns the stream in about a minute on two cores; its channels are those the stream fills

@@ -8,7 +8,7 @@ from dygmamba.report.lists import build_model_document as build_model_document
 from dygmamba.report.lists import build_model_list as build_model_list
 from dygmamba.report.lists import build_run_list as build_run_list
 from dygmamba.report.results import build_results_document as build_results_document
-from dygmamba.report.selection_section import format_candidate_name as format_candidate_name
+from dygmamba.runs.candidates import format_candidate_name as format_candidate_name
 from dygmamba.tasks.metric_names import CONSTANT_PREFIX as CONSTANT_PREFIX
 from dygmamba.tasks.metric_names import CONSTANT_TITLES as CONSTANT_TITLES
 from dygmamba.tasks.metric_names import NODE_METRICS as NODE_METRICS

@@ -3,9 +3,9 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dygmamba.api.argument_types import check_arguments, get_run_path
 from dygmamba.api.evaluation import warn_if_unfinished
 from dygmamba.api.run import Run
+from dygmamba.core.argument_types import check_arguments
 from dygmamba.core.errors import ConfigError, FileError
 from dygmamba.data.readers import ReadOptions
 from dygmamba.engine.run_directory import RunDirectory
@@ -14,6 +14,7 @@ from dygmamba.live.event_log import LogReader
 from dygmamba.live.live_run import LiveRun
 from dygmamba.live.verdicts import Acknowledgement
 from dygmamba.runs.predictor import Predictor
+from dygmamba.runs.run_names import get_run_path
 
 if TYPE_CHECKING:
     RunLike = Run | Path | str

@@ -8,8 +8,8 @@ from typing import Any
 import pyarrow as pa
 from torch import nn
 
-from dygmamba.api.argument_types import check_arguments
 from dygmamba.config import build_config, find_preset
+from dygmamba.core.argument_types import check_arguments
 from dygmamba.core.errors import ConfigError
 from dygmamba.data.storage.leaderboard import get_default_split
 from dygmamba.data.storage.library import open_dataset

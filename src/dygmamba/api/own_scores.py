@@ -9,17 +9,17 @@ import pyarrow as pa
 import torch
 from torch import Tensor
 
-from dygmamba.api.argument_types import check_arguments
-from dygmamba.api.datasets import Source, resolve_data
+from dygmamba.api.datasets import Source, open_data
 from dygmamba.api.evaluation import rows_to_table
-from dygmamba.api.validation import check_choice, parse_candidates
+from dygmamba.api.requests.base import check_choice
+from dygmamba.api.requests.evaluation import parse_candidates
+from dygmamba.core.argument_types import check_arguments
 from dygmamba.core.choices import NEGATIVES, SETTINGS, SPLITS
 from dygmamba.core.errors import ConfigError
 from dygmamba.data.events.split_spec import AUTO_PROTOCOL
 from dygmamba.data.storage.conversion import make_time_column
 from dygmamba.data.storage.dataset import Dataset
 from dygmamba.data.storage.leaderboard import get_default_split
-from dygmamba.data.storage.library import open_dataset
 from dygmamba.engine.stream import Stream
 from dygmamba.runs.baselines import Baselines
 from dygmamba.runs.evaluation import PAIR_METRICS, RANK_COLUMNS, RANK_METRICS, Queries, Ranking, Scored
@@ -139,9 +139,7 @@ def _build_queries(
         ("negatives", negatives, NEGATIVES),
     ):
         check_choice(name, value, known)
-    given = resolve_data(data)
-    folder = None if data_dir is None else Path(data_dir)
-    dataset = open_dataset(given, folder) if isinstance(given, str) else given
+    dataset = open_data(data, None if data_dir is None else Path(data_dir))
     baselines = Baselines.from_dataset(dataset, split_rule=get_default_split(dataset, protocol))
     stream = baselines.stream
     queries = Queries(build_link_set(stream.store, stream.split, split, setting, negatives))

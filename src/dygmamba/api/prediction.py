@@ -7,7 +7,7 @@ import csv
 import io
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,6 +16,7 @@ from typing import Any
 import pyarrow as pa
 
 from dygmamba.api.evaluation import warn_if_unfinished
+from dygmamba.api.requests.prediction import ExplainRequest, PredictRequest
 from dygmamba.api.run import open as open_run
 from dygmamba.core.costs import choose_threshold
 from dygmamba.core.errors import ConfigError, FileError
@@ -36,43 +37,25 @@ from dygmamba.runs.queries import Predictions
 SCORE_COLUMNS = ("score", "uncalibrated_score", "probability", "value")  # also `uncalibrated_score CLASS`
 
 
-def predict(
-    run: Path,
-    *,
-    pairs: Path | None = None,
-    sources: str | None = None,
-    nodes: str | None = None,
-    events: Path | None = None,
-    top: int | None = None,
-    candidates: str | None = None,
-    only_new: bool = False,
-    at: str | None = None,
-    device: str = "auto",
-    data_dir: Path | None = None,
-    progress: Progress = SILENT,
-    **reading: Any,
-) -> Predictions:
-    """Score pairs, rank the `top` destinations per source, or classify nodes, as the task of the run demands.
-
-    `sources`, `nodes` and `candidates` are ids separated by commas, or a file of them. `events` is a file of new events
-    that the model sees. `reading` says how files are read, with the fields of `ReadOptions`.
-    """
-    folder = RunDirectory(run)
+def run_prediction(request: PredictRequest, progress: Progress = SILENT) -> Predictions:
+    """Score pairs, rank the `top` destinations per source, or classify nodes, as the task of the run demands."""
+    folder, at, top, nodes = RunDirectory(request.run), request.at, request.top, request.nodes
     warn_if_unfinished(folder)
-    predictor = Predictor.open(folder, device, data_dir, ReadOptions(**reading))
-    if events is not None:
-        predictor = predictor.with_events(events)
+    predictor = Predictor.open(folder, request.device, request.data_dir, ReadOptions(**request.reading))
+    if request.events is not None:
+        predictor = predictor.with_events(request.events)
     if folder.task == "node":
         return predictor.classify(
             None if nodes is None else _read_ids(nodes, predictor.dataset), at, top, progress
         )
     if top is None:
-        assert pairs is not None
-        return predictor.score(pairs, at, progress)
+        assert request.pairs is not None
+        return predictor.score(request.pairs, at, progress)
+    candidates = request.candidates
     among = None if candidates is None else _read_ids(candidates, predictor.dataset)
     among = pa.array(among["src"], pa.large_string()) if isinstance(among, dict) else among
-    asked = pairs or _read_ids(sources or "", predictor.dataset)
-    return predictor.top(asked, top, at, progress, among, only_new)
+    queries = request.pairs or _read_ids(request.sources or "", predictor.dataset)
+    return predictor.top(queries, top, at, progress, among, request.only_new)
 
 
 def select_alerts(
@@ -212,29 +195,13 @@ def format_csv(table: pa.Table, format_cell: Callable[[str], str] = escape_formu
     return text.getvalue()
 
 
-def explain(
-    run: Path,
-    query: tuple[str, str] | str,
-    *,
-    at: str | None = None,
-    orders: int = 4,
-    events: Path | None = None,
-    device: str = "auto",
-    data_dir: Path | None = None,
-    out: Path | None = None,
-    top: int = 10,
-    columns: Mapping[str, Any] | None = None,
-    time_unit: str = "auto",
-    time_format: str | None = None,
-    **reading: Any,
-) -> Explanation:
-    """Explain the score of a pair, or of a node; with `out`, also as a page (.html) or a picture (.svg).
-
-    `reading` says how `events` are read, with the other fields of `ReadOptions`.
-    """
-    opened = open_run(run, device=device, data_dir=data_dir, time_unit=time_unit, time_format=time_format)
-    opened = opened if events is None else opened.observe(events, **reading)
-    explanation = opened.explain(query, at, orders=orders, columns=columns)
-    if out is not None:
-        write_explanation(explanation, out, top)
+def run_explanation(request: ExplainRequest) -> Explanation:
+    """Explain the score of a pair, or of a node; with `out`, also as a page or a picture."""
+    reading = dict(request.reading)
+    times = {name: reading.pop(name) for name in ("time_unit", "time_format") if name in reading}
+    run = open_run(request.run, device=request.device, data_dir=request.data_dir, **times)
+    run = run if request.events is None else run.observe(request.events, **reading)
+    explanation = run.explain(request.query, request.at, orders=request.orders, columns=request.columns)
+    if request.out is not None:
+        write_explanation(explanation, request.out, request.top)
     return explanation

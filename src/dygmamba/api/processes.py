@@ -10,10 +10,12 @@ import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, closing, contextmanager
+from dataclasses import asdict, replace
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dygmamba.api.requests.training import RefitRequest, ResumeRequest, TrainRequest
 from dygmamba.core import errors
 from dygmamba.core.errors import ConfigError, DygError, DygWarning
 from dygmamba.core.process_settings import join_process_group
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
 
 SEND_SECONDS = 0.1  # between two reports of the same stage
 Send = Callable[[dict[str, Any]], None]
+SharedRequest = TrainRequest | ResumeRequest | RefitRequest  # has a number of processes
 
 
 @contextmanager
@@ -39,24 +42,35 @@ def process_group(device: "torch.device") -> Iterator[ProcessGroup]:
         yield group
 
 
-def run_in_processes(name: str, processes: int, progress: Progress, job: dict[str, Any]) -> list[Path]:
-    """Call `dygmamba.train`, `resume` or `refit` in several processes.
+def run_in_processes(
+    name: str, request: SharedRequest, progress: Progress, more: dict[str, str] | None = None
+) -> list[Path]:
+    """Do what a request asks for in several processes.
 
     Args:
         name: "train", "resume" or "refit".
-        processes: How many processes share each batch.
+        request: Its arguments must be plain values; its `processes` share each batch.
         progress: Observer of the first process.
-        job: Arguments of the function, plain values only.
+        more: Where the workers find data that no name leads to ("stored"), and a run whose code they may import
+            ("trusted").
 
     Returns:
         The run directories.
     """
+    processes = request.processes
     if is_worker():
         raise ConfigError(
             f"this process is already one of several; leave out `processes={processes}`",
             code="nested-processes",
         )
-    command = [sys.executable, "-m", "dygmamba.api.worker", name, _encode_job(job)]
+    command = [
+        sys.executable,
+        "-m",
+        "dygmamba.api.worker",
+        name,
+        _encode_request(request),
+        json.dumps(more or {}),
+    ]
     try:
         with closing(launch_workers(command, processes)) as lines:
             last = replay_progress(map(json.loads, lines), progress)
@@ -159,11 +173,17 @@ def _parse_report(line: str) -> dict[str, Any]:
     return report if isinstance(report, dict) else {}
 
 
-def _encode_job(job: dict[str, Any]) -> str:
+def _encode_request(request: SharedRequest) -> str:
     try:
-        return json.dumps(job)
+        return json.dumps(asdict(replace(request, processes=1)), default=_encode_path)
     except TypeError as error:
         raise ConfigError(
             f"with several processes every argument must be a plain value ({error})",
             code="argument-not-plain",
         ) from error
+
+
+def _encode_path(value: object) -> str:
+    if isinstance(value, Path):
+        return str(value)
+    raise TypeError(f"{value!r} is none")

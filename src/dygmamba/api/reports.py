@@ -5,9 +5,10 @@ from pathlib import Path
 
 import torch
 
-from dygmamba.api.argument_types import check_arguments
 from dygmamba.api.evaluation import require_test_split, warn_if_unfinished
-from dygmamba.core.costs import Costs, parse_costs_or_none
+from dygmamba.api.requests.prediction import ReportRequest
+from dygmamba.core.argument_types import check_arguments
+from dygmamba.core.costs import Costs
 from dygmamba.core.errors import ConfigError, DygError
 from dygmamba.core.progress import SILENT, Progress
 from dygmamba.data.events.splits import Split
@@ -48,25 +49,16 @@ def write_run_page(run: OpenRun) -> Path:
     return assemble_page(run.folder, run.dataset, run.stream.split)
 
 
-def write_full_page(
-    path: Path,
-    out: Path | None = None,
-    data_dir: Path | None = None,
-    progress: Progress = SILENT,
-    costs: str | None = None,
-    real_share: float | None = None,
-) -> Path:
+def run_report(request: ReportRequest, progress: Progress = SILENT) -> Path:
     """Write a run's results, data, errors, curves, learned decay and settings as one page that opens offline.
 
-    What the run directory lacks is measured first. Without the dataset the page has no sections about it. `costs` of a
-    false alarm and of a miss, such as "1,20", choose a threshold, for this share of real events.
+    What the run directory lacks is measured first. Without the dataset the page has no sections about it.
     """
-    parsed = parse_costs_or_none(costs, real_share)
-    folder = RunDirectory(path)
+    folder, out = RunDirectory(request.run), request.out
     require_test_split(folder, "write the page of")
     warn_if_unfinished(folder)
     try:
-        dataset = open_run_dataset(RunConfig.read(folder), data_dir)
+        dataset = open_run_dataset(RunConfig.read(folder), request.data_dir)
     except DygError as error:
         progress.message(f"the page has no section about the data: {error}")
         return write_report(folder, out)
@@ -74,7 +66,7 @@ def write_full_page(
         _measure_missing(folder, dataset, progress)
     rule = read_split(folder)
     split = rule.split(dataset.store) if folder.task == "link" else split_for_nodes(dataset.store, rule)
-    return assemble_page(folder, dataset, split, out, parsed)
+    return assemble_page(folder, dataset, split, out, request.parsed_costs)
 
 
 def assemble_page(

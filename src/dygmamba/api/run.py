@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from dygmamba.api.argument_types import check_arguments
-from dygmamba.api.evaluation import EvaluationRequest, evaluate_run, rows_to_table, warn_if_unfinished
-from dygmamba.api.monitoring import evaluate_events
-from dygmamba.api.reports import write_full_page
+from dygmamba.api.evaluation import rows_to_table, run_evaluation, warn_if_unfinished
+from dygmamba.api.monitoring import run_monitoring
+from dygmamba.api.reports import run_report
+from dygmamba.api.requests.base import Names
+from dygmamba.api.requests.evaluation import EvaluateRequest, MonitorRequest
+from dygmamba.api.requests.prediction import ExportRequest, ReportRequest
 from dygmamba.api.trusted_code import import_if_trusted
-from dygmamba.api.validation import Names
+from dygmamba.core.argument_types import check_arguments
 from dygmamba.core.errors import ConfigError, DygWarning
 from dygmamba.core.notebook_html import format_facts, format_table
 from dygmamba.core.progress import LOGGER
@@ -281,20 +283,24 @@ class Run:
         if events is not None:
             _check_reading_names(options)
             reading = {"time_unit": self.time_unit, "time_format": self.time_format} | options
-            found = evaluate_events(
-                self.path, events, period=period, device=self.device, data_dir=self.data_dir, **reading
+            request = MonitorRequest(
+                run=self.path,
+                events=events,
+                period=period,
+                reading=reading,
+                device=self.device,
+                data_dir=self.data_dir,
             )
-            return rows_to_table(found.monitoring.rows)
+            return rows_to_table(run_monitoring(request.check()).monitoring.rows)
         if options:
             raise ConfigError(
                 f"`{next(iter(options))}` says how new events are read; give `events` too, or leave it out",
                 code="option-without-events",
             )
-        request = EvaluationRequest(
-            negatives, split, setting, visible, metrics, candidates, filtered, activity,
-            device=self.device, data_dir=self.data_dir,
-        )  # fmt: skip
-        return rows_to_table(evaluate_run(self.path, request))
+        request = EvaluateRequest.from_arguments(
+            locals(), data=self.path, device=self.device, data_dir=self.data_dir
+        )
+        return rows_to_table(run_evaluation(request.check()))
 
     @check_arguments
     def export(self, to: Path | str) -> Path:
@@ -310,7 +316,8 @@ class Run:
         Returns:
             The path.
         """
-        return export_run(self.path, Path(to), self.data_dir)
+        request = ExportRequest(run=self.path, to=Path(to), data_dir=self.data_dir).check()
+        return export_run(request.run, request.to, request.data_dir)
 
     @check_arguments
     def inputs(self, pairs: "Source", at: TimeLike | None = None) -> "dict[str, Tensor]":
@@ -329,8 +336,8 @@ class Run:
         `costs`, such as "1,20", are those of a false alarm and of a miss; they choose a threshold for alerts.
         `real_share` is the share of real events among the pairs that will be scored, by default a half.
         """
-        page = None if out is None else Path(out)
-        return write_full_page(self.path, page, self.data_dir, costs=costs, real_share=real_share)
+        request = ReportRequest.from_arguments(locals(), run=self.path, data_dir=self.data_dir)
+        return run_report(request.check())
 
 
 @check_arguments

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from dygmamba.api.argument_types import check_arguments
+from dygmamba.core.argument_types import check_arguments
 from dygmamba.runs.run_list import list_runs as find_summaries
 from dygmamba.runs.run_names import LATEST
 

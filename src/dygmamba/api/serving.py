@@ -1,11 +1,12 @@
 """Serve a run over HTTP, with its log of events on the disk."""
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from urllib.parse import urlsplit
 
 from dygmamba.api.live import live as open_live
+from dygmamba.api.requests.prediction import ServeRequest
 from dygmamba.core.errors import ConfigError
 from dygmamba.live.backup import lock_folder
 from dygmamba.live.event_log import LOG_FILE, LogReader
@@ -15,45 +16,21 @@ from dygmamba.live.kafka_source import KafkaTopic
 from dygmamba.live.live_run import LiveRun
 from dygmamba.live.verdicts import Lateness, parse_lateness, parse_lead
 from dygmamba.server.runner import run_server
-from dygmamba.server.settings import ServerSettings
 
 
-def serve_run(
-    run: Path,
-    state: Path,
-    settings: ServerSettings,
-    *,
-    late: str | None = None,
-    on_late: str | None = None,
-    max_ahead: str | None = None,
-    sources: Sequence[str] = (),
-    device: str = "auto",
-    data_dir: Path | None = None,
-    on_start: Callable[[str], None] = lambda url: None,
-) -> None:
-    """Serve a run until the process is told to stop.
-
-    Args:
-        run: The run directory, or a link to one: at SIGHUP the server changes to the run that it then leads to.
-        state: Folder of the log and the snapshots.
-        settings: Address, access and limits.
-        late: How much earlier than the latest event an event may be.
-        on_late: What happens to events that are earlier still: "refuse" or "set-aside".
-        max_ahead: How far ahead of the clock events may be dated, or "off".
-        sources: Where events come from beside requests, see `parse_source`.
-        device: cpu, cuda or auto.
-        data_dir: Where to look for the dataset of the run first.
-        on_start: Called with the URL when the port is open.
-    """
-    check_state(state, late=late, on_late=on_late, max_ahead=max_ahead)
-    followed = [parse_source(text) for text in sources]
+def serve_run(request: ServeRequest, on_start: Callable[[str], None] = lambda url: None) -> None:
+    """Serve a run until the process is told to stop; `on_start` is called with the URL when the port is open."""
+    rules = {"late": request.late, "on_late": request.on_late, "max_ahead": request.max_ahead}
+    check_state(request.state, **rules)
+    followed = [parse_source(text) for text in request.sources]
 
     def open_run() -> LiveRun:
-        return open_live(
-            run.resolve(), state, late=late, on_late=on_late, max_ahead=max_ahead, device=device, data_dir=data_dir
-        )  # fmt: skip
+        where = {"device": request.device, "data_dir": request.data_dir}
+        return open_live(request.run.resolve(), request.state, **rules, **where)
 
-    run_server(open_run, settings, followed, on_start, lambda live: live.switch(run.resolve()))
+    run_server(
+        open_run, request.settings, followed, on_start, lambda live: live.switch(request.run.resolve())
+    )
 
 
 def check_state(state: Path, *, late: str | None, on_late: str | None, max_ahead: str | None) -> None:

@@ -13,8 +13,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dygmamba.api.argument_types import check_arguments, get_run_path
+from dygmamba.core.argument_types import check_arguments
 from dygmamba.core.errors import ConfigError, DownloadError, DygWarning, first_line, make_package_error
+from dygmamba.runs.run_names import get_run_path
 
 if TYPE_CHECKING:
     from dygmamba.api.run import Run

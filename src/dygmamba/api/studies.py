@@ -8,23 +8,22 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from dygmamba.api.argument_types import check_arguments, get_run_path
-from dygmamba.api.datasets import Source, resolve_data
-from dygmamba.api.validation import check_run_protocol
+from dygmamba.api.datasets import Source, open_data, resolve_data
+from dygmamba.api.requests.evaluation import AuditRequest, ReproduceRequest
 from dygmamba.auditing.audit import Audit, audit_stream
 from dygmamba.auditing.audit import write_page as write_audit_page
 from dygmamba.auditing.model_checks import build_audited_model, build_audited_run
-from dygmamba.core.errors import ConfigError
+from dygmamba.core.argument_types import check_arguments
 from dygmamba.core.progress import SILENT, Progress
 from dygmamba.data.events.split_spec import AUTO_PROTOCOL
 from dygmamba.data.events.times import format_rough_duration
 from dygmamba.data.storage.dataset import Dataset
 from dygmamba.data.storage.leaderboard import get_default_split
-from dygmamba.data.storage.library import open_dataset
 from dygmamba.report.document import Document, ReportTable, Section
 from dygmamba.report.result_records import StudyResults
 from dygmamba.runs.opening import choose_device, open_run
 from dygmamba.runs.recipes import build_link_stream
+from dygmamba.runs.run_names import get_run_path
 from dygmamba.studies.job import Job
 from dygmamba.studies.pool import JobCallback, JobEvent, choose_worker_count, raise_if_failed
 from dygmamba.studies.reproduction import (
@@ -77,9 +76,8 @@ def reproduce(
     >>> len(book.records)
     1
     """
-    request = StudyRequest(datasets, models, seeds, variants, settings, _path(data_dir), protocol)
-    options = ExecutionOptions(Path(out), device, workers)
-    outcome = run_study(study, request, options, f"dygmamba.reproduce({study!r})", progress)
+    request = ReproduceRequest.from_arguments(locals()).check()
+    outcome = run_study(request, f"dygmamba.reproduce({study!r})", progress)
     outcome.raise_if_failed()
     return outcome.results
 
@@ -142,62 +140,36 @@ class StudyOutcome:
         raise_if_failed(self.failed, self.jobs)
 
 
-def plan_study(
-    study: str,
-    *,
-    datasets: Sequence[str] | None = None,
-    models: Sequence[str] | None = None,
-    seeds: Sequence[int] | None = None,
-    variants: Sequence[str] | None = None,
-    settings: dict[str, Any] | None = None,
-    out: Path = Path("studies"),
-    device: str = "auto",
-    protocol: str = AUTO_PROTOCOL,
-    data_dir: Path | None = None,
-) -> StudyPlan:
+def _parse_study(request: ReproduceRequest) -> tuple[StudyRequest, ExecutionOptions]:
+    names = ("datasets", "models", "seeds", "variants", "data_dir", "protocol")
+    choices = {name: getattr(request, name) for name in names}
+    options = ExecutionOptions(request.out, request.device, request.workers)
+    return StudyRequest(**choices, settings=dict(request.settings)), options
+
+
+def plan_study(request: ReproduceRequest) -> StudyPlan:
     """Plan a study without running anything."""
-    request = StudyRequest(datasets, models, seeds, variants, settings or {}, data_dir, protocol)
-    dataset, kind = find_missing_dataset(study, request), choose_device(device).type
+    (choices, options), kind = _parse_study(request), choose_device(request.device).type
+    dataset = find_missing_dataset(request.study, choices)
     if dataset is not None:
         return StudyPlan([], [], kind, str(dataset))
-    jobs, missing = prepare_jobs(study, request, ExecutionOptions(out, device))
+    jobs, missing = prepare_jobs(request.study, choices, options)
     return StudyPlan(jobs, [(job, estimate_cost(job, kind)) for job in missing], kind)
 
 
-def reproduce_study(
-    study: str,
-    *,
-    datasets: Sequence[str] | None = None,
-    models: Sequence[str] | None = None,
-    seeds: Sequence[int] | None = None,
-    variants: Sequence[str] | None = None,
-    settings: dict[str, Any] | None = None,
-    out: Path = Path("studies"),
-    device: str = "auto",
-    workers: int | None = None,
-    protocol: str = AUTO_PROTOCOL,
-    data_dir: Path | None = None,
-    command: str,
-    progress: Progress = SILENT,
-) -> StudyOutcome:
-    """Reproduce a study and return what was done even if jobs failed; `command` is shown on the page."""
-    request = StudyRequest(datasets, models, seeds, variants, settings or {}, data_dir, protocol)
-    return run_study(study, request, ExecutionOptions(out, device, workers), command, progress)
-
-
 def run_study(
-    study: str,
-    request: StudyRequest,
-    options: ExecutionOptions,
-    command: str,
-    progress: Progress | JobCallback | None,
+    request: ReproduceRequest, command: str, progress: Progress | JobCallback | None
 ) -> StudyOutcome:
-    """Generate what the study needs, run its missing jobs, and write its page."""
+    """Generate what the study needs, run its missing jobs, and write its page; `command` is shown on it.
+
+    The outcome says which jobs failed.
+    """
+    study, (choices, options) = request.study, _parse_study(request)
     observer = progress if isinstance(progress, Progress) else SILENT
-    if (dataset := find_missing_dataset(study, request)) is not None:
+    if (dataset := find_missing_dataset(study, choices)) is not None:
         with observer.stage(f"generating {dataset}"):
-            dataset.generate(request.data_dir)
-    jobs, missing = prepare_jobs(study, request, options)
+            dataset.generate(choices.data_dir)
+    jobs, missing = prepare_jobs(study, choices, options)
     total = len({job.key for job in jobs})
     observer.message(
         f"{total:,} run{'s' * (total != 1)}, {total - len(missing)} of them done already; "
@@ -208,9 +180,9 @@ def run_study(
         device = choose_device(options.device).type
         workers = choose_worker_count(device, options.workers, find_study(study).exclusive)
         with _follow_jobs(progress, missing, plan_seconds(missing, device, workers)) as follow:
-            results, failed = run_jobs(study, request, options, command, follow)
+            results, failed = run_jobs(study, choices, options, command, follow)
     else:
-        results, failed = run_jobs(study, request, options, command, callback)
+        results, failed = run_jobs(study, choices, options, command, callback)
     page, *_ = write_study_page(results, options.out)
     return StudyOutcome(results, page, failed, jobs)
 
@@ -279,37 +251,30 @@ def audit(
     >>> found.sound, [check.name for check in found.checks][:4]
     (True, ['future', 'batch', 'order', 'padding'])
     """
-    folder, cpu, settings = _path(data_dir), torch.device("cpu"), settings | dict(overrides or {})
-    observer = progress or SILENT
-    data = resolve_data(data)
-    given: Dataset | str | None = data
-    if run is None and isinstance(data, str) and (Path(data) / "config.toml").is_file():
-        given, run = None, data
-    if model is not None and run is not None:
-        raise ConfigError(
-            "give a model by name or a run, not both; a run brings its own model", code="model-and-run"
-        )
-    if model is None and settings:
-        raise ConfigError(
-            f"settings ({', '.join(settings)}) need a model; name it with `model`",
-            code="settings-without-model",
-        )
-    dataset = given if given is None or isinstance(given, Dataset) else open_dataset(given, folder)
-    if run is not None:
-        check_run_protocol(protocol)
-        path = get_run_path(run)
-        opened = open_run(path, cpu, folder, dataset)
-        return audit_stream(
-            opened.stream, opened.dataset.name, build_audited_run(opened, path), progress=observer
-        )
+    request = AuditRequest.from_arguments(
+        locals(),
+        data=resolve_data(data),
+        run=None if run is None else get_run_path(run),
+        settings=settings | dict(overrides or {}),
+    )
+    return run_audit(request.check(), progress or SILENT)
+
+
+def run_audit(request: AuditRequest, progress: Progress = SILENT) -> Audit:
+    """Audit a dataset, and a model or the run of the request."""
+    cpu = torch.device("cpu")
+    dataset = None if request.brings_dataset else open_data(request.data, request.data_dir)
+    if request.brings_dataset or request.run is not None:
+        path = get_run_path(request.run or Path(request.data))
+        opened = open_run(path, cpu, request.data_dir, dataset)
+        subject = build_audited_run(opened, path)
+        return audit_stream(opened.stream, opened.dataset.name, subject, progress=progress)
     assert dataset is not None
-    stream = build_link_stream(dataset, cpu, get_default_split(dataset, protocol))
-    subject = None if model is None else build_audited_model(model, settings, stream, dataset.name)
-    return audit_stream(stream, dataset.name, subject, progress=observer)
-
-
-def _path(given: Path | str | None) -> Path | None:
-    return None if given is None else Path(given)
+    stream = build_link_stream(dataset, cpu, get_default_split(dataset, request.protocol))
+    subject = None
+    if request.model is not None:
+        subject = build_audited_model(request.model, dict(request.settings), stream, dataset.name)
+    return audit_stream(stream, dataset.name, subject, progress=progress)
 
 
 def write_audit(found: Audit, out: Path) -> Path:

@@ -9,55 +9,47 @@ from statistics import mean, stdev
 from typing import Any, overload
 
 import pyarrow as pa
+import torch
 
-from dygmamba.api.argument_types import check_arguments
-from dygmamba.api.datasets import Source, resolve_data
+from dygmamba.api.datasets import Source, open_data, resolve_data
 from dygmamba.api.evaluation import rows_to_table
-from dygmamba.api.pipeline import (
+from dygmamba.api.processes import process_group, run_in_processes
+from dygmamba.api.reports import write_run_page
+from dygmamba.api.requests.base import Names
+from dygmamba.api.requests.training import BlendRequest, RefitRequest, ResumeRequest, TrainRequest
+from dygmamba.api.run import SHOWN_RESULTS, Run
+from dygmamba.api.trusted_code import import_if_trusted
+from dygmamba.core.argument_types import check_arguments
+from dygmamba.core.deadline import Deadline
+from dygmamba.core.errors import DygWarning
+from dygmamba.core.notebook_html import format_facts, format_table
+from dygmamba.core.process_settings import enable_determinism
+from dygmamba.core.progress import EpochFunction, Progress, as_progress
+from dygmamba.data.events.split_spec import AUTO_PROTOCOL, SplitSpec
+from dygmamba.data.storage.alignment import align_dataset
+from dygmamba.data.storage.dataset import Dataset
+from dygmamba.engine.run_directory import RunDirectory
+from dygmamba.report.document import Document
+from dygmamba.report.results import build_results_document
+from dygmamba.report.selection_section import build_selection_section
+from dygmamba.runs.blending import blend_runs
+from dygmamba.runs.budgeted_training import (
+    count_spent_seconds,
+    find_unfinished_selection,
+    resume_selection,
+    train_within_budget,
+)
+from dygmamba.runs.default_model import choose_model
+from dygmamba.runs.opening import choose_device, store_for_training
+from dygmamba.runs.pipeline import (
+    FinishOptions,
     TrainingPlan,
-    check_training_plan,
     finish_run,
     refit_link_run,
     resume_run,
     train_link_run,
     train_node_run,
 )
-from dygmamba.api.processes import process_group, run_in_processes
-from dygmamba.api.run import SHOWN_RESULTS, Run
-from dygmamba.api.selection import (
-    count_spent_seconds,
-    find_unfinished_selection,
-    resume_selection,
-    train_within_budget,
-)
-from dygmamba.api.trusted_code import import_if_trusted
-from dygmamba.api.validation import (
-    Names,
-    check_budget,
-    check_one_seed,
-    check_start,
-    check_task,
-    choose_model,
-    parse_budget,
-    parse_loggers,
-    parse_names,
-)
-from dygmamba.core.deadline import Deadline
-from dygmamba.core.errors import DygWarning
-from dygmamba.core.notebook_html import format_facts, format_table
-from dygmamba.core.process_settings import enable_determinism
-from dygmamba.core.progress import EpochFunction, Progress, as_progress
-from dygmamba.data.events.split_spec import AUTO_PROTOCOL
-from dygmamba.data.storage.alignment import align_dataset
-from dygmamba.data.storage.dataset import Dataset
-from dygmamba.data.storage.library import open_dataset
-from dygmamba.engine.run_directory import RunDirectory
-from dygmamba.history.negatives import SAMPLERS
-from dygmamba.report.document import Document
-from dygmamba.report.results import build_results_document
-from dygmamba.report.selection_section import build_selection_section
-from dygmamba.runs.blending import blend_runs
-from dygmamba.runs.opening import SplitSpec, choose_device, store_for_training
 from dygmamba.runs.provenance import is_deterministic
 from dygmamba.runs.run_names import find_run
 from dygmamba.runs.trusted_code import require_known_models
@@ -211,76 +203,89 @@ def train(
     >>> len(runs), runs.summary.column_names[:4]
     (2, ['split', 'setting', 'negatives', 'seeds'])
     """
-    deadline = None if budget is None else Deadline.after(parse_budget(budget))
-    check_budget(task, processes, is_given=budget is not None)
-    check_task(task, {"backbone": backbone is not None, "finetune": finetune, "balance": balance})
-    settings |= overrides or {}
-    strategies, loggers = parse_names("negatives", negatives, SAMPLERS), parse_loggers(log)
-    observer, numbers = as_progress(progress), (seeds,) if isinstance(seeds, int) else tuple(seeds)
-    folder, root, data = _path(data_dir), Path(out), resolve_data(data)
-    dataset = open_dataset(data, folder) if isinstance(data, str) else data
-    origin = start_from.path if isinstance(start_from, Run) else _path(start_from)
-    check_start(origin, task=task, model=model, preset=preset)
-    given, (start, dataset) = dataset, _open_start(origin, dataset, folder)
-    model = model if start is None else start.model
-    is_stored = isinstance(data, str) and dataset is given  # under its name, as it is
-    where = choose_device(device)
-    why = {"device": f"{where.type}: torch sees {'a' if where.type == 'cuda' else 'no'} GPU"}
-    why = why if device == "auto" else {}
-    if deadline is not None:
-        check_one_seed(model, numbers)
-    elif model is None and backbone is None:  # a backbone brings its own model
-        choice = choose_model(where, task, settings, preset, finetune)
-        model, preset, why["model"] = choice.model, choice.size, choice.sentence
-        if choice.surprising and not isinstance(progress, Progress):  # which gets it as a message
-            warnings.warn(DygWarning(choice.sentence), stacklevel=3)
-    plan = TrainingPlan(
-        settings=settings,
-        device=where,
-        out=root,
-        model=model,
-        strategies=strategies,
-        backbone=_path(backbone),
-        finetune=finetune,
-        balance=balance,
-        size=preset,
-        split=split,
-        protocol=protocol,
-        why=why,
-        log=loggers,
-        start=start,
+    request = TrainRequest.from_arguments(
+        locals(),
+        data=resolve_data(data),
+        seeds=(seeds,) if isinstance(seeds, int) else tuple(seeds),
+        settings=settings | dict(overrides or {}),
     )
-    check_training_plan(plan)
-    storing = nullcontext() if is_stored else store_for_training(dataset, root, folder)
-    if processes != 1:
+    return run_training(request.check(), as_progress(progress), is_told=isinstance(progress, Progress))
+
+
+def run_training(request: TrainRequest, progress: Progress, *, is_told: bool = True) -> Runs:
+    """Train what a request asks for; without `is_told` a surprising choice is a warning, as nobody sees messages."""
+    deadline = None if request.seconds is None else Deadline.after(request.seconds)
+    data, data_dir = request.data, request.data_dir
+    dataset = open_data(data, data_dir)
+    given, (start, dataset) = dataset, _open_start(request.start_from, dataset, data_dir)
+    is_stored = given is not data and dataset is given  # under its name, as it is
+    request = replace(request, model=request.model if start is None else start.model)
+    device = choose_device(request.device)
+    why = {"device": f"{device.type}: torch sees {'a' if device.type == 'cuda' else 'no'} GPU"}
+    why = why if request.device == "auto" else {}
+    # a backbone brings its own model, a budget tries several
+    if deadline is None and request.model is None and request.backbone is None:
+        settings = dict(request.settings)
+        choice = choose_model(device.type, request.task, settings, request.preset, request.finetune)
+        request = replace(request, model=choice.model, preset=choice.preset)
+        why["model"] = choice.sentence
+        if choice.surprising and not is_told:
+            warnings.warn(DygWarning(choice.sentence), stacklevel=4)
+    storing = nullcontext() if is_stored else store_for_training(dataset, request.out, data_dir)
+    if request.processes != 1:
         with storing as stored:
-            job: dict[str, Any] = {"data": data if is_stored else dataset.name}
-            job |= {} if stored is None else {"stored": str(stored)}
-            job |= {"model": model, "seeds": numbers, "task": task, "device": device, "out": str(root)}
-            job |= {"negatives": strategies, "finetune": finetune, "balance": balance, "preset": preset}
-            job |= {"backbone": None if backbone is None else str(backbone), "split": split, "log": log}
-            job |= {"protocol": protocol, "start_from": None if origin is None else str(origin)}
-            job |= {"data_dir": None if folder is None else str(folder), "deterministic": deterministic}
-            other = origin or _path(backbone)
-            job |= {"overrides": settings} | ({} if other is None else _share_trust(other))
-            paths = run_in_processes("train", processes, observer, job)
-        return Runs([Run(path, device, folder) for path in paths])
-    if deterministic:
+            job = replace(request, data=data if is_stored else dataset.name)
+            more = {} if stored is None else {"stored": str(stored)}
+            other = request.start_from or request.backbone
+            more |= {} if other is None else _share_trust(other)
+            paths = run_in_processes("train", job, progress, more)
+        return Runs([Run(path, request.device, data_dir) for path in paths])
+    if request.deterministic:
         enable_determinism()
-    train_run = train_node_run if task == "node" else train_link_run
-    with process_group(where) as group:
-        check_budget(task, group.size, is_given=budget is not None)  # torchrun may have started several
-        plan = plan if group.is_first else replace(plan, log=())
-        paths = []
+    with process_group(device) as group:
+        request.check_budget(group.size)  # torchrun may have started several
+        plan = _make_plan(request, device, why, start, request.loggers if group.is_first else ())
         with storing:
-            for place, seed in enumerate(numbers):
-                if deadline is None:
-                    fit = train_run(dataset, plan, seed, observer)
-                else:
-                    share = Deadline.after(max(deadline.left, 0.0) / (len(numbers) - place), deadline.clock)
-                    fit = train_within_budget(dataset, plan, seed, share, observer)
-                paths.append(fit.run.path)
-    return Runs([Run(path, device, folder) for path in paths])
+            paths = [
+                _train_seed(dataset, plan, request, seed, deadline, len(request.seeds) - place, progress)
+                for place, seed in enumerate(request.seeds)
+            ]
+    return Runs([Run(path, request.device, data_dir) for path in paths])
+
+
+def _make_plan(
+    request: TrainRequest,
+    device: torch.device,
+    why: dict[str, str],
+    start: WarmStart | None,
+    log: tuple[str, ...],
+) -> TrainingPlan:
+    names = ("out", "model", "backbone", "finetune", "balance", "preset", "split", "protocol")
+    return TrainingPlan(
+        settings=dict(request.settings),
+        device=device,
+        why=why,
+        start=start,
+        finish=FinishOptions(request.strategies, log, write_run_page),
+        **{name: getattr(request, name) for name in names},
+    )
+
+
+def _train_seed(
+    dataset: Dataset,
+    plan: TrainingPlan,
+    request: TrainRequest,
+    seed: int,
+    deadline: Deadline | None,
+    seeds_left: int,
+    progress: Progress,
+) -> Path:
+    """Train with one seed, in its share of the time that is left, and return the run directory."""
+    if deadline is not None:
+        share = Deadline.after(max(deadline.left, 0.0) / seeds_left, deadline.clock)
+        return train_within_budget(dataset, plan, seed, share, progress).run.path
+    train_run = train_node_run if request.task == "node" else train_link_run
+    return train_run(dataset, plan, seed, progress).run.path
 
 
 def _open_start(
@@ -326,35 +331,35 @@ def resume(
     >>> dm.resume(run.path, epochs=2).metrics.num_rows
     2
     """
-    path, data = find_run(folder, prefer_finished=False), _path(data_dir)
+    path = find_run(folder, prefer_finished=False)
     import_if_trusted(trust, path)
+    settings = settings | dict(overrides or {})
+    request = ResumeRequest.from_arguments(locals(), folder=path, settings=settings)
+    return run_resume(request.check(), as_progress(progress))
+
+
+def run_resume(request: ResumeRequest, progress: Progress) -> Run:
+    """Continue the run of a request, or the choice among models that it is part of."""
+    path, settings, data_dir = request.folder, dict(request.settings), request.data_dir
     require_known_models(RunDirectory(path))  # before the run is extended
-    settings |= overrides or {}
-    strategies, loggers = parse_names("negatives", negatives, SAMPLERS), parse_loggers(log)
-    observer = as_progress(progress)
-    if processes != 1:
-        job = {
-            "folder": str(path),
-            "device": device,
-            "negatives": strategies,
-            "log": log,
-            "overrides": settings,
-        }
-        job |= {"data_dir": None if data is None else str(data), "deterministic": deterministic}
-        run_in_processes("resume", processes, observer, job | _share_trust(path))
-        return Run(path, device, data)
-    if deterministic or (deterministic is None and is_deterministic(RunDirectory(path))):
+    if request.processes != 1:
+        run_in_processes("resume", request, progress, _share_trust(path))
+        return Run(path, request.device, data_dir)
+    if request.deterministic or (request.deterministic is None and is_deterministic(RunDirectory(path))):
         enable_determinism()
-    where = choose_device(device)
+    device = choose_device(request.device)
     selection = None if settings else find_unfinished_selection(path)
     if selection is not None:
-        plan = TrainingPlan({}, where, path, strategies=strategies, log=loggers)
+        options = FinishOptions(request.strategies, request.loggers, write_run_page)
+        plan = TrainingPlan({}, device, path, finish=options)
         left = Deadline.after(max(selection.budget - count_spent_seconds(selection), 0.0))
-        fit = resume_selection(path, selection, plan, data, left, observer)
-        return Run(fit.run.path, device, data)
-    with process_group(where) as group:
-        resume_run(path, where, strategies, observer, data, settings, loggers if group.is_first else ())
-    return Run(path, device, data)
+        fit = resume_selection(path, selection, plan, data_dir, left, progress)
+        return Run(fit.run.path, request.device, data_dir)
+    with process_group(device) as group:
+        log = request.loggers if group.is_first else ()
+        options = FinishOptions(request.strategies, log, write_run_page)
+        resume_run(path, device, options, progress, data_dir, settings)
+    return Run(path, request.device, data_dir)
 
 
 @check_arguments
@@ -378,15 +383,21 @@ def refit(
     >>> everything.finished, everything.results.num_rows, everything.rank([3], k=2).num_rows
     (True, 0, 2)
     """
-    path, data = find_run(folder), _path(data_dir)
+    path = find_run(folder)
     import_if_trusted(trust, path)
-    if processes != 1:
-        job = {"folder": str(path), "device": device, "data_dir": None if data is None else str(data)}
-        (refitted,) = run_in_processes("refit", processes, as_progress(progress), job | _share_trust(path))
-        return Run(refitted, device, data)
-    with process_group(where := choose_device(device)):
-        fit = refit_link_run(path, where, as_progress(progress), data)
-    return Run(fit.run.path, device, data)
+    request = RefitRequest.from_arguments(locals(), folder=path)
+    return run_refit(request.check(), as_progress(progress))
+
+
+def run_refit(request: RefitRequest, progress: Progress) -> Run:
+    """Train the settings of a finished run on every event."""
+    path, data_dir = request.folder, request.data_dir
+    if request.processes != 1:
+        (refitted,) = run_in_processes("refit", request, progress, _share_trust(path))
+        return Run(refitted, request.device, data_dir)
+    with process_group(device := choose_device(request.device)):
+        fit = refit_link_run(path, device, progress, data_dir)
+    return Run(fit.run.path, request.device, data_dir)
 
 
 @check_arguments
@@ -413,15 +424,19 @@ def blend(
     >>> both.config["run"]["model"], sum(both.config["model"]["weights"])
     ('blend', 1.0)
     """
-    folders = list(map(find_run, runs))
-    import_if_trusted(trust, *folders)
-    strategies = parse_names("negatives", negatives, SAMPLERS)
-    where, folder, observer = choose_device(device), _path(data_dir), as_progress(progress)
-    fit, dataset = blend_runs(folders, where, Path(out), folder, observer)
-    observer.message(f"run: {fit.run.path}")
-    observer.message(fit.run.config()["chosen"]["weights"])
-    finish_run(fit, dataset, strategies, observer)
-    return Run(fit.run.path, device, folder)
+    request = BlendRequest.from_arguments(locals(), runs=list(map(find_run, runs)))
+    import_if_trusted(trust, *request.runs)
+    return run_blend(request.check(), as_progress(progress))
+
+
+def run_blend(request: BlendRequest, progress: Progress) -> Run:
+    """Blend the runs of a request, and evaluate the blend."""
+    device = choose_device(request.device)
+    fit, dataset = blend_runs(list(request.runs), device, request.out, request.data_dir, progress)
+    progress.message(f"run: {fit.run.path}")
+    progress.message(fit.run.config()["chosen"]["weights"])
+    finish_run(fit, dataset, FinishOptions(request.strategies, write_page=write_run_page), progress)
+    return Run(fit.run.path, request.device, request.data_dir)
 
 
 def _share_trust(path: Path) -> dict[str, str]:
@@ -463,7 +478,3 @@ def collect_results(runs: Sequence[Run]) -> CollectedResults:
         [verdict for folder in folders if (verdict := folder.verdict())],
         [selection for folder in folders if (selection := folder.selection())],
     )
-
-
-def _path(given: Path | str | None) -> Path | None:
-    return None if given is None else Path(given)

@@ -5,18 +5,18 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from dygmamba.api.argument_types import check_arguments
-from dygmamba.api.datasets import Source, resolve_data
-from dygmamba.api.validation import check_search_limits, choose_model
+from dygmamba.api.datasets import Source, open_data, resolve_data
+from dygmamba.api.requests.training import TuneRequest
+from dygmamba.core.argument_types import check_arguments
 from dygmamba.core.errors import ConfigError, Interrupted, ScoreError
 from dygmamba.core.progress import EpochFunction, Progress, as_progress
-from dygmamba.data.events.split_spec import AUTO_PROTOCOL
+from dygmamba.data.events.split_spec import AUTO_PROTOCOL, SplitSpec
 from dygmamba.data.storage.dataset import Dataset
-from dygmamba.data.storage.library import open_dataset
 from dygmamba.report.html import write_document
 from dygmamba.report.tuning_document import build_tuning_document
 from dygmamba.report.tuning_document import summarize_tuning as summarize_tuning
-from dygmamba.runs.opening import SplitSpec, choose_device, parse_split
+from dygmamba.runs.default_model import choose_model
+from dygmamba.runs.opening import choose_device, parse_split
 from dygmamba.runs.tuning import (
     PAGE_NAME,
     Tuning,
@@ -84,31 +84,35 @@ def tune(
     >>> len(found.trials), found.preset.name
     (2, 'preset.toml')
     """
-    data = resolve_data(data)
-    dataset = (
-        open_dataset(data, None if data_dir is None else Path(data_dir)) if isinstance(data, str) else data
+    request = TuneRequest.from_arguments(
+        locals(), data=resolve_data(data), settings=settings | dict(overrides or {})
     )
-    where, observer, target = choose_device(device), as_progress(progress), None if out is None else Path(out)
-    settings |= dict(overrides or {})
+    return run_tuning(request.check(), as_progress(progress), train_command)
+
+
+def run_tuning(
+    request: TuneRequest, progress: Progress, train_command: Callable[[Path], str] | None = None
+) -> Tuning:
+    """Search as a request says, and write the preset and the page."""
+    dataset, device = open_data(request.data, request.data_dir), choose_device(request.device)
+    settings, model, preset = dict(request.settings), request.model, request.preset
     if model is None:
-        choice = choose_model(where, "link", settings, preset)
-        model, preset = choice.model, choice.size
-        observer.message(choice.sentence)
-    request = TuningRequest(
-        dataset, model, where, seed, settings, preset, parse_split(dataset, split, protocol), train_command
-    )
-    check_search_limits(trials, hours)
-    require_preset_path(target)
-    folder = study_folder(Path(studies), dataset.name, model)
-    if resume and not (folder / JOURNAL_FILE).exists():
+        choice = choose_model(device.type, "link", settings, preset)
+        model, preset = choice.model, choice.preset
+        progress.message(choice.sentence)
+    split = parse_split(dataset, request.split, request.protocol)
+    search = TuningRequest(dataset, model, device, request.seed, settings, preset, split, train_command)
+    require_preset_path(request.out)
+    folder = study_folder(request.studies, dataset.name, model)
+    if request.resume and not (folder / JOURNAL_FILE).exists():
         raise ConfigError(
             f"there is no study in {folder} to resume; leave out `resume` to start one",
             code="no-study-to-resume",
         )
-    limit = DEFAULT_TRIALS if trials is None and hours is None else trials
-    deadline = None if hours is None else time.monotonic() + 3600 * hours
-    journal, ended = run_search(request, folder, TuningBudget(limit, deadline), observer)
-    tuning = write_tuning_result(request, journal, ended, target)
+    trials = DEFAULT_TRIALS if request.trials is None and request.hours is None else request.trials
+    deadline = None if request.hours is None else time.monotonic() + 3600 * request.hours
+    journal, ended = run_search(search, folder, TuningBudget(trials, deadline), progress)
+    tuning = write_tuning_result(search, journal, ended, request.out)
     if tuning is None and journal.rows:
         raise ScoreError(
             f"none of {len(journal.rows)} trials could be trained; the first: {journal.rows[0]['why']}. Repeat the "
@@ -119,5 +123,5 @@ def tune(
         raise Interrupted(
             f"stopped before a trial was finished, so there is no preset yet; the same call continues in {folder}"
         )
-    write_document(build_tuning_document(request, tuning), folder, PAGE_NAME)
+    write_document(build_tuning_document(search, tuning), folder, PAGE_NAME)
     return tuning

@@ -1,4 +1,7 @@
-"""One of the processes that `dygmamba.train(..., processes=N)` starts: `python -m dygmamba.api.worker train JOB`."""
+"""One of the processes that `dygmamba.train(..., processes=N)` starts.
+
+`python -m dygmamba.api.worker train REQUEST MORE`, both as JSON.
+"""
 
 import json
 import os
@@ -13,8 +16,8 @@ from dygmamba.core.memory_budget import get_memory_limit
 from dygmamba.core.process_settings import limit_process_memory, redirect_warnings, use_passive_wait_policy
 
 
-def main(name: str, encoded: str) -> int:
-    """Do the job together with the other workers; returns the exit code."""
+def main(name: str, arguments: str, more: str) -> int:
+    """Do what a request asks for together with the other workers; returns the exit code."""
     use_passive_wait_policy()  # before torch is imported
     limit_process_memory(get_memory_limit())
     pipe = os.fdopen(os.dup(1), "w", encoding="utf-8")
@@ -25,18 +28,24 @@ def main(name: str, encoded: str) -> int:
         pipe.flush()
 
     from dygmamba.api.processes import PipeProgress, encode_error
-    from dygmamba.api.training import Runs, refit, resume, train
+    from dygmamba.api.requests.training import RefitRequest, ResumeRequest, TrainRequest
+    from dygmamba.api.training import Runs, run_refit, run_resume, run_training
     from dygmamba.api.trusted_code import import_if_trusted
     from dygmamba.data.storage.dataset import load_dataset
 
     redirect_warnings(DygWarning, lambda text: send({"warning": text}))
-    progress, job = PipeProgress(send), json.loads(encoded)
-    if "stored" in job:  # data that no name leads to
-        job["data"] = replace(load_dataset(Path(job.pop("stored"))), name=job["data"])
+    progress, given, found = PipeProgress(send), json.loads(arguments), json.loads(more)
+    if "stored" in found:  # data that no name leads to
+        given["data"] = replace(load_dataset(Path(found["stored"])), name=given["data"])
     try:
-        import_if_trusted(True, job.pop("trusted", None))
+        import_if_trusted(True, found.get("trusted"))
         with Interrupts(progress.message):
-            done = {"train": train, "resume": resume, "refit": refit}[name](**job, progress=progress)
+            if name == "train":
+                done = run_training(TrainRequest(**given), progress)
+            elif name == "resume":
+                done = run_resume(ResumeRequest(**given), progress)
+            else:
+                done = run_refit(RefitRequest(**given), progress)
     except DygError as error:
         send(encode_error(error))
         return error.exit_code
@@ -46,4 +55,4 @@ def main(name: str, encoded: str) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(*sys.argv[1:3]))
+    sys.exit(main(*sys.argv[1:4]))

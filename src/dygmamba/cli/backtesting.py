@@ -5,11 +5,21 @@ from typing import Annotated
 
 import typer
 
-from dygmamba.api import precheck
 from dygmamba.api.trusted_code import import_model
 from dygmamba.cli.console import emit_json, print_document, print_line
-from dygmamba.cli.options import DataDir, Device, Json, Overrides, parse_overrides
+from dygmamba.cli.options import (
+    DataDir,
+    Device,
+    Epochs,
+    Json,
+    Model,
+    Overrides,
+    Preset,
+    optional,
+    parse_settings,
+)
 from dygmamba.cli.progress import show_progress
+from dygmamba.core.choices import VARIANTS
 
 
 def backtest(
@@ -20,7 +30,7 @@ def backtest(
         str, typer.Option(help="Retrain and evaluate after this time: 7d, 2w, 12h, or a number in its unit.")
     ],
     window: Annotated[
-        str | None, typer.Option(help="Train on the events of this time only, e.g. 90d.")
+        str | None, optional(help="Train on the events of this time only, e.g. 90d.", default="all events")
     ] = None,
     start: Annotated[
         str, typer.Option(help="Begin at this time (a date), or after this share of the events.")
@@ -33,22 +43,15 @@ def backtest(
     refit: Annotated[
         bool, typer.Option("--refit", help="Evaluate one that is trained anew each time.")
     ] = False,
-    model: Annotated[
-        str | None,
-        typer.Option(
-            help="Train this model (see `dygmamba models`), or one of yours: mine.py or mine.py:NAME."
-        ),
-    ] = None,
-    preset: Annotated[
-        str | None, typer.Option(help="Use the settings of small (for CPUs), short, paper, or NAME.toml.")
-    ] = None,
+    model: Model = None,
+    preset: Preset = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed every training.")] = 0,
-    epochs: Annotated[
-        int | None, typer.Option(min=1, help="Train at most this many epochs each time.")
-    ] = None,
+    epochs: Epochs = None,
     overrides: Overrides = None,
     device: Device = "auto",
-    out: Annotated[Path | None, typer.Option(help="Write results into this folder.")] = None,
+    out: Annotated[
+        Path | None, optional(help="Write results into this folder.", default="backtests/DATA-MODEL")
+    ] = None,
     data_dir: DataDir = None,
     as_json: Json = False,
 ) -> None:
@@ -56,22 +59,20 @@ def backtest(
 
     The same command continues a backtest that was stopped. Without --frozen, --warm and --refit all three are compared.
     """
-    settings = parse_overrides(overrides) | ({} if epochs is None else {"epochs": epochs})
-    model = import_model(model)
-    precheck.check_backtest(
-        data=data, model=model, settings=settings, preset=preset, every=every, window=window, device=device,
-        data_dir=data_dir,
-    )  # fmt: skip
-
-    from dygmamba.api.backtesting import VARIANTS, summarize_backtest
-    from dygmamba.api.backtesting import backtest as run
+    from dygmamba.api.requests.training import BacktestRequest
 
     given = [name for name, is_given in zip(VARIANTS, (frozen, warm, refit), strict=True) if is_given]
+    request = BacktestRequest.from_arguments(
+        locals(),
+        model=import_model(model),
+        variants=given or VARIANTS,
+        settings=parse_settings(overrides, epochs=epochs),
+    ).check()
+
+    from dygmamba.api.backtesting import run_backtesting, summarize_backtest
+
     with show_progress(save_on_interrupt=True) as progress:
-        result = run(
-            data, model, every=every, window=window, start=start, variants=given or VARIANTS, seed=seed,
-            preset=preset, device=device, out=out, data_dir=data_dir, progress=progress, overrides=settings,
-        )  # fmt: skip
+        result = run_backtesting(request, progress)
     if as_json:
         emit_json(result.to_dict())
         return

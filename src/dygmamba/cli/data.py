@@ -6,10 +6,10 @@ from typing import Annotated
 
 import typer
 
-from dygmamba.api import data_precheck
 from dygmamba.api.formatting import build_dataset_list
+from dygmamba.api.requests.data import GENERATOR_DEFAULTS, GenerateRequest
 from dygmamba.cli.console import emit_json, print_document, print_line, print_note, stdout
-from dygmamba.cli.options import DataDir, Json, parse_overrides
+from dygmamba.cli.options import DataDir, Json, optional, parse_overrides
 from dygmamba.cli.progress import show_progress
 
 RunsDir = Annotated[Path, typer.Option(help="Look for runs that use a dataset in this folder.")]
@@ -26,7 +26,9 @@ def describe(
     json: Json = False,
 ) -> None:
     """Show what a dataset holds: nodes, events, period, repeats, features."""
-    data_precheck.require_dataset(data, data_dir)
+    from dygmamba.api.requests.base import check_data
+
+    check_data(data, data_dir)
 
     from dygmamba.api.data_files import describe_dataset
 
@@ -43,7 +45,9 @@ def fetch(
     as_json: Json = False,
 ) -> None:
     """Download a public dataset, unless it is on disk already."""
-    data_precheck.check_fetch(name)
+    from dygmamba.api.requests.data import find_entry
+
+    find_entry(name)  # raises for an unknown one
 
     from dygmamba.api import data_files
 
@@ -67,24 +71,35 @@ def fetch(
 
 
 def generate(
-    out: Annotated[str, typer.Option(help="Name the new dataset.")],
-    nodes: Annotated[int | None, typer.Option(help="Generate this many nodes.")] = None,
-    events: Annotated[int | None, typer.Option(help="Generate this many events.")] = None,
+    name: Annotated[str, typer.Option("--out", help="Name the new dataset.")],
+    nodes: Annotated[int, typer.Option(help="Generate this many nodes.")] = GENERATOR_DEFAULTS.nodes,
+    events: Annotated[int, typer.Option(help="Generate this many events.")] = GENERATOR_DEFAULTS.events,
     communities: Annotated[
-        int | None, typer.Option(help="Divide the nodes into this many communities.")
-    ] = None,
+        int, typer.Option(help="Divide the nodes into this many communities.")
+    ] = GENERATOR_DEFAULTS.communities,
     law: Annotated[
-        str | None, typer.Option(help="Forget by this law: exponential, power, stretched or never.")
-    ] = None,
-    half_life: Annotated[float | None, typer.Option(help="Forget half after this time.")] = None,
-    novelty: Annotated[float | None, typer.Option(help="Give new partners this weight.")] = None,
-    noise: Annotated[float | None, typer.Option(help="Make this share of the partners random.")] = None,
+        str, typer.Option(help="Forget by this law: exponential, power, stretched or never.")
+    ] = GENERATOR_DEFAULTS.law,
+    half_life: Annotated[
+        float, typer.Option(help="Forget half after this time.")
+    ] = GENERATOR_DEFAULTS.half_life,
+    novelty: Annotated[
+        float, typer.Option(help="Give new partners this weight.")
+    ] = GENERATOR_DEFAULTS.novelty,
+    noise: Annotated[
+        float, typer.Option(help="Make this share of the partners random.")
+    ] = GENERATOR_DEFAULTS.noise,
     drift: Annotated[
-        float | None, typer.Option(help="Move nodes to another community at this rate per time unit.")
-    ] = None,
-    seed: Annotated[int | None, typer.Option(help="Generate with this seed.")] = None,
-    settings: Annotated[
-        list[str] | None, typer.Option("--set", help="Set any other parameter, key=value.")
+        float, typer.Option(help="Move nodes to another community at this rate per time unit.")
+    ] = GENERATOR_DEFAULTS.drift,
+    seed: Annotated[int, typer.Option(help="Generate with this seed.")] = GENERATOR_DEFAULTS.seed,
+    overrides: Annotated[
+        list[str] | None,
+        optional(
+            "--set",
+            help="Set any other parameter, key=value.",
+            default="see docs/reference/generated-stream.md",
+        ),
     ] = None,
     data_dir: DataDir = None,
     as_json: Json = False,
@@ -92,18 +107,17 @@ def generate(
     """Generate a dataset of returning pairs whose decay law is known."""
     flags = {"nodes": nodes, "events": events, "communities": communities, "law": law, "half_life": half_life}
     flags |= {"novelty": novelty, "noise": noise, "drift": drift, "seed": seed}
-    chosen = parse_overrides(settings) | {key: value for key, value in flags.items() if value is not None}
-    data_precheck.check_generate(out, chosen)
+    request = GenerateRequest.from_arguments(locals(), settings=flags | parse_overrides(overrides)).check()
 
     from dygmamba.api.data_files import generate_file
 
     with show_progress() as progress:
-        made = generate_file(out, chosen, data_dir=data_dir, progress=progress)
+        made = generate_file(request, progress)
     if as_json:
-        facts = {"name": out, "file": str(made.path), "digest": made.dataset.digest}
+        facts = {"name": name, "file": str(made.path), "digest": made.dataset.digest}
         emit_json(facts | {"config": asdict(made.config)})
         return
-    print_line(f"{out} is in {made.path}: {made.config.events:,} events among {made.config.nodes:,} nodes")
+    print_line(f"{name} is in {made.path}: {made.config.events:,} events among {made.config.nodes:,} nodes")
 
 
 def list_datasets(data_dir: DataDir = None, runs: RunsDir = Path("runs"), as_json: Json = False) -> None:

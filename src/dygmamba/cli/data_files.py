@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dygmamba.api import data_precheck
 from dygmamba.api.formatting import format_date
 from dygmamba.cli.console import emit_json, print_line, print_note
 from dygmamba.cli.messages import translate_message
@@ -19,8 +18,10 @@ from dygmamba.cli.options import (
     Fill,
     Header,
     Json,
+    Raw,
     SkipBad,
     TimeFormat,
+    optional,
     parse_delimiter,
     parse_list,
 )
@@ -50,10 +51,15 @@ def import_dataset(
         ),
     ],
     src: Annotated[
-        str | None, typer.Option(help="Read source ids from this column, a name or a number from 0.")
+        str | None,
+        optional(help="Read source ids from this column, a name or a number from 0.", default="detected"),
     ] = None,
-    dst: Annotated[str | None, typer.Option(help="Read destination ids from this column.")] = None,
-    time: Annotated[str | None, typer.Option(help="Read times, numbers or dates, from this column.")] = None,
+    dst: Annotated[
+        str | None, optional(help="Read destination ids from this column.", default="detected")
+    ] = None,
+    time: Annotated[
+        str | None, optional(help="Read times, numbers or dates, from this column.", default="detected")
+    ] = None,
     features: Annotated[
         str,
         typer.Option(
@@ -67,7 +73,7 @@ def import_dataset(
         bool,
         typer.Option("--no-columns", help="Leave out all columns but source, destination, time and label."),
     ] = False,
-    label: Annotated[str | None, typer.Option(help="Read labels from this column.")] = None,
+    label: Annotated[str | None, optional(help="Read labels from this column.")] = None,
     bipartite: Annotated[
         bool, typer.Option("--bipartite", help="Keep sources and destinations with the same id apart.")
     ] = False,
@@ -81,17 +87,17 @@ def import_dataset(
     fill: Fill = None,
     decimal: Decimal = None,
     append: Annotated[
-        str | None, typer.Option(help="Add the events to this dataset, as a new version of it.")
+        str | None, optional(help="Add the events to this dataset, as a new version of it.")
     ] = None,
     node_features: Annotated[
         Path | None,
-        typer.Option(
+        optional(
             help="Read node features from this table: a column of nodes, one of times if they change, and others."
         ),
     ] = None,
     node_time: Annotated[
         str | None,
-        typer.Option(help="Read the times of node features from this column; a row counts for later events."),
+        optional(help="Read the times of node features from this column; a row counts for later events."),
     ] = None,
     drop_duplicates: Annotated[
         bool, typer.Option("--drop-duplicates", help="Leave out events that repeat another in every column.")
@@ -106,33 +112,34 @@ def import_dataset(
     encoding: Encoding = "utf-8",
     query: Annotated[
         str | None,
-        typer.Option(
-            help="Read the rows of this query of a database file, e.g. 'SELECT a, b, sent FROM mail'."
-        ),
+        optional(help="Read the rows of this query of a database file, e.g. 'SELECT a, b, sent FROM mail'."),
     ] = None,
     memory: Annotated[
         float, typer.Option(help="Keep rows up to this many GB in memory; sort more of them on disk.")
     ] = DEFAULT_BUDGET / 1e9,
-    out: Annotated[str | None, typer.Option(help="Name the dataset.")] = None,
+    name: Annotated[
+        str | None, optional("--out", help="Name the dataset.", default="the file's name")
+    ] = None,
     data_dir: DataDir = None,
     json: Json = False,
 ) -> None:
     """Import a file of events as a dataset, and show how it was read and what looks suspicious."""
-    data_precheck.check_import(
-        file, format=format, time_unit=time_unit, name=out, append=append, data_dir=data_dir
+    from dygmamba.api.requests.data import ImportRequest
+
+    names = (
+        *("src", "dst", "time", "label", "bipartite", "time_unit", "time_format", "fill", "skip_bad"),
+        *("header", "encoding", "decimal", "query"),
     )
+    arguments = locals()
+    reading = {name: arguments[name] for name in names}
+    reading |= {"columns": not no_columns, "delimiter": parse_delimiter(delimiter)}
+    reading |= {"features": tuple(parse_list(features) or ()), "types": tuple(parse_list(types) or ())}
+    request = ImportRequest.from_arguments(arguments, files=file, reading=reading).check()
 
     from dygmamba.api.data_files import import_file
 
     with show_progress() as progress:
-        result = import_file(
-            file, format=format, name=out, memory=memory, data_dir=data_dir, progress=progress, src=src, dst=dst,
-            time=time, features=tuple(parse_list(features) or ()), types=tuple(parse_list(types) or ()),
-            columns=not no_columns, label=label, bipartite=bipartite, time_unit=time_unit,
-            time_format=time_format, fill=fill, skip_bad=skip_bad, header=header,
-            delimiter=parse_delimiter(delimiter), encoding=encoding, decimal=decimal, append=append,
-            drop_duplicates=drop_duplicates, query=query, node_features=node_features, node_time=node_time,
-        )  # fmt: skip
+        result = import_file(request, progress)
     _print_import_notes(result.dataset)
     _print_node_notes(result)
     if json:
@@ -265,18 +272,18 @@ def export_dataset(
             help="Write to this file: .csv, .jsonl, .parquet, .arrow, .feather or .npz.", show_default=False
         ),
     ],
-    raw: Annotated[
-        bool, typer.Option("--raw", help="Write CSV cells unchanged, even if a spreadsheet would run them.")
-    ] = False,
+    raw: Raw = False,
     data_dir: DataDir = None,
     json: Json = False,
 ) -> None:
     """Export a dataset's events, in your own ids and times, to a file in the format of its ending."""
-    data_precheck.check_export_data(data, to, data_dir)
+    from dygmamba.api.requests.data import DataExportRequest
+
+    request = DataExportRequest.from_arguments(locals()).check()
 
     from dygmamba.api.data_files import export_file
 
-    exported = export_file(data, to, raw=raw, data_dir=data_dir)
+    exported = export_file(request)
     dataset, result = exported.dataset, exported.result
     command = _format_import_command(to, result.options)
     losses = [translate_message(text) for text in result.lost]

@@ -6,17 +6,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dygmamba.api import precheck
 from dygmamba.api.formatting import build_results_document
 from dygmamba.api.trusted_code import import_if_trusted, import_model
 from dygmamba.cli.console import emit_json, print_document, print_line, print_note
 from dygmamba.cli.options import (
+    Activity,
     DataDir,
     Device,
+    HeuristicSettings,
     Json,
-    Overrides,
     Protocol,
-    TrustCode,
+    Trust,
+    optional,
     parse_overrides,
     parse_run,
     run_argument,
@@ -29,6 +30,7 @@ from dygmamba.core.process_settings import is_first_process
 
 if TYPE_CHECKING:
     from dygmamba.api.monitoring import MonitoringResult
+    from dygmamba.api.requests.evaluation import MonitorRequest
 
 
 @with_reading_options
@@ -44,7 +46,10 @@ def evaluate(
     ] = "edgebank",
     negatives: Annotated[
         str | None,
-        typer.Option(help=f"Evaluate against these negatives: {', '.join(NEGATIVES)} (comma-separated)."),
+        optional(
+            help=f"Evaluate against these negatives: {', '.join(NEGATIVES)} (comma-separated).",
+            default="random; all three for a run",
+        ),
     ] = None,
     split: Annotated[
         str, typer.Option(help="Evaluate on these splits: val, test or both (val,test).")
@@ -57,11 +62,13 @@ def evaluate(
     ] = "transductive,inductive",
     metrics: Annotated[
         str | None,
-        typer.Option(help="Compute ap, auc, mrr, hits@K (comma-separated)."),
+        optional(help="Compute ap, auc, mrr, hits@K (comma-separated).", default="ap,auc"),
     ] = None,
     candidates: Annotated[
         str | None,
-        typer.Option(help="Rank among this number of destinations, all, or board (the leaderboard's)."),
+        optional(
+            help="Rank among this number of destinations, all, or board (the leaderboard's).", default="100"
+        ),
     ] = None,
     filtered: Annotated[
         bool,
@@ -72,42 +79,41 @@ def evaluate(
         typer.Option(min=1, max=1000, help="Draw the negatives this many times, with seeds from --seed on."),
     ] = 1,
     seed: Annotated[
-        int | None, typer.Option(help="Draw the negatives with this seed instead of the published one.")
+        int | None,
+        optional(
+            help="Draw the negatives with this seed instead of the published one.",
+            default="the published seed",
+        ),
     ] = None,
-    overrides: Overrides = None,
+    overrides: HeuristicSettings = None,
     protocol: Protocol = "auto",
     visible: Annotated[
         str | None,
-        typer.Option(help="Let a memory see only strictly earlier events (strict) or whole batches (batch)."),
+        optional(
+            help="Let a memory see only strictly earlier events (strict) or whole batches (batch).",
+            default="strict; for a run its own",
+        ),
     ] = None,
     store_negatives: Annotated[
-        Path | None, typer.Option(help="Store drawn negatives in this folder and reuse them.")
+        Path | None, optional(help="Store drawn negatives in this folder and reuse them.")
     ] = None,
-    activity: Annotated[
-        bool,
-        typer.Option(
-            "--activity",
-            help="Add the source's activity rate to the score (helps with historical and inductive negatives).",
-        ),
-    ] = False,
+    activity: Activity = False,
     events: Annotated[
         Path | None,
-        typer.Option(
-            help="Evaluate a run on the events of this file, which came after its dataset, by period."
-        ),
+        optional(help="Evaluate a run on the events of this file, which came after its dataset, by period."),
     ] = None,
     period: Annotated[
         str, typer.Option(help="Group --events by hour, day, week, month, all, or a period that fits (auto).")
     ] = "auto",
     fail_below: Annotated[
         list[str] | None,
-        typer.Option(
+        optional(
             help="Exit with code 1 below METRIC=PERCENT on --events: ap, auc, lead (points above the best baseline)."
         ),
     ] = None,
     fail_above: Annotated[
         list[str] | None,
-        typer.Option(
+        optional(
             help="Exit with code 1 above METRIC=VALUE on --events: ece, unknown_share (per cent), log_loss."
         ),
     ] = None,
@@ -115,35 +121,31 @@ def evaluate(
     reading: dict[str, Any],
     device: Device = "auto",
     data_dir: DataDir = None,
-    trust_code: TrustCode = False,
+    trust: Trust = False,
     as_json: Json = False,
 ) -> None:
     """Evaluate a run or a heuristic: against negatives (AP, AUC) or among many candidates (MRR, hits@K)."""
+    from dygmamba.api.requests.evaluation import EvaluateRequest, MonitorRequest
+
     if events is not None:
-        limits = {"period": period, "fail_below": fail_below, "fail_above": fail_above}
-        _evaluate_events(parse_run(data), events, limits, reading, device, data_dir, trust_code, as_json)
+        _evaluate_events(MonitorRequest.from_arguments(locals(), run=parse_run(data)), trust, as_json)
         return
     for option, value in (("fail_below", fail_below), ("fail_above", fail_above)):
         if value:
             raise ConfigError(f"`{option}` needs new events; give `events` too", code="option-without-events")
-    settings, data = parse_overrides(overrides), _resolve_latest(data)
-    model = import_model(model) or model
-    precheck.check_evaluate(
-        target=data, model=model, settings=settings, negatives=negatives, split=split, setting=setting,
-        metrics=metrics, candidates=candidates, filtered=filtered, visible=visible, draws=draws, seed=seed,
-        store_negatives=store_negatives, protocol=protocol, device=device, data_dir=data_dir,
-    )  # fmt: skip
-    import_if_trusted(trust_code, data)
+    request = EvaluateRequest.from_arguments(
+        locals(),
+        data=_resolve_latest(data),
+        model=import_model(model) or model,
+        settings=parse_overrides(overrides),
+        seeds=None if seed is None and draws == 1 else range(seed or 0, (seed or 0) + draws),
+    ).check()
+    import_if_trusted(trust, request.data)
 
-    from dygmamba.api.evaluation import EvaluationRequest, evaluate_target
+    from dygmamba.api.evaluation import run_evaluation
 
-    seeds = None if seed is None and draws == 1 else range(seed or 0, (seed or 0) + draws)
-    request = EvaluationRequest(
-        negatives, split, setting, visible, metrics, candidates, filtered, activity,
-        seeds, protocol, store_negatives, device, data_dir,
-    )  # fmt: skip
     with show_progress() as progress:
-        rows = evaluate_target(data, model, request, settings, progress)
+        rows = run_evaluation(request, progress)
     if not is_first_process():
         return
     if as_json:
@@ -157,26 +159,15 @@ def _resolve_latest(target: str) -> str:
     return str(parse_run(target)) if target == "latest" else target
 
 
-def _evaluate_events(
-    run: Path,
-    events: Path,
-    limits: dict[str, Any],
-    reading: dict[str, Any],
-    device: str,
-    data_dir: Path | None,
-    trust_code: bool,
-    as_json: bool,
-) -> None:
-    precheck.check_monitoring(run, events=events, time_unit=reading["time_unit"], device=device, **limits)
-    import_if_trusted(trust_code, run)
+def _evaluate_events(request: "MonitorRequest", trust: bool, as_json: bool) -> None:
+    request.check()
+    import_if_trusted(trust, request.run)
 
-    from dygmamba.api.monitoring import evaluate_events
+    from dygmamba.api.monitoring import run_monitoring
 
     with show_progress() as progress:
-        found = evaluate_events(
-            run, events, **limits, **reading, device=device, data_dir=data_dir, progress=progress
-        )
-    advice = _advise_training(found, run) if found.crossed else None
+        found = run_monitoring(request, progress)
+    advice = _advise_training(found, request.run) if found.crossed else None
     if as_json:
         result = {"results": found.monitoring.rows, "columns": found.monitoring.columns}
         result |= {"left_out": found.monitoring.earlier, "crossed": found.crossed, "advice": advice}
@@ -201,29 +192,29 @@ def audit(
     run: Annotated[
         Path | None, run_argument("Also audit this run directory; the run was trained on the dataset.")
     ] = None,
-    model: Annotated[str | None, typer.Option(help="Audit this model instead of a run.")] = None,
-    overrides: Overrides = None,
+    model: Annotated[str | None, optional(help="Audit this model instead of a run.")] = None,
+    overrides: HeuristicSettings = None,
     protocol: Protocol = "auto",
-    out: Annotated[
-        Path | None, typer.Option(help="Also write the audit as an HTML page to this file.")
-    ] = None,
+    out: Annotated[Path | None, optional(help="Also write the audit as an HTML page to this file.")] = None,
     data_dir: DataDir = None,
-    trust_code: TrustCode = False,
+    trust: Trust = False,
     as_json: Json = False,
 ) -> None:
     """Show what a score on this dataset can say; exit code 1 if the model's score depends on what it must not."""
-    settings, data, model = parse_overrides(overrides), _resolve_latest(data), import_model(model)
-    precheck.check_audit(
-        data=data, run=run, model=model, settings=settings, protocol=protocol, data_dir=data_dir
-    )
-    import_if_trusted(trust_code, data, run)
+    from dygmamba.api.requests.evaluation import AuditRequest
+
+    request = AuditRequest.from_arguments(
+        locals(),
+        data=_resolve_latest(data),
+        model=import_model(model),
+        settings=parse_overrides(overrides),
+    ).check()
+    import_if_trusted(trust, request.data, run)
 
     from dygmamba.api import studies
 
     with show_progress() as progress:
-        found = studies.audit(
-            data, model, run=run, protocol=protocol, data_dir=data_dir, progress=progress, overrides=settings
-        )
+        found = studies.run_audit(request, progress)
     if out is not None:
         studies.write_audit(found, out)
     if as_json:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dygmamba.cli.console import emit_json, print_line
-from dygmamba.cli.options import DataDir, Json
+from dygmamba.cli.options import DataDir, Json, optional
 
 if TYPE_CHECKING:
     from dygmamba.api.live import FolderCheck
@@ -39,14 +39,12 @@ def _describe(found: "FolderCheck") -> dict[str, Any]:
 def accept(
     state: StateFolder,
     late: Annotated[
-        str | None, typer.Option(help="Accept events this much earlier than the latest one, e.g. 30d.")
+        str | None, optional(help="Accept events this much earlier than the latest one, e.g. 30d.")
     ] = None,
     max_ahead: Annotated[
-        str | None, typer.Option(help="Accept events dated this far ahead of the clock, e.g. 30d, or off.")
+        str | None, optional(help="Accept events dated this far ahead of the clock, e.g. 30d, or off.")
     ] = None,
-    run: Annotated[
-        Path | None, typer.Option(help="Use this run directory (default: the one last used).")
-    ] = None,
+    run: Annotated[Path | None, optional(help="Use this run directory (default: the one last used).")] = None,
     data_dir: DataDir = None,
     as_json: Json = False,
 ) -> None:

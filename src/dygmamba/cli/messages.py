@@ -3,22 +3,9 @@
 import ast
 import re
 import shlex
+from functools import cache
+from typing import Any, NamedTuple
 
-# Parameters that the library names in back quotes, and that are options here.
-_OPTION_NAMES = (
-    "activity append at backbone balance bipartite budget candidates costs data_dir decimal delimiter device "
-    "draws drop_duplicates dst encoding epochs events every fail_above fail_below features fill filtered finetune "
-    "force format header host hours label late law log loss max_ahead memory metrics model negatives node_features "
-    "node_time nodes on_late only_new orders out pairs period port preset processes raw real_share refit resume seed "
-    "seeds set setting skip_bad sources split src start state store_negatives studies task threshold time "
-    "time_format time_unit tls_cert tls_key to token top top_per_day train_candidates train_negatives trials types "
-    "visible window workers"
-)
-OPTIONS = {name: f"--{name.replace('_', '-')}" for name in _OPTION_NAMES.split()} | {
-    "name": "--out",
-    "start_from": "--from",
-    "trust": "--trust-code",
-}
 SETTINGS_WITHOUT_OPTION = ("patience", "batch", "query_columns")
 # Calls of the library that messages recommend, as commands.
 COMMAND_FORMS = {
@@ -31,6 +18,34 @@ COMMAND_FORMS = {
 }
 
 
+class OptionForms(NamedTuple):
+    """An option as it is typed; of a flag also how it is switched off, if it can be."""
+
+    on: str
+    off: str | None = None
+
+
+@cache
+def find_options() -> dict[str, OptionForms]:
+    """Return the option of every parameter that a command has under the name that the library uses."""
+    from typer.main import get_command
+
+    from dygmamba.cli.commands import app  # which imports this module
+
+    return {
+        parameter.name: OptionForms(parameter.opts[-1], next(iter(parameter.secondary_opts), None))
+        for command in list_commands(get_command(app))
+        for parameter in command.params
+        if parameter.param_type_name == "option"
+    }
+
+
+def list_commands(command: Any) -> list[Any]:
+    """Return the command, or those of a group and of the groups in it."""
+    inner = getattr(command, "commands", None)
+    return [command] if inner is None else [found for one in inner.values() for found in list_commands(one)]
+
+
 def translate_message(text: object) -> str:
     """Replace parameters and calls in back quotes by options and commands."""
     return re.sub(r"`([^`]+)`", lambda match: _translate_quoted(match[1]), str(text))
@@ -41,11 +56,11 @@ def _translate_quoted(quoted: str) -> str:
     name, _, value = quoted.partition("=")
     if name in SETTINGS_WITHOUT_OPTION:
         return f"--set {quoted}"
-    if name in OPTIONS and value in ("True", "False"):
-        return OPTIONS[name] if value == "True" else f"--no-{OPTIONS[name][2:]}"
-    if name in OPTIONS:
+    if (option := find_options().get(name)) is not None:
+        if value in ("True", "False"):
+            return option.on if value == "True" else option.off or f"--no-{option.on[2:]}"
         value = value.strip("'")
-        return f"{OPTIONS[name]} {shlex.quote(value) if value else ''}".strip()
+        return f"{option.on} {shlex.quote(value) if value else ''}".strip()
     call = re.fullmatch(r"dygmamba\.(?:open\((.*)\)\.)?(\w+)\((.*)\)", quoted)
     if call and call[2] in COMMAND_FORMS:
         try:

@@ -4,10 +4,9 @@ from typing import Annotated
 
 import typer
 
-from dygmamba.api import precheck
 from dygmamba.api.formatting import build_model_document, build_model_list
 from dygmamba.cli.console import emit_json, print_document
-from dygmamba.cli.options import DataDir, Json
+from dygmamba.cli.options import DataDir, Json, optional
 
 
 def models(
@@ -16,21 +15,27 @@ def models(
     ] = None,
     data: Annotated[
         str | None,
-        typer.Option(help="Show the sizes of the models on this dataset, with its published settings."),
+        optional(
+            help="Show the sizes of the models on this dataset, with its published settings.", default="uci"
+        ),
     ] = None,
     data_dir: DataDir = None,
     as_json: Json = False,
 ) -> None:
     """List the models: what each looks at, its trained parameters, and the events it reads per query."""
     if name is not None:
-        about = precheck.describe_model(name)
+        from dygmamba.api.model_descriptions import describe_model
+
+        about = describe_model(name)
         if as_json:
             emit_json(about)
         else:
             print_document(build_model_document(about))
         return
     if data is not None:
-        precheck.require_dataset(data, data_dir)
+        from dygmamba.api.requests.base import check_data
+
+        check_data(data, data_dir)
 
     from dygmamba.api.models import DEFAULT_DATASET, list_models
 

@@ -6,11 +6,19 @@ from typing import Annotated, Any
 
 import typer
 
-from dygmamba.api import precheck
 from dygmamba.cli.console import print_note
 from dygmamba.core.errors import ConfigError
 
-DataDir = Annotated[Path | None, typer.Option(help="Look for datasets in this folder.")]
+
+def optional(*names: str, help: str, default: str = "none", **more: Any) -> Any:
+    """Return an option that may be left out; `default` says in the help what holds then."""
+    return typer.Option(*names, help=help, show_default=default, **more)
+
+
+DataDir = Annotated[
+    Path | None,
+    optional(help="Look for datasets in this folder.", default="$DYGMAMBA_DATA, then the user's data folder"),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
 Device = Annotated[str, typer.Option(help="Run on auto, cpu or cuda.")]
 Protocol = Annotated[
@@ -21,30 +29,90 @@ Protocol = Annotated[
     ),
 ]
 RunsOut = Annotated[Path, typer.Option(help="Write run directories below this folder.")]
+Model = Annotated[
+    str | None,
+    optional(
+        help="Train this model (see `dygmamba models`), or one of yours: mine.py or mine.py:NAME.",
+        default="dyg-mamba-counts on a GPU, else trees",
+    ),
+]
+Preset = Annotated[
+    str | None,
+    optional(
+        help="Start from the settings of small (CPUs), short (quick on a GPU), paper, or NAME.toml "
+        "(from `dygmamba tune`).",
+        default="paper",
+    ),
+]
+Epochs = Annotated[
+    int | None, optional(min=1, help="Train at most this many epochs.", default="from the preset")
+]
+Split = Annotated[
+    str | None,
+    optional(
+        help="Split by shares (0.7,0.15,0.15), by the times where validation and test start "
+        "(2024-01-01,2024-06-01), or as the dataset's leaderboard does (board).",
+        default="0.7,0.15,0.15",
+    ),
+]
+Activity = Annotated[
+    bool,
+    typer.Option(
+        "--activity",
+        help="Add the source's activity rate to the score (helps with historical and inductive negatives).",
+    ),
+]
+NewEvents = Annotated[
+    Path | None, optional(help="Add the new events of this file, with the columns of the dataset.")
+]
+At = Annotated[
+    str | None,
+    optional(help="Ask for this time, a date or a number.", default="just after the last event"),
+]
+Raw = Annotated[
+    bool, typer.Option("--raw", help="Write CSV cells unchanged, even if a spreadsheet would run them.")
+]
 Overrides = Annotated[
     list[str] | None,
-    typer.Option("--set", help="Set a model or training setting, key=value, e.g. length=32."),
+    optional(
+        "--set",
+        help="Set a model or training setting, key=value, e.g. length=32.",
+        default="from the preset",
+    ),
 ]
-TrustCode = Annotated[
+HeuristicSettings = Annotated[
+    list[str] | None,
+    optional(
+        "--set", help="Set a setting of the model, key=value, e.g. window=0.1.", default="from the model"
+    ),
+]
+Trust = Annotated[
     bool,
     typer.Option(
         "--trust-code",
         help="Import the module that defines the run's model, which runs its code; shows its name.",
     ),
 ]
-Delimiter = Annotated[str | None, typer.Option(help="Split lines at this delimiter; also tab, blanks.")]
+Delimiter = Annotated[
+    str | None, optional(help="Split lines at this delimiter; also tab, blanks.", default="detected")
+]
 Encoding = Annotated[str, typer.Option(help="Read text files in this encoding.")]
-TimeFormat = Annotated[str | None, typer.Option(help='Read dates in this format, like "%d.%m.%Y %H:%M".')]
-Fill = Annotated[float | None, typer.Option(help="Replace missing features and labels by this value.")]
+TimeFormat = Annotated[
+    str | None, optional(help='Read dates in this format, like "%d.%m.%Y %H:%M".', default="detected")
+]
+Fill = Annotated[float | None, optional(help="Replace missing features and labels by this value.")]
 
 Decimal = Annotated[
     str | None,
-    typer.Option(help='Read feature values with this decimal mark, "." or ",".'),
+    optional(help='Read feature values with this decimal mark, "." or ",".', default="detected"),
 ]
 
 SkipBad = Annotated[bool, typer.Option("--skip-bad", help="Leave out rows that cannot be read.")]
 Header = Annotated[
-    bool | None, typer.Option("--header/--no-header", help="Say whether the first line names the columns.")
+    bool | None,
+    optional(
+        "--header/--no-header", help="Say whether the first line names the columns.", default="detected"
+    ),
 ]
 RUN_HELP = "Takes a run directory, a dataset (its newest run below runs/), or latest."
 
@@ -56,7 +124,9 @@ def run_argument(help: str) -> Any:
 
 def parse_run(name: str, prefer_finished: bool = True) -> Path:
     """Return the run directory that a name stands for, and print which one it is."""
-    path = precheck.find_run(name, prefer_finished=prefer_finished)
+    from dygmamba.api.run_names import find_run
+
+    path = find_run(name, prefer_finished=prefer_finished)
     if path != Path(name) and path != Path(name).resolve():
         print_note(f"note: {name} is the run {path}")
     return path
@@ -97,6 +167,11 @@ def parse_overrides(pairs: list[str] | None) -> dict[str, Any]:
         except (ValueError, RecursionError):  # not TOML, or a number of too many digits
             settings[key] = text
     return settings
+
+
+def parse_settings(overrides: list[str] | None, **named: Any) -> dict[str, Any]:
+    """Return the settings of `--set`, and those that have an option of their own where it is given."""
+    return parse_overrides(overrides) | {name: value for name, value in named.items() if value}
 
 
 def parse_seeds(text: str) -> list[int]:

@@ -11,15 +11,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dygmamba.api import precheck
 from dygmamba.api.trusted_code import import_if_trusted
 from dygmamba.cli.console import emit_json, print_document, print_line, print_note
 from dygmamba.cli.messages import escape_text
 from dygmamba.cli.options import (
+    At,
     DataDir,
     Device,
     Json,
-    TrustCode,
+    NewEvents,
+    Raw,
+    Trust,
+    optional,
     run_argument,
 )
 from dygmamba.cli.progress import show_progress
@@ -37,60 +40,60 @@ def predict(
     run: Annotated[Path, run_argument("Predict with this run directory.")],
     pairs: Annotated[
         Path | None,
-        typer.Option(
+        optional(
             help="Score the pairs of this file: columns src, dst, optionally time, and those that the run reads of a "
             "query (query_columns). - is standard input."
         ),
     ] = None,
     sources: Annotated[
-        str | None, typer.Option(help="Rank the destinations of these ids, a,b,c or a file; with --top.")
+        str | None, optional(help="Rank the destinations of these ids, a,b,c or a file; with --top.")
     ] = None,
     nodes: Annotated[
         str | None,
-        typer.Option(help="Predict the labels of these ids, a,b,c or a file; for runs of the node task."),
+        optional(help="Predict the labels of these ids, a,b,c or a file; for runs of the node task."),
     ] = None,
-    events: Annotated[
-        Path | None, typer.Option(help="Add the new events of this file, with the columns of the dataset.")
-    ] = None,
+    events: NewEvents = None,
     out: Annotated[
         Path | None,
-        typer.Option(
-            help="Write the scores to this file: .csv, .jsonl, .csv.gz, .jsonl.gz, .parquet, .arrow or .xlsx."
+        optional(
+            help="Write the scores to this file: .csv, .jsonl, .csv.gz, .jsonl.gz, .parquet, .arrow or .xlsx.",
+            default="stdout",
         ),
     ] = None,
     top: Annotated[
-        int | None, typer.Option(min=1, help="Rank destinations per source, or nodes, and keep this many.")
+        int | None, optional(min=1, help="Rank destinations per source, or nodes, and keep this many.")
     ] = None,
     threshold: Annotated[
-        float | None, typer.Option(min=0, max=1, help="Keep only rows with at least this score.")
+        float | None, optional(min=0, max=1, help="Keep only rows with at least this score.")
     ] = None,
     costs: Annotated[
         str | None,
-        typer.Option(help="Keep only rows that pay, by the costs FALSE_ALARM,MISS of an alert, e.g. 1,20."),
+        optional(help="Keep only rows that pay, by the costs FALSE_ALARM,MISS of an alert, e.g. 1,20."),
     ] = None,
     real_share: Annotated[
         float | None,
-        typer.Option(help="Say which share of the scored pairs is real, e.g. 0.01; with --costs."),
+        optional(
+            help="Say which share of the scored pairs is real, e.g. 0.01; with --costs.", default="a half"
+        ),
     ] = None,
     top_per_day: Annotated[
         int | None,
-        typer.Option(min=1, help="Keep only this many rows of each day (UTC), highest scores first."),
+        optional(min=1, help="Keep only this many rows of each day (UTC), highest scores first."),
     ] = None,
     candidates: Annotated[
-        str | None, typer.Option(help="Rank only these ids, a,b,c or a file; with --top.")
+        str | None,
+        optional(help="Rank only these ids, a,b,c or a file; with --top.", default="all destinations"),
     ] = None,
     only_new: Annotated[
         bool, typer.Option("--only-new", help="Rank only destinations that the source never met; with --top.")
     ] = False,
-    at: Annotated[str | None, typer.Option(help="Predict for this time, a date or a number.")] = None,
+    at: At = None,
     *,
     reading: dict[str, Any],
     device: Device = "auto",
     data_dir: DataDir = None,
-    trust_code: TrustCode = False,
-    raw: Annotated[
-        bool, typer.Option("--raw", help="Write CSV cells unchanged, even if a spreadsheet would run them.")
-    ] = False,
+    trust: Trust = False,
+    raw: Raw = False,
     as_json: Json = False,
 ) -> None:
     """Score pairs, rank destinations or classify nodes with a trained run, for past or future times.
@@ -98,23 +101,15 @@ def predict(
     Scores are probabilities, calibrated on the run's validation period.
     """
     with _open_standard_input(pairs) as file:
-        given = {"pairs": file, "sources": sources, "nodes": nodes, "candidates": candidates}
-        queries = [name for name, value in given.items() if value is not None] + (
-            ["only_new"] if only_new else []
-        )
-        precheck.check_predict(
-            run, given=queries, top=top, pairs=file, events=events, out=out, time_unit=reading["time_unit"],
-            device=device, threshold=threshold, costs=costs, real_share=real_share,
-        )  # fmt: skip
-        import_if_trusted(trust_code, run)
+        from dygmamba.api.requests.prediction import PredictRequest
+
+        request = PredictRequest.from_arguments(locals(), pairs=file).check()
+        import_if_trusted(trust, run)
 
         from dygmamba.api import prediction
 
         with show_progress() as progress:
-            found = prediction.predict(
-                run, **given, events=events, top=top, only_new=only_new, at=at, device=device, data_dir=data_dir,
-                progress=progress, **reading,
-            )  # fmt: skip
+            found = prediction.run_prediction(request, progress)
     found, chosen = prediction.select_alerts(found, threshold, costs, top_per_day, real_share)
     _print_notes(found, run)
     if chosen is not None:
@@ -183,12 +178,12 @@ def explain(
         run_argument("Explain a score of this run directory."),
     ],
     pair: Annotated[
-        str | None, typer.Option(help="Explain the score of two ids, a,b; quote an id that holds a comma.")
+        str | None, optional(help="Explain the score of two ids, a,b; quote an id that holds a comma.")
     ] = None,
     node: Annotated[
-        str | None, typer.Option(help="Explain the score of this id; for runs of the node task.")
+        str | None, optional(help="Explain the score of this id; for runs of the node task.")
     ] = None,
-    at: Annotated[str | None, typer.Option(help="Explain the score at this time.")] = None,
+    at: At = None,
     top: Annotated[int, typer.Option(min=1, help="Show this many events.")] = 10,
     orders: Annotated[
         int,
@@ -196,21 +191,17 @@ def explain(
             min=1, max=1_000, help="Sample this many pairs of orders; more is slower and more exact."
         ),
     ] = 4,
-    out: Annotated[Path | None, typer.Option(help="Write a page (.html) or a picture (.svg).")] = None,
-    events: Annotated[
-        Path | None, typer.Option(help="Add the new events of this file, with the columns of the dataset.")
-    ] = None,
+    out: Annotated[Path | None, optional(help="Write a page (.html) or a picture (.svg).")] = None,
+    events: NewEvents = None,
     column: Annotated[
         list[str] | None,
-        typer.Option(
-            help="Give a column of the event in question, name=value, e.g. amount=12 (query_columns)."
-        ),
+        optional(help="Give a column of the event in question, name=value, e.g. amount=12 (query_columns)."),
     ] = None,
     *,
     reading: dict[str, Any],
     device: Device = "auto",
     data_dir: DataDir = None,
-    trust_code: TrustCode = False,
+    trust: Trust = False,
     as_json: Json = False,
 ) -> None:
     """Show which past events of either side moved the score of a pair, and by how much."""
@@ -218,16 +209,15 @@ def explain(
         raise ConfigError(
             "say what to explain: --pair a,b, or for a run of the node task --node a", code="pair-or-node"
         )
+    from dygmamba.api.requests.prediction import ExplainRequest
+
     query = _parse_pair(pair) if pair is not None else str(node)
-    precheck.check_explain(run, out=out, events=events, time_unit=reading["time_unit"], device=device)
-    import_if_trusted(trust_code, run)
+    request = ExplainRequest.from_arguments(locals(), columns=_parse_columns(column or [])).check()
+    import_if_trusted(trust, run)
 
     from dygmamba.api import prediction
 
-    found = prediction.explain(
-        run, query, at=at, orders=orders, events=events, device=device, data_dir=data_dir, out=out, top=top,
-        columns=_parse_columns(column or []), **reading,
-    )  # fmt: skip
+    found = prediction.run_explanation(request)
     for text in found.notes:
         print_note(f"note: {text}")
     if out is not None:

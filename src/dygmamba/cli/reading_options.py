@@ -15,14 +15,33 @@ from dygmamba.cli.options import (
     Header,
     SkipBad,
     TimeFormat,
+    optional,
     parse_delimiter,
     parse_list,
 )
 
+
+def _column_option(help: str) -> Any:
+    return Annotated[str | None, optional(help=help, default="as in the dataset")]
+
+
 READING_OPTIONS: dict[str, tuple[Any, Any]] = {  # name of a field of `ReadOptions` -> type and default
-    "src": (Annotated[str | None, typer.Option(help="Read source ids from this column.")], None),
-    "dst": (Annotated[str | None, typer.Option(help="Read destination ids from this column.")], None),
-    "time": (Annotated[str | None, typer.Option(help="Read times from this column.")], None),
+    "src": (
+        Annotated[
+            str | None, optional(help="Read source ids from this column.", default="as in the dataset")
+        ],
+        None,
+    ),
+    "dst": (
+        Annotated[
+            str | None, optional(help="Read destination ids from this column.", default="as in the dataset")
+        ],
+        None,
+    ),
+    "time": (
+        Annotated[str | None, optional(help="Read times from this column.", default="as in the dataset")],
+        None,
+    ),
     "features": (
         Annotated[
             str,

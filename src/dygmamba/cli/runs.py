@@ -6,11 +6,10 @@ from typing import Annotated
 
 import typer
 
-from dygmamba.api import precheck
 from dygmamba.api.formatting import build_run_list
 from dygmamba.api.trusted_code import import_if_trusted
 from dygmamba.cli.console import emit_json, print_document, print_line
-from dygmamba.cli.options import DataDir, Json, RunsOut, TrustCode, run_argument
+from dygmamba.cli.options import DataDir, Json, RunsOut, Trust, optional, run_argument
 from dygmamba.cli.progress import print_message, show_progress
 
 LOADING_CODE = {
@@ -20,7 +19,7 @@ LOADING_CODE = {
 }
 
 
-def list_runs(
+def show_runs(
     data: Annotated[
         str, typer.Argument(help="List the runs of this dataset, or in this folder; latest stands for all.")
     ] = "latest",
@@ -32,7 +31,9 @@ def list_runs(
     as_json: Json = False,
 ) -> None:
     """List runs, the newest first: data, model, results, and the best of each dataset by validation."""
-    found = precheck.list_runs(data, runs)
+    from dygmamba.api.run_names import list_runs
+
+    found = list_runs(data, runs)
     chosen = [one for one in found if one.best or not best]
     if as_json:
         emit_json({"runs": [one.to_dict() for one in chosen]})
@@ -58,12 +59,14 @@ def export_model(
         ),
     ],
     data_dir: DataDir = None,
-    trust_code: TrustCode = False,
+    trust: Trust = False,
     as_json: Json = False,
 ) -> None:
     """Export the scorer of a run with torch.export, as ONNX or for numpy, checked against the run itself."""
-    precheck.check_export_model(run, to)
-    import_if_trusted(trust_code, run)
+    from dygmamba.api.requests.prediction import ExportRequest
+
+    ExportRequest.from_arguments(locals()).check()
+    import_if_trusted(trust, run)
 
     from dygmamba.api.run import open as open_run
 
@@ -81,26 +84,32 @@ def report(
         Path,
         run_argument("Write the page of this run directory."),
     ],
-    out: Annotated[Path | None, typer.Option(help="Write the page to this file.")] = None,
+    out: Annotated[
+        Path | None, optional(help="Write the page to this file.", default="RUN/report.html")
+    ] = None,
     costs: Annotated[
         str | None,
-        typer.Option(help="Choose the threshold of alerts by the costs FALSE_ALARM,MISS, e.g. 1,20."),
+        optional(help="Choose the threshold of alerts by the costs FALSE_ALARM,MISS, e.g. 1,20."),
     ] = None,
     real_share: Annotated[
         float | None,
-        typer.Option(help="Say which share of the scored pairs is real, e.g. 0.01; with --costs."),
+        optional(
+            help="Say which share of the scored pairs is real, e.g. 0.01; with --costs.", default="a half"
+        ),
     ] = None,
     data_dir: DataDir = None,
-    trust_code: TrustCode = False,
+    trust: Trust = False,
 ) -> None:
     """Write a run's results, curves, learned decay and settings as one page that opens offline."""
-    precheck.check_report(run, costs, real_share)
-    import_if_trusted(trust_code, run)
+    from dygmamba.api.requests.prediction import ReportRequest
 
-    from dygmamba.api.reports import write_full_page
+    request = ReportRequest.from_arguments(locals()).check()
+    import_if_trusted(trust, run)
+
+    from dygmamba.api.reports import run_report
 
     with show_progress() as progress:
-        path = write_full_page(run, out, data_dir, progress, costs, real_share)
+        path = run_report(request, progress)
     print_line(f"report: {path}")
 
 
@@ -112,12 +121,15 @@ def compare(
         ),
     ],
     out: Annotated[
-        Path | None, typer.Option(help="Write the page and its tables (CSV, Markdown, LaTeX) to this folder.")
+        Path | None, optional(help="Write the page and its tables (CSV, Markdown, LaTeX) to this folder.")
     ] = None,
 ) -> None:
     """Compare finished runs: mean and spread over seeds, rank, paired test, published values, curves."""
+    from dygmamba.api.requests.base import require_run
+    from dygmamba.api.run_names import find_run
+
     for name in runs:
-        precheck.require_run(precheck.find_run(name))
+        require_run(find_run(name))
 
     from dygmamba.api.reports import COMPARE_PAGE
     from dygmamba.api.reports import compare as compare_runs
@@ -145,10 +157,12 @@ def push(
     as_json: Json = False,
 ) -> None:
     """Share a run in a folder or on the Hub: weights, settings, results, a card; no pickle."""
-    precheck.require_run(run)
-    precheck.check_target(target)
-
+    from dygmamba.api.requests.base import require_run
+    from dygmamba.api.sharing import check_target
     from dygmamba.api.sharing import push as push_run
+
+    require_run(run)
+    check_target(target)
 
     where = push_run(run, target, data=with_data, public=public, data_dir=data_dir)
     if as_json:
@@ -167,15 +181,16 @@ def pull(
     ],
     out: RunsOut = Path("runs"),
     revision: Annotated[
-        str | None, typer.Option(help="Fetch this branch, tag or commit of a repository.")
+        str | None, optional(help="Fetch this branch, tag or commit of a repository.")
     ] = None,
     data_dir: DataDir = None,
     as_json: Json = False,
 ) -> None:
     """Fetch a shared run, checked file by file."""
-    precheck.check_target(source)
-
+    from dygmamba.api.sharing import check_target
     from dygmamba.api.sharing import pull as pull_run
+
+    check_target(source)
 
     run = pull_run(source, out=out, revision=revision, data_dir=data_dir)
     about = run.config["run"]

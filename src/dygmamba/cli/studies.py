@@ -4,21 +4,22 @@ import shlex
 import sys
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dygmamba.api import precheck
 from dygmamba.cli.console import emit_json, print_document, print_note
 from dygmamba.cli.options import (
     DataDir,
     Device,
+    Epochs,
     Json,
     Overrides,
     Protocol,
+    optional,
     parse_list,
-    parse_overrides,
     parse_seeds,
+    parse_settings,
 )
 from dygmamba.cli.progress import print_message, show_progress
 
@@ -34,22 +35,32 @@ def reproduce(
             "sensitivity, case-study or large."
         ),
     ],
-    datasets: Annotated[str | None, typer.Option(help="Use these datasets, e.g. uci,enron.")] = None,
-    models: Annotated[str | None, typer.Option(help="Use these models, e.g. edgebank,dyg-mamba.")] = None,
+    datasets: Annotated[
+        str | None, optional(help="Use these datasets, e.g. uci,enron.", default="those of the study")
+    ] = None,
+    models: Annotated[
+        str | None, optional(help="Use these models, e.g. edgebank,dyg-mamba.", default="those of the study")
+    ] = None,
     seeds: Annotated[
         str | None,
-        typer.Option(
+        optional(
             help="Run every model with these seeds, e.g. 0 or 0-4 or 0,3,7 (default: 0; paper: those of its plan)."
         ),
     ] = None,
     variants: Annotated[
         str | None,
-        typer.Option(help="Use these ablations, lengths (32,64), or kinds of noise (insert,release)."),
+        optional(
+            help="Use these ablations, lengths (32,64), or kinds of noise (insert,release).",
+            default="those of the study",
+        ),
     ] = None,
-    epochs: Annotated[int | None, typer.Option(min=1, help="Train at most this many epochs per run.")] = None,
+    epochs: Epochs = None,
     overrides: Overrides = None,
     protocol: Protocol = "auto",
-    workers: Annotated[int | None, typer.Option(min=1, max=256, help="Run this many jobs at once.")] = None,
+    workers: Annotated[
+        int | None,
+        optional(min=1, max=256, help="Run this many jobs at once.", default="chosen for the device"),
+    ] = None,
     device: Device = "auto",
     out: Annotated[Path, typer.Option(help="Write runs, results and the page below this folder.")] = Path(
         "studies"
@@ -61,27 +72,25 @@ def reproduce(
     as_json: Json = False,
 ) -> None:
     """Reproduce a study of the paper. Finished runs are cached, so an interrupted study can be restarted."""
-    settings = parse_overrides(overrides) | ({} if epochs is None else {"epochs": epochs})
-    numbers = None if seeds is None else parse_seeds(seeds)
-    chosen_datasets, chosen_models = parse_list(datasets), parse_list(models)
-    precheck.check_reproduce(
-        study, models=chosen_models or (), datasets=chosen_datasets or (), protocol=protocol, device=device,
-        data_dir=data_dir,
-    )  # fmt: skip
+    from dygmamba.api.requests.evaluation import ReproduceRequest
 
-    from dygmamba.api import studies
+    request = ReproduceRequest.from_arguments(
+        locals(),
+        datasets=parse_list(datasets),
+        models=parse_list(models),
+        seeds=None if seeds is None else parse_seeds(seeds),
+        variants=parse_list(variants),
+        settings=parse_settings(overrides, epochs=epochs),
+    ).check()
 
-    request: dict[str, Any] = {"datasets": chosen_datasets, "models": chosen_models, "seeds": numbers}
-    request |= {"variants": parse_list(variants), "settings": settings, "out": out, "device": device}
-    request |= {"protocol": protocol, "data_dir": data_dir}
+    from dygmamba.api.studies import plan_study, run_study
+
     if dry_run:
-        _print_plan(studies.plan_study(study, **request), as_json)
+        _print_plan(plan_study(request), as_json)
         return
     command = shlex.join(["dygmamba", *sys.argv[1:]])
     with show_progress(save_on_interrupt=True) as progress:
-        outcome = studies.reproduce_study(
-            study, **request, workers=workers, command=command, progress=progress
-        )
+        outcome = run_study(request, command, progress)
     if as_json:
         rows = [
             row | ({"changed": record.changed} if record.changed else {})

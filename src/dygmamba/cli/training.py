@@ -3,25 +3,30 @@
 import shlex
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dygmamba.api import precheck
 from dygmamba.api.trusted_code import import_if_trusted, import_model
 from dygmamba.cli.console import emit_json, print_document, print_line
 from dygmamba.cli.options import (
+    Activity,
     DataDir,
     Device,
+    Epochs,
     Json,
+    Model,
     Overrides,
+    Preset,
     Protocol,
     RunsOut,
-    TrustCode,
-    parse_overrides,
+    Split,
+    Trust,
+    optional,
     parse_run,
     parse_run_to_resume,
     parse_seeds,
+    parse_settings,
     run_argument,
 )
 from dygmamba.cli.progress import show_progress
@@ -35,62 +40,36 @@ if TYPE_CHECKING:
     from dygmamba.api.run import Run
     from dygmamba.api.tuning import Tuning
 
-# Options that cannot be changed with --resume. Settings (--set, --epochs ...) are checked against the run later.
-FIXED_BY_RUN = (
-    "model",
-    "budget",
-    "start_from",
-    "preset",
-    "backbone",
-    "finetune",
-    "balance",
-    "seeds",
-    "split",
-    "protocol",
-    "out",
-    "task",
-)
-
 
 def train(
     context: typer.Context,
     data: Annotated[
         str | None, typer.Argument(help="Train on this dataset: a name or a file; `generated` is built in.")
     ] = None,
-    model: Annotated[
-        str | None,
-        typer.Option(
-            help="Train this model (see `dygmamba models`), or one of yours: mine.py or mine.py:NAME."
-        ),
-    ] = None,
+    model: Model = None,
     budget: Annotated[
         str | None,
-        typer.Option(
+        optional(
             help="Train several models within this time (10m, 1h, 90s), the best with further seeds if time is left; "
             "keep the best by validation; with --model, end its training in time."
         ),
     ] = None,
     start_from: Annotated[
         Path | None,
-        typer.Option(
+        optional(
             "--from",
             parser=parse_run,
             metavar="RUN",
             help="Continue this finished link run on newer data: start with its weights, ids and settings.",
         ),
     ] = None,
-    preset: Annotated[
-        str | None,
-        typer.Option(
-            help="Use the settings of small (CPUs), short (quick on a GPU), paper, or NAME.toml (from `dygmamba tune`)."
-        ),
-    ] = None,
+    preset: Preset = None,
     task: Annotated[
         str, typer.Option(help="Predict links (link), or labels of sources: states, classes, numbers (node).")
     ] = "link",
     backbone: Annotated[
         Path | None,
-        typer.Option(
+        optional(
             parser=parse_run, metavar="RUN", help="Build the node classifier on this finished link run."
         ),
     ] = None,
@@ -101,59 +80,56 @@ def train(
         bool, typer.Option("--balance", help="Weigh all classes of a node task the same.")
     ] = False,
     seeds: Annotated[str, typer.Option(help="Train one run for each seed, e.g. 0 or 0-4 or 0,3,7.")] = "0",
-    epochs: Annotated[int | None, typer.Option(min=1, help="Train at most this many epochs.")] = None,
+    epochs: Epochs = None,
     overrides: Overrides = None,
-    split: Annotated[
-        str | None,
-        typer.Option(
-            help="Split by shares (0.7,0.15,0.15), by the times where validation and test start "
-            "(2024-01-01,2024-06-01), or as the "
-            "dataset's leaderboard does (board)."
-        ),
-    ] = None,
+    split: Split = None,
     protocol: Protocol = "auto",
     negatives: Annotated[
         str, typer.Option(help=f"Evaluate against these negatives: {', '.join(NEGATIVES)}.")
     ] = "random",
     train_negatives: Annotated[
         str | None,
-        typer.Option(
+        optional(
             help="Train against random, historical or mixed negatives, mixed-odds (mixed, with the loss corrected "
-            "for how often each kind is drawn), or popular-odds (recently popular destinations, corrected likewise)."
+            "for how often each kind is drawn), or popular-odds (recently popular destinations, corrected likewise).",
+            default="random",
         ),
     ] = None,
-    activity: Annotated[
-        bool,
-        typer.Option(
-            "--activity",
-            help="Add the source's activity rate to the score (helps with historical and inductive negatives).",
-        ),
-    ] = False,
+    activity: Activity = False,
     loss: Annotated[
-        str | None, typer.Option(help="Train with a pairwise loss, or a ranking loss (for MRR and Hits@k).")
+        str | None,
+        optional(
+            help="Train with a pairwise loss, or a ranking loss (for MRR and Hits@k).", default="pairwise"
+        ),
     ] = None,
     train_candidates: Annotated[
         int | None,
-        typer.Option(min=1, help="With --loss ranking, rank each event among this many destinations."),
+        optional(
+            min=1,
+            help="With --loss ranking, rank each event among this many destinations.",
+            default="20; fewer for trees on long streams",
+        ),
     ] = None,
     visible: Annotated[
         str | None,
-        typer.Option(
-            help="Let memories and counts see strictly earlier events (strict) or all earlier batches (batch)."
+        optional(
+            help="Let memories and counts see strictly earlier events (strict) or all earlier batches (batch).",
+            default="strict",
         ),
     ] = None,
     device: Device = "auto",
     deterministic: Annotated[
         bool | None,
-        typer.Option(
-            help="Fail instead of using operations that are not reproducible; a resumed run keeps its choice.",
-            show_default=False,
+        optional(
+            "--deterministic/--no-deterministic",
+            help="Fail instead of using operations that are not reproducible.",
+            default="off; as before for a resumed run",
         ),
     ] = None,
     out: RunsOut = Path("runs"),
     resume: Annotated[
         Path | None,
-        typer.Option(
+        optional(
             parser=parse_run_to_resume,
             metavar="RUN",
             help="Continue this run directory, or the newest run of a dataset (a name, or latest); --epochs may give "
@@ -162,19 +138,17 @@ def train(
     ] = None,
     refit: Annotated[
         str | None,
-        typer.Option(
-            help="Afterwards train once more on all events, for production; the only value is `all`."
-        ),
+        optional(help="Afterwards train once more on all events, for production; the only value is `all`."),
     ] = None,
     log: Annotated[
-        str | None, typer.Option(help="Log to tensorboard, mlflow, or both (tensorboard,mlflow).")
+        str | None, optional(help="Log to tensorboard, mlflow, or both (tensorboard,mlflow).")
     ] = None,
     processes: Annotated[
         int,
         typer.Option(min=1, help="Share every batch among this many processes, one per GPU or core group."),
     ] = 1,
     data_dir: DataDir = None,
-    trust_code: TrustCode = False,
+    trust: Trust = False,
     as_json: Json = False,
 ) -> None:
     """Train a model on a dataset, evaluate it on validation and test, and compare it with simple heuristics."""
@@ -183,56 +157,34 @@ def train(
             "give either a dataset to train on or --resume RUN to continue a run",
             code="dataset-or-resume",
         )
-    named_settings = {
-        "epochs": epochs,
-        "visible": visible,
-        "train_negatives": train_negatives,
-        "activity": activity,
-    }
-    named_settings |= {"loss": loss, "train_candidates": train_candidates}
-    settings = parse_overrides(overrides) | {key: value for key, value in named_settings.items() if value}
-    numbers, model = parse_seeds(seeds), import_model(model)
-    if resume is not None:
-        typed = [name for name in FIXED_BY_RUN if _is_typed(context, name)]
-        precheck.check_resume(
-            resume, negatives=negatives, device=device, log=log, refit=refit, task=task, given=typed
+    from dygmamba.api.requests.training import RefitRequest, ResumeRequest, TrainRequest
+
+    settings = parse_settings(
+        overrides, epochs=epochs, visible=visible, train_negatives=train_negatives, activity=activity,
+        loss=loss, train_candidates=train_candidates,
+    )  # fmt: skip
+    if resume is None:
+        request = TrainRequest.from_arguments(
+            locals(), model=import_model(model), seeds=parse_seeds(seeds), settings=settings
         )
     else:
-        precheck.check_train(
-            data=str(data), model=model, settings=settings, task=task, budget=budget, seeds=numbers,
-            processes=processes, preset=preset, split=split, protocol=protocol, backbone=backbone,
-            finetune=finetune, balance=balance, negatives=negatives, device=device, log=log, refit=refit,
-            data_dir=data_dir, start_from=start_from,
-        )  # fmt: skip
-    import_if_trusted(trust_code, resume, backbone, start_from)
+        fixed = TrainRequest.names() - ResumeRequest.names()  # settings are checked against the run later
+        given = {name: value for name, value in context.params.items() if _is_typed(context, name)}
+        given = {name: value for name, value in given.items() if name in fixed}
+        request = ResumeRequest.from_arguments(locals(), folder=resume, given=given, settings=settings)
+    request.check()
+    import_if_trusted(trust, resume, backbone, start_from)
 
     from dygmamba.api import training
 
     with show_progress(save_on_interrupt=True) as progress:
-        where: dict[str, Any] = {
-            "device": device,
-            "data_dir": data_dir,
-            "progress": progress,
-            "processes": processes,
-        }
-        shared = {**where, "negatives": negatives, "log": log}
-        if resume is not None:
-            runs = [training.resume(resume, **shared, deterministic=deterministic, overrides=settings)]
+        if isinstance(request, ResumeRequest):
+            runs = [training.run_resume(request, progress)]
         else:
-            plan = {
-                "data": str(data),
-                "model": model,
-                "seeds": numbers,
-                "task": task,
-                "budget": budget,
-                "start_from": start_from,
-                "out": out,
-                "split": split,
-                "protocol": protocol,
-            }
-            plan |= {"backbone": backbone, "finetune": finetune, "balance": balance, "preset": preset}
-            runs = training.train(**plan, **shared, deterministic=bool(deterministic), overrides=settings)
-        refits = [training.refit(run.path, **where) for run in runs] if refit else []
+            runs = training.run_training(request, progress)
+        where = {"device": device, "processes": processes, "data_dir": data_dir}
+        again = [RefitRequest(folder=run.path, **where) for run in runs] if refit else []
+        refits = [training.run_refit(one, progress) for one in again]
     _print_runs(runs, refits, as_json)
 
 
@@ -265,22 +217,22 @@ def blend(
     device: Device = "auto",
     out: RunsOut = Path("runs"),
     data_dir: DataDir = None,
-    trust_code: TrustCode = False,
+    trust: Trust = False,
     as_json: Json = False,
 ) -> None:
     """Combine finished runs into one: the weighted sum of their scores that is best on validation.
 
     Nothing is trained. The new run holds all it needs and is used like any other.
     """
-    precheck.check_blend(runs, negatives, device)
-    import_if_trusted(trust_code, *runs)
+    from dygmamba.api.requests.training import BlendRequest
 
-    from dygmamba.api.training import blend as blend_runs
+    request = BlendRequest.from_arguments(locals()).check()
+    import_if_trusted(trust, *runs)
+
+    from dygmamba.api.training import run_blend
 
     with show_progress(save_on_interrupt=True) as progress:
-        run = blend_runs(
-            runs, device=device, out=out, negatives=negatives, data_dir=data_dir, progress=progress
-        )
+        run = run_blend(request, progress)
     _print_runs([run], [], as_json)
 
 
@@ -288,29 +240,37 @@ def tune(
     data: Annotated[
         str, typer.Argument(help="Tune on this dataset: a name or a file; `generated` is built in.")
     ],
-    model: Annotated[str | None, typer.Option(help="Tune this model (see `dygmamba models`).")] = None,
+    model: Model = None,
     trials: Annotated[
-        int | None, typer.Option(min=1, help="Stop after this many trials of the whole study.")
+        int | None,
+        optional(
+            min=1,
+            help="Stop after this many trials of the whole study.",
+            default="30 unless --hours is given",
+        ),
     ] = None,
-    hours: Annotated[float | None, typer.Option(help="Stop after this many hours, e.g. 0.5.")] = None,
-    out: Annotated[Path | None, typer.Option(help="Write the preset to this file, NAME.toml.")] = None,
+    hours: Annotated[
+        float | None, optional(help="Stop after this many hours, e.g. 0.5.", default="no limit")
+    ] = None,
+    out: Annotated[
+        Path | None,
+        optional(
+            help="Write the preset to this file, NAME.toml.", default="preset.toml in the study's folder"
+        ),
+    ] = None,
     resume: Annotated[
         bool, typer.Option("--resume", help="Only continue an existing study; fail if there is none.")
     ] = False,
     seed: Annotated[int, typer.Option(min=0, help="Seed the search and every training in it.")] = 0,
-    preset: Annotated[
-        str | None, typer.Option(help="Start from small, short, paper or a file NAME.toml.")
-    ] = None,
+    preset: Preset = None,
     epochs: Annotated[
-        int | None, typer.Option(min=1, help="Train at most this many epochs per trial.")
+        int | None,
+        optional(min=1, help="Train at most this many epochs per trial.", default="10; 40 for trees"),
     ] = None,
     overrides: Annotated[
-        list[str] | None, typer.Option("--set", help="Fix a setting, key=value, so that it is not searched.")
+        list[str] | None, optional("--set", help="Fix a setting, key=value, so that it is not searched.")
     ] = None,
-    split: Annotated[
-        str | None,
-        typer.Option(help="Split by shares (0.7,0.15,0.15) or by the times where validation and test start."),
-    ] = None,
+    split: Split = None,
     protocol: Protocol = "auto",
     device: Device = "auto",
     studies: Annotated[Path, typer.Option(help="Write studies below this folder.")] = Path("studies"),
@@ -321,22 +281,15 @@ def tune(
 
     The same command continues a study. Ctrl-C ends it with the best settings so far.
     """
-    settings = parse_overrides(overrides) | ({} if epochs is None else {"epochs": epochs})
-    model = import_model(model)
-    precheck.check_tune(
-        data=data, model=model, settings=settings, preset=preset, split=split, protocol=protocol,
-        trials=trials, hours=hours, device=device, data_dir=data_dir,
-    )  # fmt: skip
+    from dygmamba.api.requests.training import TuneRequest
 
-    from dygmamba.api.tuning import tune as search
+    settings = parse_settings(overrides, epochs=epochs)
+    request = TuneRequest.from_arguments(locals(), model=import_model(model), settings=settings).check()
+
+    from dygmamba.api.tuning import run_tuning
 
     with show_progress(save_on_interrupt=True) as progress:
-        plan: dict[str, Any] = {"data": data, "model": model, "trials": trials, "hours": hours, "out": out}
-        plan |= {"resume": resume, "seed": seed, "preset": preset, "split": split, "device": device}
-        plan |= {"protocol": protocol}
-        plan |= {"studies": studies, "data_dir": data_dir, "progress": progress}
-        plan |= {"train_command": partial(_format_train_command, data)}
-        tuning = search(**plan, overrides=settings)
+        tuning = run_tuning(request, progress, partial(_format_train_command, data))
     if as_json:
         emit_json(tuning.to_dict())
     else:

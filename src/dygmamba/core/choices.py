@@ -16,6 +16,7 @@ BestMetric = Literal["ap", "mrr"]  # of the validation, which chooses the best e
 
 PUBLISHED_NEGATIVES = ("random", "historical", "inductive")  # of the published protocol and its studies
 NEGATIVES = PUBLISHED_NEGATIVES  # all samplers; options accept and tables show them
+VARIANTS = ("frozen", "warm", "refit")  # of a model in a backtest
 SPLITS = ("val", "test")
 SETTINGS = ("transductive", "inductive")
 FORMATS = (

@@ -3,7 +3,7 @@
 from dygmamba._version import __version__
 from dygmamba.data.events.times import format_duration
 from dygmamba.report.document import Cell, Document, LineChart, Point, ReportTable, Section
-from dygmamba.runs.backtest import BacktestRequest
+from dygmamba.runs.backtest import BacktestPlan
 from dygmamba.runs.backtest_periods import VALIDATION_SHARE
 from dygmamba.runs.backtest_results import FROZEN, METRICS, REFIT, WARM, Backtest
 from dygmamba.tasks.metric_names import (
@@ -22,7 +22,7 @@ MEANINGS = {
 }
 
 
-def build_backtest_document(request: BacktestRequest, result: Backtest) -> Document:
+def build_backtest_document(request: BacktestPlan, result: Backtest) -> Document:
     """Build the page of a backtest."""
     sections = (*summarize_backtest(result).sections, _metrics_section(result))
     return Document(
@@ -35,7 +35,7 @@ def summarize_backtest(result: Backtest) -> Document:
     return Document(f"{result.model} on {result.data}", "", (_findings_section(result),))
 
 
-def _describe_request(request: BacktestRequest, result: Backtest) -> str:
+def _describe_request(request: BacktestPlan, result: Backtest) -> str:
     def length(value: float) -> str:
         return format_duration(float(f"{value:.4g}")) if result.is_dated else f"{value:.6g}"
 

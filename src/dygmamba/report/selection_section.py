@@ -1,10 +1,10 @@
 """The models tried within a time budget, as a section of the report."""
 
-from collections.abc import Mapping
 from typing import Any
 
 from dygmamba.data.events.times import format_rough_duration
 from dygmamba.report.document import Cell, ReportTable, Section
+from dygmamba.runs.candidates import format_candidate_name
 from dygmamba.tasks.metric_names import format_metric
 
 ENDED = {
@@ -41,13 +41,6 @@ def build_selection_table(selection: dict[str, Any]) -> ReportTable:
         columns=columns,
         rows=tuple(rows),
     )
-
-
-def format_candidate_name(candidate: Mapping[str, Any]) -> str:
-    """Return the model of a candidate, with its preset and seed where they are not the usual ones."""
-    preset, seed = candidate["preset"], candidate.get("seed")  # records of earlier versions have no seed
-    name = candidate["model"] + (f" (preset {preset})" if preset else "")
-    return name if seed is None else f"{name}, seed {seed}"
 
 
 def _build_row(candidate: dict[str, Any], chosen: str | None) -> tuple[Cell, ...]:

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 
 from dygmamba._version import __version__
+from dygmamba.core.choices import VARIANTS
 from dygmamba.core.errors import ConfigError, FileError, Interrupted
 from dygmamba.core.files.locking import acquire_lock
 from dygmamba.core.files.untrusted import locate_inside
@@ -39,7 +40,6 @@ from dygmamba.runs.backtest_results import (
     FROZEN,
     REFIT,
     TABLE_FILE,
-    VARIANTS,
     WARM,
     Backtest,
     check_rows,
@@ -58,8 +58,8 @@ PERIOD_METRICS = ("ap", "ap_se", "auc", "auc_se", "blocks", "log_loss", "log_los
 
 
 @dataclass(frozen=True, slots=True)
-class BacktestRequest:
-    """Request for a backtest: the arguments of `dygmamba.backtest`, parsed."""
+class BacktestPlan:
+    """A backtest as it is done: the arguments of `dygmamba.backtest`, parsed, with what was chosen for the user."""
 
     dataset: Dataset
     model: str
@@ -164,7 +164,7 @@ class TrainedVariant:
 class Backtester:
     """Trains and evaluates the variants of a request, period after period."""
 
-    def __init__(self, request: BacktestRequest, journal: Journal, progress: Progress = SILENT) -> None:
+    def __init__(self, request: BacktestPlan, journal: Journal, progress: Progress = SILENT) -> None:
         self.request, self.journal, self.progress = request, journal, progress
         self.store = request.dataset.store
         self.periods = list_periods(self.store, request.start, request.every)
@@ -276,7 +276,7 @@ def _get_run_name(variant: str, period: int) -> tuple[str, int]:
     return f"{variant} {period}", period
 
 
-def run_backtest(request: BacktestRequest, folder: Path, progress: Progress = SILENT) -> Backtest:
+def run_backtest(request: BacktestPlan, folder: Path, progress: Progress = SILENT) -> Backtest:
     """Run a backtest in a folder, or continue the one that was stopped there; a finished one is read."""
     make_folder(folder)
     lock = acquire_lock(folder / ".lock")

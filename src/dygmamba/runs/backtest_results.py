@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from dygmamba.core.choices import VARIANTS
 from dygmamba.data.events.times import format_date, format_duration
 from dygmamba.runs.evaluation import Row
 from dygmamba.tasks.metrics import get_error_name
 from dygmamba.tasks.statistics import Difference, average_differences, standard_error
 
-FROZEN, WARM, REFIT = "frozen", "warm", "refit"
-VARIANTS = (FROZEN, WARM, REFIT)
+FROZEN, WARM, REFIT = VARIANTS
 PAGE_NAME, TABLE_FILE = "backtest", "periods.csv"
 SECONDS_PER_DAY = 86_400
 METRICS = ("ap", "auc", "log_loss", "mrr")

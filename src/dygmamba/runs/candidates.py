@@ -1,11 +1,11 @@
 """Candidates of a training with a time budget: which models are tried on a machine, and in which order; no torch."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import inf
 from pathlib import Path
 from typing import Any
 
-from dygmamba.api.validation import DEFAULT_CPU_MODEL, DEFAULT_GPU_MODEL, DEFAULT_NETWORK
 from dygmamba.config import (
     SIZE_PRESETS,
     check_settings,
@@ -15,6 +15,7 @@ from dygmamba.config import (
     read_preset_file,
 )
 from dygmamba.core.errors import ConfigError
+from dygmamba.runs.default_model import DEFAULT_CPU_MODEL, DEFAULT_GPU_MODEL, DEFAULT_NETWORK
 
 # seconds of an epoch on two cores of a server per event, and epochs, of the preset for CPUs (docs/how-to/train.md)
 SMALL_PER_EVENT, SMALL_EPOCHS = 9e-4, 12
@@ -105,3 +106,10 @@ def estimate_seconds(
     size = {key: float(values[key]) for key in ("length", "patch") if key in values}
     cost = estimate_training(candidate.model, name, device_type, size | {"events": float(events)})
     return None if cost is None else cost.epoch_seconds * min(cost.epochs, values.get("epochs", inf))
+
+
+def format_candidate_name(candidate: Mapping[str, Any]) -> str:
+    """Return the model of a candidate, with its preset and seed where they are not the usual ones."""
+    preset, seed = candidate["preset"], candidate.get("seed")  # records of earlier versions have no seed
+    name = candidate["model"] + (f" (preset {preset})" if preset else "")
+    return name if seed is None else f"{name}, seed {seed}"

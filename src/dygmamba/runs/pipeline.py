@@ -1,7 +1,7 @@
-"""Runs from start to finish: train, evaluate the best weights, write results and the report page."""
+"""Runs from start to finish: train, evaluate the best weights, write results."""
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -9,17 +9,12 @@ from typing import Any
 
 import torch
 
-from dygmamba.api.candidates import SMALL_EPOCHS, SMALL_PER_EVENT, Candidate, estimate_seconds
-from dygmamba.api.loggers import RunLoggers, open_loggers
-from dygmamba.api.reports import write_run_page
-from dygmamba.api.validation import DEFAULT_NETWORK, check_backbone_conflicts
-from dygmamba.api.validation import check_task as check_task
 from dygmamba.config import build_config, find_size_preset, load_presets
 from dygmamba.core.deadline import NO_DEADLINE, Deadline
 from dygmamba.core.errors import ConfigError, Interrupted
 from dygmamba.core.memory_budget import format_bytes
 from dygmamba.core.progress import ForwardingProgress, Progress, no_advance
-from dygmamba.data.events.split_spec import AUTO_PROTOCOL, check_protocol
+from dygmamba.data.events.split_spec import AUTO_PROTOCOL
 from dygmamba.data.events.splits import TRAIN_ON_ALL, SplitRule
 from dygmamba.data.events.times import format_rough_duration
 from dygmamba.data.storage.dataset import Dataset
@@ -31,8 +26,11 @@ from dygmamba.engine.run_directory import RunDirectory
 from dygmamba.models import find_model
 from dygmamba.runs.blending import BLEND, rebuild_blend
 from dygmamba.runs.calibration import copy_calibration
+from dygmamba.runs.candidates import SMALL_EPOCHS, SMALL_PER_EVENT, Candidate, estimate_seconds
+from dygmamba.runs.default_model import DEFAULT_NETWORK
 from dygmamba.runs.final_evaluation import run_final_evaluation, run_final_node_evaluation
 from dygmamba.runs.link_training import TableSize, start_link_run
+from dygmamba.runs.loggers import RunLoggers, open_loggers
 from dygmamba.runs.node_training import NodeSettings, check_backbone, start_direct_node_run, start_node_run
 from dygmamba.runs.opening import SplitSpec, open_link_dataset, open_run_dataset, parse_split, resume_training
 from dygmamba.runs.provenance import PRESET_KEYS, StartOptions, extend_run, find_restarted_run
@@ -64,23 +62,31 @@ NO_LIMIT = TrainingLimit()
 
 
 @dataclass(frozen=True, slots=True)
+class FinishOptions:
+    """Options of the end of a run: the evaluation, loggers besides the run directory, and the page of a tested run."""
+
+    strategies: tuple[str, ...] = ("random",)  # negatives of the final evaluation of link prediction
+    log: tuple[str, ...] = ()
+    write_page: Callable[[OpenRun], object] | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class TrainingPlan:
-    """Arguments of a training that are the same for every seed."""
+    """A training as it is done for every seed: the request, with what was chosen for the user."""
 
     settings: dict[str, Any]
     device: torch.device
     out: Path
     model: str | None = None
-    strategies: tuple[str, ...] = ("random",)  # negatives of the final evaluation
     backbone: Path | None = None
     finetune: bool = False
     balance: bool = False
-    size: str | None = None  # a preset other than the published one
+    preset: str | None = None  # other than the published one
     split: SplitSpec | SplitRule | None = None
     protocol: str = AUTO_PROTOCOL
     why: dict[str, str] = field(default_factory=dict)  # reasons of what was chosen for the user
-    log: tuple[str, ...] = ()  # loggers in addition to the run directory
     start: WarmStart | None = None  # the run whose settings and weights it starts with
+    finish: FinishOptions = FinishOptions()
 
     def parse_split(self, dataset: Dataset) -> SplitRule:
         """Return the split as a rule; that of a run that is continued is one already."""
@@ -203,7 +209,7 @@ def train_without_evaluation(
 def start_or_restart(dataset: Dataset, plan: TrainingPlan, seed: int, progress: Progress) -> Trainer:
     """Start one link run, or open the one that a restarted job had begun."""
     model = plan.model or DEFAULT_NETWORK
-    options = StartOptions(plan.parse_split(dataset), plan.size, plan.why, start=plan.start)
+    options = StartOptions(plan.parse_split(dataset), plan.preset, plan.why, start=plan.start)
     begun = current_group().run_on_first(lambda: find_restarted_run(plan.out, dataset.name, model, seed))
     if begun is not None:
         fit = resume_training(begun, plan.device)
@@ -217,28 +223,26 @@ def start_or_restart(dataset: Dataset, plan: TrainingPlan, seed: int, progress: 
 def train_link_run(dataset: Dataset, plan: TrainingPlan, seed: int, progress: Progress) -> Trainer:
     """Train and evaluate one link run, or finish the one that a restarted job had begun."""
     fit = start_or_restart(dataset, plan, seed, progress)
-    return finish_run(fit, dataset, plan.strategies, progress, plan.log)
+    return finish_run(fit, dataset, plan.finish, progress)
 
 
-def finish_run(
-    fit: Trainer,
-    dataset: Dataset,
-    strategies: tuple[str, ...],
-    progress: Progress,
-    log: Sequence[str] = (),
-) -> Trainer:
-    """Train to the end, evaluate the best weights, write results.json, the test predictions and report.html.
+def finish_run(fit: Trainer, dataset: Dataset, options: FinishOptions, progress: Progress) -> Trainer:
+    """Train to the end, evaluate the best weights, write results.json, the test predictions and the page.
 
-    `strategies` are the negatives of link prediction. A run on every event has no test period and no page.
+    A run on every event has no test period and no page.
     """
     is_node, is_tested = isinstance(fit.task, NodeTask), fit.task.validation is not None
-    with _train(fit, progress, log, f"seed {fit.seed}{' node' * is_node}") as loggers:
+    with _train(fit, progress, options.log, f"seed {fit.seed}{' node' * is_node}") as loggers:
         if not is_tested:
             _finish_untested(fit)
         else:
             with _explain_interrupt(fit):
-                (_evaluate_nodes if is_node else _evaluate_links)(fit, strategies, progress)
-                _write_report_page(fit, dataset)
+                if is_node:
+                    save = make_prediction_saver(fit.run)
+                    fit.run.write_results(run_final_node_evaluation(fit, progress, save))
+                else:
+                    _evaluate_links(fit, options.strategies, progress)
+                _write_page(fit, dataset, options)
         loggers.finish(fit.run.results())
     note = "" if is_tested else " (trained on every event, so it has no test results)"
     progress.message(f"finished: {fit.run.path}{note}")
@@ -253,10 +257,6 @@ def _evaluate_links(fit: Trainer, strategies: tuple[str, ...], progress: Progres
     found = run_final_evaluation(fit, names, choices, progress, make_prediction_saver(fit.run))
     extra = found.activity | describe_selection(fit.run)
     fit.run.write_results(found.rows, rules=found.rules, verdict=found.verdict, **extra)
-
-
-def _evaluate_nodes(fit: Trainer, strategies: tuple[str, ...], progress: Progress) -> None:
-    fit.run.write_results(run_final_node_evaluation(fit, progress, make_prediction_saver(fit.run)))
 
 
 def train_node_run(dataset: Dataset, plan: TrainingPlan, seed: int, progress: Progress) -> Trainer:
@@ -276,8 +276,8 @@ def train_node_run(dataset: Dataset, plan: TrainingPlan, seed: int, progress: Pr
     )
     model = plan.model or DEFAULT_NETWORK
     if given is None and find_model(model).for_nodes is not None:
-        if plan.size is not None:
-            find_size_preset(plan.size, model)  # raises unless it changes nothing
+        if plan.preset is not None:
+            find_size_preset(plan.preset, model)  # raises unless it changes nothing
         if plan.finetune:
             raise ConfigError(
                 f"model '{model}' has no backbone to train; leave out `finetune`",
@@ -288,18 +288,18 @@ def train_node_run(dataset: Dataset, plan: TrainingPlan, seed: int, progress: Pr
         for line in (plan.why.get("model"), f"run: {fit.run.path}", _describe_table(fit)):
             if line:
                 progress.message(line)
-        return finish_run(fit, dataset, (), progress, plan.log)
+        return finish_run(fit, dataset, plan.finish, progress)
     if given is not None:
         check_backbone(given, dataset, plan.model)
         backbone, config = given, build_config(NodeFitConfig, plan.settings)
     else:
-        sized = {} if plan.size is None else find_size_preset(plan.size, plan.model or DEFAULT_NETWORK)
+        sized = {} if plan.preset is None else find_size_preset(plan.preset, plan.model or DEFAULT_NETWORK)
         parts = NodeSettings.from_settings(dataset.name, plan.model or DEFAULT_NETWORK, sized | plan.settings)
-        link_plan = replace(plan, settings=parts.link, size=None)
+        link_plan = replace(plan, settings=parts.link, preset=None)
         link_fit = start_or_restart(dataset, link_plan, seed, progress)
         # raises before a model without embeddings is trained for nothing
         get_encoder(link_fit.scorer, link_fit.run.path)
-        finish_run(link_fit, dataset, plan.strategies, progress, plan.log)
+        finish_run(link_fit, dataset, plan.finish, progress)
         backbone, config = link_fit.run.path, parts.node
     config = replace(
         config, finetune=plan.finetune or config.finetune, balance=plan.balance or config.balance
@@ -307,17 +307,16 @@ def train_node_run(dataset: Dataset, plan: TrainingPlan, seed: int, progress: Pr
     with progress.stage(f"seed {seed} node embeddings", len(dataset.store)) as stage:
         fit = start_node_run(dataset, backbone, config, seed, plan.device, plan.out, stage.advance)
     progress.message(f"run: {fit.run.path}")
-    return finish_run(fit, dataset, (), progress, plan.log)
+    return finish_run(fit, dataset, plan.finish, progress)
 
 
 def resume_run(
     path: Path,
     device: torch.device,
-    strategies: tuple[str, ...],
+    options: FinishOptions,
     progress: Progress,
     data_dir: Path | None,
     changes: dict[str, Any] | None = None,
-    log: Sequence[str] = (),
 ) -> Trainer:
     """Finish a run that was stopped, or extend it: `changes` may hold epochs and patience, nothing else."""
     folder = RunDirectory(path)
@@ -331,7 +330,7 @@ def resume_run(
             advance = stack.enter_context(progress.stage("node embeddings", len(dataset.store))).advance
         fit = resume_training(path, device, dataset=dataset, advance=advance)
     report_resume(fit, progress)
-    return finish_run(fit, dataset, strategies, progress, log)
+    return finish_run(fit, dataset, options, progress)
 
 
 def refit_link_run(
@@ -379,7 +378,7 @@ def refit_link_run(
     root = root or get_runs_folder(folder)
     fit = start_link_run(dataset, config.run.model, config.seed, settings, device, root, options)
     progress.message(f"refit on every event: {fit.run.path}")
-    return finish_run(fit, dataset, (), progress)
+    return finish_run(fit, dataset, FinishOptions(), progress)
 
 
 def _refit_blend(
@@ -399,20 +398,13 @@ def _refit_blend(
     parts = [refit_link_run(path, device, progress, data_dir, **options).run.path for path in paths]
     fit, dataset = rebuild_blend(parts, folder, device, data_dir)
     progress.message(f"refit on every event: {fit.run.path}")
-    return finish_run(fit, dataset, (), progress)
+    return finish_run(fit, dataset, FinishOptions(), progress)
 
 
-def check_training_plan(plan: TrainingPlan) -> None:
-    """Raise ConfigError if the plan sets what a finished backbone has decided already."""
-    check_protocol(plan.protocol)
-    protocol = None if plan.protocol == AUTO_PROTOCOL else plan.protocol
-    check_backbone_conflicts(plan.backbone, preset=plan.size, split=plan.split, protocol=protocol)
-
-
-def _write_report_page(fit: Trainer, dataset: Dataset) -> None:
+def _write_page(fit: Trainer, dataset: Dataset, options: FinishOptions) -> None:
     scorer: Any = fit.scorer
-    if fit.run.writes:
-        write_run_page(OpenRun(RunConfig.read(fit.run), dataset, fit.stream.alone(), scorer))
+    if fit.run.writes and options.write_page is not None:
+        options.write_page(OpenRun(RunConfig.read(fit.run), dataset, fit.stream.alone(), scorer))
     fit.processes.barrier()  # of several processes the first writes the page
 
 

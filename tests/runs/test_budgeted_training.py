@@ -17,11 +17,7 @@ from safetensors.torch import load_file
 
 import dygmamba as dm
 from commands import invoke
-from dygmamba.api import selection
-from dygmamba.api.candidates import CANDIDATES, Candidate, find_refused, list_candidates
-from dygmamba.api.pipeline import TrainingPlan
-from dygmamba.api.selection import train_within_budget
-from dygmamba.api.validation import parse_budget
+from dygmamba.api.requests.training import parse_budget
 from dygmamba.config import SIZE_PRESETS
 from dygmamba.core.deadline import Deadline
 from dygmamba.core.errors import ConfigError, FileError, Interrupted
@@ -31,8 +27,12 @@ from dygmamba.data.storage.dataset import save_dataset
 from dygmamba.engine.checkpoint import read_newest
 from dygmamba.engine.run_directory import RunDirectory
 from dygmamba.report.run_report import render_report
+from dygmamba.runs import budgeted_training
+from dygmamba.runs.budgeted_training import train_within_budget
+from dygmamba.runs.candidates import CANDIDATES, Candidate, find_refused, list_candidates
 from dygmamba.runs.evaluation import Queries, Scored
 from dygmamba.runs.link_training import start_link_run
+from dygmamba.runs.pipeline import TrainingPlan
 from dygmamba.runs.selection import compare_blend, describe_choice, load_selection
 from dygmamba.tasks.link import build_link_set
 from dygmamba.tasks.statistics import Difference
@@ -138,7 +138,7 @@ def test_a_chosen_run_is_the_run_that_is_trained_alone(data, chosen, tmp_path):
 def test_a_stopped_choice_continues_where_it_was(data, chosen, tmp_path, monkeypatch, stopped_in):
     """For a stop in the second training or in the final evaluation: nothing is trained again, the choice is equal."""
     target = "train_without_evaluation" if stopped_in == "training" else "finish_run"
-    original, calls = getattr(selection, target), []
+    original, calls = getattr(budgeted_training, target), []
 
     def stop_at_walks(fit, *others):
         calls.append(fit)
@@ -147,7 +147,7 @@ def test_a_stopped_choice_continues_where_it_was(data, chosen, tmp_path, monkeyp
         return original(fit, *others)
 
     with monkeypatch.context() as patched, raises("interrupted", Interrupted):
-        patched.setattr(selection, target, stop_at_walks)
+        patched.setattr(budgeted_training, target, stop_at_walks)
         dm.train(data, budget="1h", device="cpu", out=tmp_path, **TREES)
     (first,), (second,) = (list(tmp_path.glob(f"letters/{model}/*")) for model in ("trees", "walk-trees"))
     before = RunDirectory(first).best.stat().st_mtime_ns
@@ -186,7 +186,7 @@ def test_a_record_names_runs_of_its_folder_only(chosen, tmp_path, outside):
 @pytest.fixture
 def untested(monkeypatch):
     """The chosen run is not evaluated, which takes longer than these trainings."""
-    monkeypatch.setattr(selection, "finish_run", lambda fit, *_: fit)
+    monkeypatch.setattr(budgeted_training, "finish_run", lambda fit, *_: fit)
 
 
 @pytest.mark.parametrize(("seconds", "epochs"), [(1, 1), (7, 2)])
@@ -196,7 +196,7 @@ def test_the_clock_decides_what_is_tried_and_not_what_a_run_is(data, tmp_path, m
 
     The others are skipped with a reason. Without a clock, as many epochs give the same bits.
     """
-    monkeypatch.setattr(selection, "START_SECONDS", 1.0)
+    monkeypatch.setattr(budgeted_training, "START_SECONDS", 1.0)
     counter, settings = StepCounter(), TREES | {"epochs": 4, "trees": 12}
     deadline = Deadline(seconds, clock=lambda: float(counter.steps))
     fit = train_within_budget(data, replace(plan(tmp_path), settings=settings), 0, deadline, counter)
@@ -213,7 +213,7 @@ def test_the_clock_decides_what_is_tried_and_not_what_a_run_is(data, tmp_path, m
 @pytest.mark.usefixtures("untested")
 def test_a_candidate_that_is_too_slow_ends_in_its_first_epoch(data, tmp_path, monkeypatch):
     """A network whose first epoch would not end in time is skipped after a few steps, whatever was expected."""
-    monkeypatch.setattr(selection, "estimate_seconds", lambda *_, **__: 1.0)
+    monkeypatch.setattr(budgeted_training, "estimate_seconds", lambda *_, **__: 1.0)
     monkeypatch.setitem(CANDIDATES, "cpu", (Candidate("trees"), Candidate("graphmixer")))
     counter = StepCounter()
     deadline = Deadline(45, clock=lambda: float(counter.steps))
@@ -240,9 +240,9 @@ def longer():
 def test_candidates_are_compared_on_the_same_pairs(longer, tmp_path, monkeypatch, changed, is_stopped):
     """For trees, which also rank their validation, and a network; also after a stop, when scores are computed again."""
     monkeypatch.setitem(CANDIDATES, "cpu", (Candidate("trees"), Candidate("graphmixer")))
-    monkeypatch.setattr(selection.Selector, "_fits_again", lambda *_: False)
-    monkeypatch.setattr(selection, "compare_blend", lambda *_: Difference(0.02, 0.001))
-    original, whole = selection.train_without_evaluation, plan(tmp_path)
+    monkeypatch.setattr(budgeted_training.Selector, "_fits_again", lambda *_: False)
+    monkeypatch.setattr(budgeted_training, "compare_blend", lambda *_: Difference(0.02, 0.001))
+    original, whole = budgeted_training.train_without_evaluation, plan(tmp_path)
     whole = replace(whole, settings={"epochs": 1, "neighbors": 2, "batch": 200, **changed})
     runs = []
 
@@ -252,13 +252,15 @@ def test_candidates_are_compared_on_the_same_pairs(longer, tmp_path, monkeypatch
             raise Interrupted("stopped")
         return original(fit, *others)
 
-    monkeypatch.setattr(selection, "train_without_evaluation", stop)
+    monkeypatch.setattr(budgeted_training, "train_without_evaluation", stop)
     try:
         fit = train_within_budget(longer, whole, 0, Deadline.after(600), StepCounter())
     except Interrupted:
         folder = save_dataset(longer, tmp_path / "data").parent
-        record = selection.find_unfinished_selection(runs[0])
-        fit = selection.resume_selection(runs[0], record, whole, folder, Deadline.after(600), StepCounter())
+        record = budgeted_training.find_unfinished_selection(runs[0])
+        fit = budgeted_training.resume_selection(
+            runs[0], record, whole, folder, Deadline.after(600), StepCounter()
+        )
     trees, network, *_ = load_selection(fit.run).candidates
     for row in (trees, network):
         assert row.state == "trained"
@@ -270,7 +272,7 @@ def test_candidates_are_compared_on_the_same_pairs(longer, tmp_path, monkeypatch
 def test_an_estimate_does_not_leave_most_of_the_budget_unused(data, tmp_path, monkeypatch, expected):
     """A step takes a second. Neither a first training that is all start nor a wrong estimate keeps the second out."""
     monkeypatch.setattr(
-        selection, "estimate_seconds", lambda one, *_, **__: 0.1 if one.model == "trees" else expected
+        budgeted_training, "estimate_seconds", lambda one, *_, **__: 0.1 if one.model == "trees" else expected
     )
     monkeypatch.setitem(CANDIDATES, "cpu", (Candidate("trees"), Candidate("graphmixer")))
     counter = StepCounter()
@@ -283,7 +285,7 @@ def test_an_estimate_does_not_leave_most_of_the_budget_unused(data, tmp_path, mo
 
 def test_a_candidate_that_cannot_be_trained_does_not_end_the_choice(data, tmp_path, monkeypatch):
     """Its error is the reason why it was skipped; if no candidate can be trained, the first error is raised."""
-    original = selection.start_or_restart
+    original = budgeted_training.start_or_restart
 
     def refuse(models):
         def start(dataset, plan, *others):
@@ -293,11 +295,11 @@ def test_a_candidate_that_cannot_be_trained_does_not_end_the_choice(data, tmp_pa
 
         return start
 
-    monkeypatch.setattr(selection, "start_or_restart", refuse(["trees"]))
+    monkeypatch.setattr(budgeted_training, "start_or_restart", refuse(["trees"]))
     (run,) = dm.train(data, budget="1h", device="cpu", out=tmp_path, **TREES)
     assert run.config["run"]["model"] == "walk-trees"
     assert run.selection["candidates"][0]["reason"] == "trees is too large"
-    monkeypatch.setattr(selection, "start_or_restart", refuse(["trees", "walk-trees"]))
+    monkeypatch.setattr(budgeted_training, "start_or_restart", refuse(["trees", "walk-trees"]))
     with raises("out-of-memory", ConfigError):
         dm.train(data, budget="1h", device="cpu", out=tmp_path / "none", **TREES)
 
@@ -332,9 +334,11 @@ def test_a_blend_is_chosen_if_it_is_better_by_more_than_chance(validation):
 
 def test_a_chosen_blend_is_a_run_with_the_record(data, tmp_path, monkeypatch, capsys):
     """The command prints the table and the reason; `compare` and `open` take the run like any other."""
-    monkeypatch.setattr(selection, "compare_blend", lambda *_: Difference(0.02, 0.001))
+    monkeypatch.setattr(budgeted_training, "compare_blend", lambda *_: Difference(0.02, 0.001))
     # on these few events the best weights may leave one run
-    monkeypatch.setattr(selection, "find_best_weights", lambda *_: ((0.5, 0.5), {"ap": 0.7, "auc": 0.7}))
+    monkeypatch.setattr(
+        budgeted_training, "find_best_weights", lambda *_: ((0.5, 0.5), {"ap": 0.7, "auc": 0.7})
+    )
     monkeypatch.chdir(tmp_path)
     save_dataset(data, tmp_path)
     monkeypatch.setenv("DYGMAMBA_DATA", str(tmp_path))
@@ -395,14 +399,14 @@ def test_time_that_is_left_goes_into_further_seeds_of_the_best_network(data, tmp
 @pytest.mark.usefixtures("untested")
 def test_a_further_seed_needs_the_time_of_a_whole_training(data, tmp_path, networks, monkeypatch):
     """A model that the user named is trained once."""
-    monkeypatch.setattr(selection.Selector, "_fits_again", lambda *_: False)
+    monkeypatch.setattr(budgeted_training.Selector, "_fits_again", lambda *_: False)
     fit = train_within_budget(
         data, replace(plan(tmp_path), settings=networks), 0, Deadline.after(600), StepCounter()
     )
     assert [seed for _, seed in list_trained(load_selection(fit.run).candidates)] == [None, None]
     monkeypatch.undo()
     named = replace(plan(tmp_path / "named"), settings=networks, model="graphmixer")
-    monkeypatch.setattr(selection, "finish_run", lambda fit, *_: fit)
+    monkeypatch.setattr(budgeted_training, "finish_run", lambda fit, *_: fit)
     fit = train_within_budget(data, named, 0, Deadline.after(600), StepCounter())
     assert list_trained(load_selection(fit.run).candidates) == [("graphmixer", None)]
 
@@ -413,7 +417,7 @@ def test_a_choice_that_is_stopped_in_a_further_seed_continues_there(
     data, tmp_path, networks, monkeypatch, given
 ):
     """The first two trainings are not repeated, and the choice ends with the same runs, whichever run is given."""
-    original, calls = selection.train_without_evaluation, []
+    original, calls = budgeted_training.train_without_evaluation, []
 
     def stop(fit, *others):
         calls.append(fit.run.path)
@@ -421,13 +425,15 @@ def test_a_choice_that_is_stopped_in_a_further_seed_continues_there(
             raise Interrupted("stopped")
         return original(fit, *others)
 
-    monkeypatch.setattr(selection, "train_without_evaluation", stop)
+    monkeypatch.setattr(budgeted_training, "train_without_evaluation", stop)
     whole = replace(plan(tmp_path), settings=networks)
     with raises("interrupted", Interrupted):
         train_within_budget(data, whole, 0, Deadline.after(600), StepCounter())
-    record = selection.find_unfinished_selection(calls[given])
+    record = budgeted_training.find_unfinished_selection(calls[given])
     folder = save_dataset(data, tmp_path / "data").parent
-    fit = selection.resume_selection(calls[given], record, whole, folder, Deadline.after(600), StepCounter())
+    fit = budgeted_training.resume_selection(
+        calls[given], record, whole, folder, Deadline.after(600), StepCounter()
+    )
     assert len(calls) == 5
     assert calls[3] == calls[2]
     assert [seed for _, seed in list_trained(load_selection(fit.run).candidates)] == [None, None, 1, 2]

@@ -6,8 +6,8 @@ import pytest
 
 import dygmamba as dm
 from commands import fail, invoke
-from dygmamba.api import loggers
 from dygmamba.core.errors import ConfigError
+from dygmamba.runs import loggers
 from raising import raises
 
 DATA = dm.generate(nodes=40, events=300, communities=4)
@@ -39,7 +39,7 @@ def spy(monkeypatch):
     """In mlflow's place, whose package is taken to be there."""
     kind = type("Spy", (Spy,), {"told": []})
     monkeypatch.setitem(loggers.LOGGERS, "mlflow", kind)
-    monkeypatch.setattr("dygmamba.api.validation.find_spec", lambda name: name)
+    monkeypatch.setattr("dygmamba.api.requests.training.find_spec", lambda name: name)
     return kind
 
 
@@ -89,7 +89,7 @@ def test_a_logger_that_fails_is_told_no_more(spy, tmp_path, monkeypatch, capsys)
 
 def test_a_missing_package_is_a_sentence_before_the_training(monkeypatch, capsys, tmp_path):
     """Exit code 2, no run folder."""
-    monkeypatch.setattr("dygmamba.api.validation.find_spec", lambda name: None)
+    monkeypatch.setattr("dygmamba.api.requests.training.find_spec", lambda name: None)
     for log, package in (("tensorboard", "tensorboard"), ("mlflow", "mlflow-skinny")):
         code, err = fail(monkeypatch, capsys, "train", "generated", "--log", log, "--out", tmp_path / "r")
         assert (code, f"pip install {package}" in err) == ("package-missing", True), err

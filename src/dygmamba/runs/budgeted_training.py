@@ -14,17 +14,6 @@ from typing import Any
 
 import torch
 
-from dygmamba.api.candidates import Candidate, estimate_seconds, find_refused, list_candidates
-from dygmamba.api.pipeline import (
-    MIN_SECONDS,
-    MIN_STEPS,
-    TrainingLimit,
-    TrainingPlan,
-    finish_run,
-    report_resume,
-    start_or_restart,
-    train_without_evaluation,
-)
 from dygmamba.core.deadline import Deadline
 from dygmamba.core.errors import ConfigError, DygError, Interrupted
 from dygmamba.core.memory_budget import (
@@ -39,7 +28,6 @@ from dygmamba.data.storage.dataset import Dataset
 from dygmamba.engine.fit import Trainer
 from dygmamba.engine.fit_config import LinkFitConfig
 from dygmamba.engine.run_directory import RunDirectory
-from dygmamba.report.selection_section import format_candidate_name
 from dygmamba.runs.blending import (
     BLEND,
     MAX_RUNS,
@@ -49,8 +37,25 @@ from dygmamba.runs.blending import (
     open_part,
     score_validation,
 )
+from dygmamba.runs.candidates import (
+    Candidate,
+    estimate_seconds,
+    find_refused,
+    format_candidate_name,
+    list_candidates,
+)
 from dygmamba.runs.evaluation import Queries, Scored
 from dygmamba.runs.opening import open_link_dataset, resume_training
+from dygmamba.runs.pipeline import (
+    MIN_SECONDS,
+    MIN_STEPS,
+    TrainingLimit,
+    TrainingPlan,
+    finish_run,
+    report_resume,
+    start_or_restart,
+    train_without_evaluation,
+)
 from dygmamba.runs.recipes import OpenRun
 from dygmamba.runs.run_config import RunConfig
 from dygmamba.runs.selection import (
@@ -86,7 +91,7 @@ def train_within_budget(
     Returns:
         The chosen run. The other runs are trained, but not evaluated.
     """
-    candidates = list_candidates(plan.device.type, plan.model, plan.size)
+    candidates = list_candidates(plan.device.type, plan.model, plan.preset)
     refused = find_refused(candidates, plan.settings)
     records = [
         CandidateRecord(
@@ -193,7 +198,7 @@ class Selector:
                 self.plan.out / str(self.record.run), self.plan.device, dataset=self.dataset
             )
             report_resume(fit, self.progress)
-        return finish_run(fit, self.dataset, self.plan.strategies, self.progress, self.plan.log)
+        return finish_run(fit, self.dataset, self.plan.finish, self.progress)
 
     def _try_further_seeds(self) -> None:
         """Train the best network with further seeds while whole trainings fit.
@@ -306,7 +311,7 @@ class Selector:
         budget, count = format_rough_duration(self.record.budget), len(self.record.candidates)
         place = f"candidate {number + 1} of {count}, " if count > 1 else ""
         why = self.plan.why | {"budget": f"{place}within {budget}"}
-        plan = replace(self.plan, model=candidate.model, size=candidate.preset, why=why)
+        plan = replace(self.plan, model=candidate.model, preset=candidate.preset, why=why)
         seed = self.seed if candidate.seed is None else candidate.seed
         return start_or_restart(self.dataset, plan, seed, self.progress)
 
@@ -315,7 +320,7 @@ class Selector:
         start, epochs = self.deadline.clock(), fit.config.epochs
         before = sum(entry["seconds"] for entry in fit.state.entries)  # of an interrupted training
         with _measure_peak(self.plan.device) as peak:
-            train_without_evaluation(fit, self.progress, self.plan.log, limit)
+            train_without_evaluation(fit, self.progress, self.plan.finish.log, limit)
             validation = self._build_validation(fit)
             scored = Scored(Queries(validation), fit.score(validation).double())
         state, seconds = fit.state, before + self.deadline.clock() - start

@@ -17,7 +17,8 @@ from dygmamba.core.errors import ConfigError, FileError
 from dygmamba.data.storage.library import generate_default_dataset
 from dygmamba.engine.run_directory import RunDirectory
 from dygmamba.explain.forgetting import Closeness, Forgetting, save_forgetting
-from dygmamba.report.run_report import build_run_cards, render_report, write_report
+from dygmamba.report.html import render_document
+from dygmamba.report.run_report import build_report_document, build_run_cards, write_report
 from dygmamba.report.run_sections import (
     REPORT_TASKS,
     build_baselines_section,
@@ -79,6 +80,10 @@ def make_run(folder, data="generated", epochs=EPOCHS, rows=ROWS, curves=CURVES, 
     if curves:
         save_forgetting(run, curves)
     return run
+
+
+def render_report(*given, **options):
+    return render_document(build_report_document(*given, **options))
 
 
 class Attributes(HTMLParser):

@@ -26,7 +26,8 @@ from dygmamba.data.generate.stream import GeneratorConfig, generate_stream
 from dygmamba.data.storage.dataset import save_dataset
 from dygmamba.engine.checkpoint import read_newest
 from dygmamba.engine.run_directory import RunDirectory
-from dygmamba.report.run_report import render_report
+from dygmamba.report.html import render_document
+from dygmamba.report.run_report import build_report_document
 from dygmamba.runs import budgeted_training
 from dygmamba.runs.budgeted_training import train_within_budget
 from dygmamba.runs.candidates import CANDIDATES, Candidate, find_refused, list_candidates
@@ -105,7 +106,7 @@ def test_the_best_by_validation_is_chosen_and_says_so(chosen):
         assert run.finished == (run.path == chosen.path)
         assert row["epochs"] == run.config()["train"]["epochs"] == 2
         assert (row["ended"], row["seconds"] > 0, row["peak_mb"] > 50) == ("epochs", True, True)
-    page = render_report(RunDirectory(chosen.path))
+    page = render_document(build_report_document(RunDirectory(chosen.path)))
     assert "Models tried" in page
     assert "skipped: unknown setting" in page
 

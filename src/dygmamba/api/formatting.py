@@ -1,22 +1,12 @@
 """Dates, time spans and labels as text; free of torch, so that the command line can start at once."""
 
 from dygmamba.data.events.times import format_date as format_date
-from dygmamba.data.events.times import format_duration as format_duration
 from dygmamba.data.events.times import format_rough_duration as format_rough_duration
 from dygmamba.report.lists import build_dataset_list as build_dataset_list
 from dygmamba.report.lists import build_model_document as build_model_document
 from dygmamba.report.lists import build_model_list as build_model_list
 from dygmamba.report.lists import build_run_list as build_run_list
 from dygmamba.report.results import build_results_document as build_results_document
-from dygmamba.runs.candidates import format_candidate_name as format_candidate_name
-from dygmamba.tasks.metric_names import CONSTANT_PREFIX as CONSTANT_PREFIX
-from dygmamba.tasks.metric_names import CONSTANT_TITLES as CONSTANT_TITLES
-from dygmamba.tasks.metric_names import NODE_METRICS as NODE_METRICS
-from dygmamba.tasks.metric_names import QUERY_TYPE_LABELS as QUERY_TYPE_LABELS
-from dygmamba.tasks.metric_names import SETTING_LABELS as SETTING_LABELS
 from dygmamba.tasks.metric_names import format_metric as format_metric
-from dygmamba.tasks.metric_names import format_seeds as format_seeds
 from dygmamba.tasks.metric_names import get_metric_title as get_metric_title
-from dygmamba.tasks.metric_names import is_rank_metric as is_rank_metric
-from dygmamba.tasks.metric_names import list_changes as list_changes
 from dygmamba.tasks.metric_names import list_metrics as list_metrics

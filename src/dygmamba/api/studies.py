@@ -113,7 +113,7 @@ class StudyPlan:
         rest = f", and {_count_runs(unknown)} of models that were not measured" if unknown else ""
         unit = "GPU" if self.device == "cuda" else "CPU"
         text = f"about {format_rough_duration(sum(known))} on the {unit}, one after another{rest}"
-        table = ReportTable.of_text(title, "", ("run", "time", "MB"), rows)
+        table = ReportTable.of_rows(title, "", ("run", "time", "MB"), rows)
         return Document("Plan", "", (Section("", text, (table,)),))
 
 

@@ -79,7 +79,7 @@ def _build_ceiling_section(audit: "Audit") -> Section:
     oracles = ("edge oracle", "moment oracle", "posterior oracle", "best oracle")
     columns = ("evaluation", "negatives that are events", "active nodes", *oracles, "likely bound", "bound")
     title = f"{audit.dataset}: AP of oracles, and bounds of AP, in per cent"
-    table = ReportTable.of_text(title, "", columns, rows, ("moment oracle", "posterior oracle"))
+    table = ReportTable.of_rows(title, "", columns, rows, ("moment oracle", "posterior oracle"))
     text = (
         "The edge oracle knows which pairs are events at the timestamp, the moment oracle also how many events each "
         "source has, the posterior oracle also which events are positives of this evaluation; one only knows which "
@@ -167,7 +167,7 @@ def _build_leak_section(audit: "Audit") -> Section:
         "Published programs score positives and negatives in separate calls, each padded to its longest history. 0.5 "
         "is chance; a value below it separates as well, with the opposite sign."
     )
-    table = ReportTable.of_text("ROC-AUC of the padded length of a call alone", note, columns, rows)
+    table = ReportTable.of_rows("ROC-AUC of the padded length of a call alone", note, columns, rows)
     lines = [*_describe_visible(audit), *_describe_order(audit)]
     return Section("Leaks of the evaluation", "\n".join(lines), (table,))
 
@@ -214,7 +214,7 @@ def _build_baseline_section(audit: "Audit") -> Section:
             for name in names
         )
         title = f"AP of baselines on the test period, {SETTING_LABELS[setting]}"
-        tables.append(ReportTable.of_text(title, "", ("baseline", *PUBLISHED_NEGATIVES), rows))
+        tables.append(ReportTable.of_rows(title, "", ("baseline", *PUBLISHED_NEGATIVES), rows))
     text = (
         f"Average precision on the test split, mean over batches of {PUBLISHED_BATCH} events. A trained model should "
         "be above these values."
@@ -226,7 +226,7 @@ def _build_bias_section(audit: "Audit") -> Section:
     sizes = tuple(f"by {size}" for size in audit.bias[0].ap) if audit.bias else ()
     rows = ((one.scores, *map(_percent, one.ap.values()), _percent(one.ap_pooled)) for one in audit.bias)
     title = "AP of the same scores in batches of several sizes"
-    table = ReportTable.of_text(title, "", ("scores", *sizes, "pooled"), rows)
+    table = ReportTable.of_rows(title, "", ("scores", *sizes, "pooled"), rows)
     text = "The same scores have a higher AP if fewer pairs are ranked together."
     return Section("Effect of the batch size on AP", text, (table,))
 
@@ -234,7 +234,7 @@ def _build_bias_section(audit: "Audit") -> Section:
 def _build_period_section(audit: "Audit") -> Section:
     rows = ((name, *map(format_one, audit.periods)) for name, format_one in PERIOD_ROWS.items())
     columns = ("", *(one.split for one in audit.periods))
-    return Section("Events of the periods", "", (ReportTable.of_text("", "", columns, rows),))
+    return Section("Events of the periods", "", (ReportTable.of_rows("", "", columns, rows),))
 
 
 def _list_test_ceilings(audit: "Audit") -> list[Ceiling]:

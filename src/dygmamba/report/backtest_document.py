@@ -125,20 +125,12 @@ def _build_period_table(result: Backtest) -> ReportTable:
         own = {row["model"]: row for row in result.rows if row["period"] == number}
         first = own[names[0]]
         best = max(own[name]["ap"] for name in names)
-        cells = [
-            Cell(str(number + 1)),
-            Cell(result.format_time(first["begin"])),
-            Cell(f"{first['events']:,}"),
-        ]
-        cells += [
-            Cell(
-                format_metric("ap", own[name]["ap"], own[name]["ap_se"]),
-                "best" if own[name]["ap"] == best else "",
-            )
-            for name in names
-        ]
-        rows.append(tuple(cells))
+        figures = (
+            Cell(format_metric("ap", one["ap"], one["ap_se"]), "best" if one["ap"] == best else "")
+            for one in (own[name] for name in names)
+        )
+        rows.append((str(number + 1), result.format_time(first["begin"]), f"{first['events']:,}", *figures))
     columns = ("period", "begin", "events", *result.variants, *([] if rule is None else [f"baseline {rule}"]))
     note = "AP in per cent, with its standard error. periods.csv has all metrics and baselines."
     title = f"{result.model} on {result.data}: AP by period"
-    return ReportTable(title, note, columns, tuple(rows), ("period", "events"))
+    return ReportTable.of_rows(title, note, columns, rows, ("period", "events"))

@@ -154,10 +154,10 @@ def build_link_table(
     rows = []
     for name in names:
         other = reference if reference in ap else next((one for one in names if one != name), None)
-        cells = [
-            Cell(name),
+        cells: list[str | Cell] = [
+            name,
             Cell(str(ap[name]), "best" if ranks[name] == 1 else ""),
-            Cell(f"{ranks[name]:g}"),
+            f"{ranks[name]:g}",
             _compare_cell(ap[name], None if other in (None, name) else ap[other]),
         ]
         if show_published:
@@ -169,9 +169,8 @@ def build_link_table(
                 Cell(_find_model(labels, name) or "", "soft"),
                 published_cell(_find_model(retrained, name)),
             ]
-        cells += [Cell(str(found.get(name, ""))) for found in others.values()]
-        cells.append(Cell(str(len(ap[name].by_seed))))
-        rows.append(tuple(cells))
+        cells += [str(found.get(name, "")) for found in others.values()]
+        rows.append((*cells, str(len(ap[name].by_seed))))
     versus = f"vs. {reference}" if reference else "vs. best other"
     extra = PUBLISHED_COLUMNS if show_published else ()
     columns = ("model", "AP", "rank", versus, *extra, *others, "seeds")
@@ -180,7 +179,7 @@ def build_link_table(
     note += "" if ceiling is None else f"; AP of the edge oracle {100 * ceiling:.2f}"
     title = f"{data}, {SETTING_LABELS[setting]}, {negatives} negatives"
     optional = (*reversed(others), *OPTIONAL_COLUMNS)
-    table = ReportTable(title, note, columns, tuple(rows), optional).drop_empty_columns()
+    table = ReportTable.of_rows(title, note, columns, rows, optional).drop_empty_columns()
     return add_training_column(table, records, label)
 
 
@@ -425,25 +424,20 @@ def _build_node_section(data: str, records: list[ResultRecord], kind: str) -> Se
     """Compare node runs with the same kind of target."""
     names = NODE_METRICS[kind]
     values = {name: collect_values(records, _label, {"split": "test"}, name) for name in names}
-    rows = tuple(
-        (
-            Cell(label),
-            *(Cell(own[label].format(name)) for name, own in values.items()),
-            Cell(str(len(first.by_seed))),
-        )
+    task = "regression" if kind == "regression" else "classification"
+    rows = (
+        (label, *(own[label].format(name) for name, own in values.items()), str(len(first.by_seed)))
         for label, first in values[names[0]].items()
     )
-    table = ReportTable(
-        "Node classification on the test split"
-        if kind != "regression"
-        else "Node regression on the test split",
+    table = ReportTable.of_rows(
+        f"Node {task} on the test split",
         describe_conditions(records),
         ("model", *map(get_metric_title, names), "seeds"),
         rows,
     )
     table = add_training_column(table, records, _label)
-    title = f"{data}, node {'regression' if kind == 'regression' else 'classification'}"
-    return Section(title, "", (table,), _training_charts(data, records, names[-1]))
+    charts = _training_charts(data, records, names[-1])
+    return Section(f"{data}, node {task}", "", (table,), charts)
 
 
 def _get_plotted_metric(directory: RunDirectory) -> str:

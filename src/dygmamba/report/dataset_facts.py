@@ -78,7 +78,7 @@ def build_quantile_table(dataset: "Dataset", facts: "Statistics") -> ReportTable
         ("gap at a node", *format_cells(facts.gap, format_gap)),
     )
     columns = ("", "min", "25 %", "50 %", "75 %", "95 %", "max")
-    return ReportTable.of_text("Quantiles", "", columns, rows)
+    return ReportTable.of_rows("Quantiles", "", columns, rows)
 
 
 def _format_share(value: float | None, meaning: str) -> str:

@@ -85,7 +85,7 @@ def _build_gaps_table(time: np.ndarray, times: TimeFormatter) -> ReportTable:
         for row in longest
         if gap[row] > 0
     )
-    return ReportTable.of_text("Longest gaps", "Periods without any event.", ("from", "to", "duration"), rows)
+    return ReportTable.of_rows("Longest gaps", "Periods without any event.", ("from", "to", "duration"), rows)
 
 
 def _build_active_nodes_table(dataset: Dataset, times: TimeFormatter) -> ReportTable:
@@ -100,7 +100,7 @@ def _build_active_nodes_table(dataset: Dataset, times: TimeFormatter) -> ReportT
         if len(own):
             rows.append((name, f"{degree[node]:,}", times.format_time(own[0]), times.format_time(own[-1])))
     columns = ("node", "events", "first event", "last event")
-    return ReportTable.of_text("Most active nodes", "With the ids of your data.", columns, rows)
+    return ReportTable.of_rows("Most active nodes", "With the ids of your data.", columns, rows)
 
 
 def _build_event_histogram(time: np.ndarray, split: Split, times: TimeFormatter) -> Histogram:

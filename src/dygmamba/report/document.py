@@ -126,15 +126,17 @@ class ReportTable:
     most_rows: int | None = None
 
     @staticmethod
-    def of_text(
+    def of_rows(
         title: str,
         note: str,
         columns: tuple[str, ...],
-        rows: Iterable[Iterable[str]],
+        rows: Iterable[Iterable[str | Cell]],
         optional: tuple[str, ...] = (),
+        most_rows: int | None = None,
     ) -> "ReportTable":
-        """Return a table of plain cells."""
-        return ReportTable(title, note, columns, tuple(tuple(map(Cell, row)) for row in rows), optional)
+        """Return a table whose cells may be given as text."""
+        cells = tuple(tuple(Cell(one) if isinstance(one, str) else one for one in row) for row in rows)
+        return ReportTable(title, note, columns, cells, optional, most_rows)
 
     def drop_empty_columns(self) -> "ReportTable":
         """Return the table without columns that are empty in every row."""
@@ -161,12 +163,22 @@ class Section:
 
 
 @dataclass(frozen=True, slots=True)
+class Card:
+    """One number in the box at the top of a page."""
+
+    name: str
+    value: str
+    note: str
+
+
+@dataclass(frozen=True, slots=True)
 class Document:
     """The content of a page."""
 
     title: str
     subtitle: str = ""  # of a study: seeds, protocol, batch size, hardware and command
-    sections: tuple[Section, ...] = field(default_factory=tuple)
+    sections: tuple[Section, ...] = ()
+    cards: tuple[Card, ...] = ()
 
     def _repr_html_(self) -> str:
         """Return the tables for a notebook; the page has the charts too."""

@@ -113,33 +113,28 @@ def build_node_errors_section(
         2 * len(negatives)
     )
     src, dst = predictions.src[real].numpy(), predictions.dst[real].numpy()
-    ends, rows = np.concatenate([src, dst[src != dst]]), np.arange(len(positives))
-    rows = np.concatenate([rows, rows[src != dst]])
+    ends, events = np.concatenate([src, dst[src != dst]]), np.arange(len(positives))
+    events = np.concatenate([events, events[src != dst]])
     nodes, index, count = np.unique(ends, return_inverse=True, return_counts=True)
-    mean = np.bincount(index, below[rows]) / count
-    score = np.bincount(index, scores[real].numpy()[rows]) / count
+    mean = np.bincount(index, below[events]) / count
+    score = np.bincount(index, scores[real].numpy()[events]) / count
     least = MIN_EVENTS_PER_NODE if (count >= MIN_EVENTS_PER_NODE).any() else 1
     worst = [node for node in np.argsort(mean, kind="stable") if count[node] >= least][:WORST_NODE_COUNT]
     degree = torch.bincount(
         torch.cat([dataset.store.src, dataset.store.dst]), minlength=dataset.store.num_nodes
     )
-    cells = tuple(
-        (
-            Cell(name),
-            Cell(f"{100 * mean[row]:.1f}"),
-            Cell(f"{score[row]:.3f}"),
-            Cell(f"{count[row]:,}"),
-            Cell(f"{int(degree[nodes[row]]):,}"),
-        )
-        for row, name in zip(worst, format_node_names(dataset.ids, nodes[worst]), strict=True)
+    names = format_node_names(dataset.ids, nodes[worst])
+    rows = (
+        (name, f"{100 * mean[at]:.1f}", f"{score[at]:.3f}", f"{count[at]:,}", f"{int(degree[nodes[at]]):,}")
+        for at, name in zip(worst, names, strict=True)
     )
     text = (
         "Percentage of random pairs that score lower than the test events of a node: 100 is perfect, 50 is random "
-        f"guessing. The mean over all test events is {100 * below.mean():.1f}. The table lists the {len(cells)} "
+        f"guessing. The mean over all test events is {100 * below.mean():.1f}. The table lists the {len(worst)} "
         f"worst nodes with at least {least} test event{'s' * (least != 1)}."
     )
     columns = ("node", "pairs below (%)", "mean score", "test events", "all events")
-    return Section("Errors by node", text, (ReportTable("", "", columns, cells),))
+    return Section("Errors by node", text, (ReportTable.of_rows("", "", columns, rows),))
 
 
 def bin_by_score(predictions: StoredPredictions, scores: Tensor) -> list[ReliabilityBin]:
@@ -335,25 +330,27 @@ def build_examples_section(examples: Sequence[Example]) -> Section | None:
     if not examples:
         return None
     explained = any(example.reasons for example in examples)
-    columns = ("pair", "score", "real event", "time", "kind", *(("reasons",) if explained else ()))
+    columns = ("pair", "score", "real event", "time", "kind", "reasons")
     rows = []
     for example in examples:
         correct = example.true == (example.score >= 0.5)
-        row = (
-            Cell(f"{example.src} → {example.dst}"),
-            Cell(f"{example.score:.3f}", "good" if correct else "bad"),
-            Cell("yes" if example.true else "no"),
-            Cell(example.time),
-            Cell(example.kind, "words"),
-        )
         reasons = "; ".join(f"{text} ({value:+.2f})" for text, value in example.reasons[:REASONS_PER_EXAMPLE])
-        rows.append((*row, Cell(reasons, "words")) if explained else row)
+        rows.append(
+            (
+                f"{example.src} → {example.dst}",
+                Cell(f"{example.score:.3f}", "good" if correct else "bad"),
+                "yes" if example.true else "no",
+                example.time,
+                Cell(example.kind, "words"),
+                Cell(reasons, "words"),
+            )
+        )
     text = "Single predictions of the test: typical events, and the worst errors of both kinds."
     if explained:
         text += (
             " The number after a reason is its contribution to the logit: a positive one raises the score."
         )
-    return Section("Examples", text, (ReportTable("", "", columns, tuple(rows)),))
+    return Section("Examples", text, (ReportTable.of_rows("", "", columns, rows).drop_empty_columns(),))
 
 
 def save_examples(run: RunDirectory, examples: Sequence[Example]) -> None:

@@ -156,7 +156,7 @@ def _build_feature_section(numbers: Numbers, top: int) -> Section:
         for feature in numbers.strongest[:top]
     ]
     rows.append((AVERAGE_LOGIT, "", f"{numbers.base:+.3f}"))
-    table = ReportTable.of_text("", "", ("feature of the trees", "input", "contribution"), rows)
+    table = ReportTable.of_rows("", "", ("feature of the trees", "input", "contribution"), rows)
     text = "Counts, shares, sums and times are inputs on a logarithmic scale."
     return Section("Features of the trees", text, (table,), (build_feature_chart(numbers, top),))
 
@@ -177,22 +177,18 @@ def _build_reasons_table(explanation: Explanation, top: int) -> ReportTable:
     columns = ("event", "contribution", "standard error", "score without it", "left in the state", "time")
     rows = [
         (
-            Cell(describe_event(explanation, reason)),
-            Cell(f"{reason.contribution:+.3f}"),
-            Cell("" if reason.error is None else f"{reason.error:.3f}"),
-            Cell("" if reason.score_without is None else f"{reason.score_without:.3f}"),
-            Cell("" if reason.left is None else f"{100 * reason.left:.0f} %"),
+            describe_event(explanation, reason),
+            f"{reason.contribution:+.3f}",
+            "" if reason.error is None else f"{reason.error:.3f}",
+            "" if reason.score_without is None else f"{reason.score_without:.3f}",
+            "" if reason.left is None else f"{100 * reason.left:.0f} %",
             Cell(describe_time(explanation, reason), "words"),
         )
         for reason in explanation.reasons[:top]
     ]
     sums = (describe_rest(explanation, top), describe_base(explanation), ("logit", explanation.logit))
-    rows += [
-        (Cell(name, "soft"), Cell(f"{amount:+.3f}", "soft"), *(Cell("") for _ in columns[2:]))
-        for name, amount in sums
-        if name
-    ]
-    return ReportTable("", "", columns, tuple(rows)).drop_empty_columns()
+    rows += [(name, f"{amount:+.3f}", *("",) * 4) for name, amount in sums if name]
+    return ReportTable.of_rows("", "", columns, rows).drop_empty_columns()
 
 
 def _format_age(explanation: Explanation, reason: Reason) -> str:

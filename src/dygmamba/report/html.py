@@ -1,8 +1,7 @@
-"""Render pages from Jinja templates: self-contained HTML without script, readable offline, on a phone and on paper."""
+"""Render documents as self-contained HTML without script, readable offline, on a phone and on paper."""
 
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
 
 from dygmamba.core.files.untrusted import to_one_line
 from dygmamba.core.files.writing import make_folder, write_text
@@ -14,8 +13,8 @@ CONTENT_SECURITY_POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 DOCUMENT_TEMPLATE = "document.html"
 
 
-def render_template(name: str, **values: Any) -> str:
-    """Fill a template; values are escaped, and a name without a value is an error."""
+def render_document(document: Document) -> str:
+    """Return the page of a document; all text in it is escaped."""
     from jinja2 import Environment, FunctionLoader, StrictUndefined
     from markupsafe import Markup
 
@@ -31,15 +30,11 @@ def render_template(name: str, **values: Any) -> str:
         "style": Markup(load_chart_css() + _read_resource("style.css")),
         "policy": CONTENT_SECURITY_POLICY,
     }
-    return environment.get_template(name).render(**values)
+    return environment.get_template(DOCUMENT_TEMPLATE).render(document=document)
 
 
 def _read_resource(name: str) -> str:
     return files("dygmamba.report").joinpath(name).read_text("utf-8")
-
-
-def render_document(document: Document) -> str:
-    return render_template(DOCUMENT_TEMPLATE, document=document)
 
 
 def write_document(document: Document, folder: Path, name: str) -> list[Path]:

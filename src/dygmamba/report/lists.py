@@ -23,7 +23,7 @@ def build_run_list(runs: Sequence[RunSummary]) -> Document:
         )
         for one in runs
     )
-    table = ReportTable.of_text("", "", ("run", "metric", "val", "test", ""), rows)
+    table = ReportTable.of_rows("", "", ("run", "metric", "val", "test", ""), rows)
     return Document("Runs", "", (Section("", "", (table,)),))
 
 
@@ -34,7 +34,7 @@ def _describe_state(run: RunSummary) -> str:
 
 def build_model_list(rows: Sequence[dict[str, Any]], data: str) -> Document:
     """List the models: their sizes with the settings for a dataset, and what each looks at."""
-    sizes = ReportTable.of_text(
+    sizes = ReportTable.of_rows(
         f"with the published settings on {data}",
         "",
         ("model", "paper", "memory", "parameters", "events per query"),
@@ -103,7 +103,7 @@ def build_dataset_list(
         folders.setdefault(Path(row["path"]).parent, []).append(row)
     tables = [_build_imported_table(folder, rows) for folder, rows in folders.items()]
     columns = ("name", "task", "nodes", "events", "features", "on disk")
-    tables.append(ReportTable.of_text("public datasets", "", columns, map(_list_public, public)))
+    tables.append(ReportTable.of_rows("public datasets", "", columns, map(_list_public, public)))
     on_disk: dict[Path, list[str]] = {}
     for entry, folder in public:
         if folder is not None:
@@ -124,7 +124,7 @@ def _build_imported_table(folder: Path, rows: Iterable[dict[str, Any]]) -> Repor
         for row in rows
     )
     columns = ("yours", "version", "nodes", "events", "used by")
-    return ReportTable.of_text(f"in {folder}:", "", columns, cells)
+    return ReportTable.of_rows(f"in {folder}:", "", columns, cells)
 
 
 def _describe_users(runs: Sequence[str]) -> str:

@@ -40,7 +40,7 @@ def _build_period_table(found: Monitoring) -> ReportTable:
     note = (
         "Unknown: events with an id that the dataset of the run does not have. AP is ± two standard errors."
     )
-    return ReportTable.of_text("figures on new events, beside the test of the run", note, columns, rows)
+    return ReportTable.of_rows("figures on new events, beside the test of the run", note, columns, rows)
 
 
 def _build_column_table(shifted: list[dict[str, Any]]) -> ReportTable:
@@ -54,7 +54,7 @@ def _build_column_table(shifted: list[dict[str, Any]]) -> ReportTable:
         for row in shifted
     )
     columns = ("column", "mean in training", "mean now", "shift")
-    return ReportTable.of_text(
+    return ReportTable.of_rows(
         "columns whose mean moved", "Shifts are in standard deviations.", columns, rows
     )
 

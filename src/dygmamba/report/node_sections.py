@@ -4,16 +4,37 @@ from dataclasses import replace
 from typing import Any
 
 from dygmamba.engine.run_directory import RunDirectory
-from dygmamba.report.run_sections import REPORT_TASKS, Card, Records, ReportTask
+from dygmamba.report.document import Card
+from dygmamba.report.run_sections import REPORT_TASKS, Records, ReportTask, describe_few_events
 from dygmamba.tasks.metric_names import (
     CONSTANT_PREFIX,
     CONSTANT_TITLES,
     NODE_METRICS,
+    find_metric,
     format_metric,
     get_metric_title,
 )
 
 RANKING_LOSS = "softmax cross-entropy, nats"
+# by target: a metric, a sentence about it, and one about the best constant prediction
+SUMMARIES = {
+    "binary": (
+        "auc",
+        "The model gives a test event of state 1 a higher score than one of state 0 in {} of 100 cases; random "
+        "guessing does so in 50",
+        "",
+    ),
+    "classes": (
+        "accuracy",
+        "The model predicts the class of {} of 100 test events",
+        "always the most frequent class of the training period has {}",
+    ),
+    "regression": (
+        "mae",
+        "Predictions of test events are off by {} on average, in the unit of the labels",
+        "always the median of training by {}",
+    ),
+}
 BEST_EPOCH = "Over the whole period. The run keeps the weights of the best epoch."
 
 
@@ -27,100 +48,62 @@ def find_report_task(run: RunDirectory) -> ReportTask:
     return replace(task, loss=RANKING_LOSS) if settings.get("loss") == "ranking" else task
 
 
-def describe_binary_row(row: dict[str, Any]) -> tuple[str, str]:
-    """Return the title of the table that a result row belongs to, and a note on its size and positives."""
-    return row["split"], f"{row['n']:,} events, {row['positives']:,} of them positive"
-
-
-def describe_class_row(row: dict[str, Any]) -> tuple[str, str]:
-    """Return the title of the table that a result row belongs to, and a note on its size and classes."""
-    return row["split"], f"{row['n']:,} events, {row['classes']:,} classes in training"
-
-
-def describe_number_row(row: dict[str, Any]) -> tuple[str, str]:
-    """Return the title of the table that a result row belongs to, and a note on its size."""
-    return row["split"], f"{row['n']:,} events"
-
-
-def build_binary_cards(results: Records, own: str) -> list[Card]:
-    """Show test AUC, and test AP next to the share of positives, which is the AP of random guessing."""
-    cards = []
-    for row in results:
-        if row["split"] == "test" and row["auc"] is not None:
-            share = 100 * row["positives"] / row["n"]
-            cards += [
-                Card("Test AUC", f"{100 * row['auc']:.2f}", describe_binary_row(row)[1]),
-                Card("Test AP", f"{100 * row['ap']:.2f}", f"random guessing: {share:.2f}"),
-            ]
-    return cards
-
-
-def build_class_cards(results: Records, own: str) -> list[Card]:
-    """Show test macro-F1 and accuracy."""
-    return _build_cards(results, "classes", describe_class_row)
-
-
-def build_number_cards(results: Records, own: str) -> list[Card]:
-    """Show the errors of the test."""
-    return _build_cards(results, "regression", describe_number_row)
-
-
-def _build_cards(results: Records, kind: str, describe_row: Any) -> list[Card]:
-    """Show the metrics of the test, each with that of the best constant prediction where the run has it."""
+def build_node_cards(results: Records, own: str) -> list[Card]:
+    """Show the metrics of the test, each with what a constant prediction reaches, or with the size of the test."""
     return [
         Card(
             f"Test {get_metric_title(name)}",
             format_metric(name, row[name]),
-            _describe_constant(row, kind, name) or describe_row(row)[1],
+            "; ".join(
+                filter(
+                    None, (describe_few_events(row), _describe_reference(row, name) or _describe_size(row))
+                )
+            ),
         )
         for row in results
         if row["split"] == "test"
-        for name in NODE_METRICS[kind]
+        for name in NODE_METRICS[row.get("target", "binary")]
         if row.get(name) is not None
     ]
 
 
-def _describe_constant(row: dict[str, Any], kind: str, name: str) -> str:
+def _describe_reference(row: dict[str, Any], name: str) -> str:
+    """Return what random guessing or the best constant prediction reaches; empty if that says nothing."""
+    target = row.get("target", "binary")
+    if (target, name) == ("binary", "ap"):
+        return f"random guessing: {format_metric(name, row['positives'] / row['n'])}"
     value = row.get(f"{CONSTANT_PREFIX}{name}")
-    what = {"mae": "median of training", "rmse": "mean of training"}.get(name, CONSTANT_TITLES[kind])
+    what = {"mae": "median of training", "rmse": "mean of training"}.get(
+        name, CONSTANT_TITLES.get(target, "")
+    )
     return "" if value is None else f"always the {what}: {format_metric(name, value)}"
 
 
-def summarize_binary_results(results: Records, own: str) -> str:
+def _describe_size(row: dict[str, Any]) -> str:
+    parts = [f"{row['n']:,} events"]
+    parts += [f"{row['positives']:,} of them positive"] if "positives" in row else []
+    parts += [f"{row['classes']:,} classes in training"] if "classes" in row else []
+    return ", ".join(parts)
+
+
+def summarize_node_results(results: Records, own: str) -> str:
     """State the result in one sentence; empty if the test has no result."""
     for row in results:
-        if row["split"] == "test" and row["auc"] is not None:
-            return (
-                f"The model gives a test event of state 1 a higher score than one of state 0 in {100 * row['auc']:.0f} "
-                "of 100 cases; random guessing does so in 50."
-            )
-    return ""
-
-
-def summarize_class_results(results: Records, own: str) -> str:
-    """State the result in one sentence; empty if the test has no result."""
-    for row in results:
-        if row["split"] == "test" and row["accuracy"] is not None:
-            found = f"The model predicts the class of {100 * row['accuracy']:.0f} of 100 test events"
-            constant = row.get(f"{CONSTANT_PREFIX}accuracy")
-            if constant is None:
-                return f"{found}."
-            return f"{found}; always the most frequent class of the training period has {100 * constant:.0f}."
-    return ""
-
-
-def summarize_number_results(results: Records, own: str) -> str:
-    """State the result in one sentence; empty if the test has no result."""
-    for row in results:
-        if row["split"] == "test" and row["mae"] is not None:
-            found = f"Predictions of test events are off by {row['mae']:.4g} on average, in the unit of the labels"
-            constant = row.get(f"{CONSTANT_PREFIX}mae")
+        metric, sentence, beside = SUMMARIES[row.get("target", "binary")]
+        if row["split"] == "test" and row.get(metric) is not None:
+            constant = row.get(f"{CONSTANT_PREFIX}{metric}")
+            found = sentence.format(_format_plain(metric, row[metric]))
             return (
                 f"{found}."
                 if constant is None
-                else f"{found}; always the median of training by {constant:.4g}."
+                else f"{found}; {beside.format(_format_plain(metric, constant))}."
             )
     return ""
+
+
+def _format_plain(metric: str, value: float) -> str:
+    """Format a share as a number of 100, another metric in its unit."""
+    return f"{100 * value:.0f}" if find_metric(metric).is_share else format_metric(metric, value)
 
 
 NODE_REPORTS = {
@@ -129,8 +112,8 @@ NODE_REPORTS = {
         "the whole period at once. If positives are rare, AUC can be high although AP is low.",
         watched="auc",
         caption=f"{BEST_EPOCH} Higher is better.",
-        build_cards=build_binary_cards,
-        summarize=summarize_binary_results,
+        build_cards=build_node_cards,
+        summarize=summarize_node_results,
         ranked=False,
     ),
     "classes": ReportTask(
@@ -138,8 +121,8 @@ NODE_REPORTS = {
         "the harmonic mean of precision and recall, so rare classes count as much as frequent ones.",
         watched="macro_f1",
         caption=f"{BEST_EPOCH} Higher is better.",
-        build_cards=build_class_cards,
-        summarize=summarize_class_results,
+        build_cards=build_node_cards,
+        summarize=summarize_node_results,
         ranked=False,
         loss="cross-entropy, nats",
     ),
@@ -148,8 +131,8 @@ NODE_REPORTS = {
         "labels. Lower is better.",
         watched="mae",
         caption=f"{BEST_EPOCH} Lower is better.",
-        build_cards=build_number_cards,
-        summarize=summarize_number_results,
+        build_cards=build_node_cards,
+        summarize=summarize_node_results,
         ranked=False,
         loss="squared error in standard deviations of the training labels",
     ),

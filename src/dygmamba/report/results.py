@@ -97,13 +97,8 @@ def build_metric_table(
     counts = {"events": _count("n")}
     if any("activity_weight" in row for row in rows):
         counts |= {"activity weight": lambda row: f"{row.get('activity_weight', 0):.2g}"}
-    groups = group_rows(rows, PAIR_KEYS)
     beside = _group_baselines(baselines, PAIR_KEYS, most_baselines)
-    lines = _build_lines(groups, list_metrics("pairs"), counts, beside)
-    columns = ("evaluation", *map(get_metric_title, list_metrics("pairs")), *counts)
-    return ReportTable(
-        _describe_model(rows), _describe_lines(groups), columns, lines, _list_details(list_metrics("pairs"))
-    )
+    return _build_table(group_rows(rows, PAIR_KEYS), list_metrics("pairs"), counts, beside=beside)
 
 
 def build_rank_table(rows: Rows, baselines: Baselines = (), most_baselines: int | None = None) -> ReportTable:
@@ -111,65 +106,45 @@ def build_rank_table(rows: Rows, baselines: Baselines = (), most_baselines: int 
 
     Ranks do not depend on the kind of negatives, so of several kinds the first one with a value counts.
     """
-    among = next((row["candidates"] for row in rows if row.get("candidates")), None)
-    metrics = _list_known(rows, list_metrics("ranks", "probabilities"))
-    groups = group_rows(rows, ("split", "setting"))
-    counts = {"ranked events": _count_ranked} if among is not None else {}
-    beside = _group_baselines(
-        [row for row in baselines if row.get("mrr") is not None], ("split", "setting"), most_baselines
-    )
-    about = [f"ranks among {among} random destinations"] * (among is not None)
-    is_one_run = all(len(_select_negatives(own, name)) < 2 for own in groups.values() for name in metrics)
-    about += ["± standard error"] * is_one_run
+    keys, among = PAIR_KEYS[:2], next((row["candidates"] for row in rows if row.get("candidates")), None)
+    metrics, groups = _list_known(rows, list_metrics("ranks", "probabilities")), group_rows(rows, keys)
+    ranked = [row for row in baselines if row.get("mrr") is not None]
+    about = [] if among is None else [f"ranks among {among} random destinations"]
+    if all(len(_select_negatives(own, name)) < 2 for own in groups.values() for name in metrics):
+        about.append("± standard error")
     if any(find_metric(name).group == "probabilities" for name in metrics):
         about.append("calibration error (ECE) against random pairs")
-    columns = ("evaluation", *map(get_metric_title, metrics), *counts)
-    lines = _build_lines(groups, metrics, counts, beside)
-    note = _describe_lines(groups, about)
-    return ReportTable("ranks and calibration", note, columns, lines, _list_details(metrics))
+    counts = {} if among is None else {"ranked events": _count_ranked}
+    beside = _group_baselines(ranked, keys, most_baselines)
+    return _build_table(groups, metrics, counts, about, beside, "ranks and calibration")
 
 
 def _build_candidate_table(rows: Rows) -> ReportTable:
     """Build a table of the ranking metrics that were asked for, a line per split and nodes."""
-    first = rows[0]
+    first, groups = rows[0], group_rows(rows, PAIR_KEYS[:2])
     among = f"among {first['candidates']} destinations{', filtered' if first['filtered'] else ''}"
     among = f"among the candidates of {first['board']}" if first.get("board") else among
-    metrics, groups = (
-        tuple(key for key in first if is_rank_metric(key)),
-        group_rows(rows, ("split", "setting")),
-    )
     about = [f"ranks {among}", f"ties: {first['ties']}"]
     about += ["± standard error"] * (len(rows) == len(groups))
-    counts = {"events": _count("n")}
-    columns = ("evaluation", *map(get_metric_title, metrics), *counts)
-    lines = _build_lines(groups, metrics, counts)
-    return ReportTable(_describe_model(rows), _describe_lines(groups, about), columns, lines)
+    return _build_table(groups, tuple(filter(is_rank_metric, first)), {"events": _count("n")}, about)
 
 
 def _build_node_table(rows: Rows) -> ReportTable:
     """Build the table of a node task; the note says whether the backbone was trained too."""
-    first = rows[0]
+    first, groups = rows[0], group_rows(rows, ("split",))
     target = first.get("target", "binary")
-    about = [
-        f"backbone {'fine-tuned' if first['finetune'] else 'frozen'}"
-        if "finetune" in first
-        else "no backbone"
-    ]
+    about = ["no backbone"]
+    if "finetune" in first:
+        about = [f"backbone {'fine-tuned' if first['finetune'] else 'frozen'}"]
     about += ["classes weighed the same"] * bool(first.get("balance"))
-    names = _list_known(rows, (*NODE_METRICS[target], *list_metrics("probabilities")), NODE_METRICS[target])
-    counts = {name: _count(name) for name in ("positives", "classes") if name in first} | {
-        "events": _count("n")
-    }
-    groups = group_rows(rows, ("split",))
+    names = (*NODE_METRICS[target], *_list_known(rows, list_metrics("probabilities")))
+    counts = {name: _count(name) for name in ("positives", "classes") if name in first}
     constants = {
-        label: [(f"always the {CONSTANT_TITLES[own[0]['target']]}", constant)]
+        label: [(f"always the {CONSTANT_TITLES[target]}", constant)]
         for label, own in groups.items()
         if (constant := _find_constant(own[0]))
     }
-    columns = ("evaluation", *map(get_metric_title, names), *counts)
-    lines = _build_lines(groups, names, counts, constants)
-    note = _describe_lines(groups, about)
-    return ReportTable(_describe_model(rows), note, columns, lines, _list_details(names))
+    return _build_table(groups, names, counts | {"events": _count("n")}, about, constants)
 
 
 def _find_constant(row: Row) -> Row:
@@ -285,14 +260,9 @@ def _group_baselines(
     }
 
 
-def _list_known(rows: Rows, metrics: Iterable[str], always: Sequence[str] = ()) -> tuple[str, ...]:
-    """Return the metrics that a row has, and those that are always shown."""
-    return tuple(name for name in metrics if name in always or any(row.get(name) is not None for row in rows))
-
-
-def _list_details(metrics: Iterable[str]) -> tuple[str, ...]:
-    """Return the titles of metrics that a narrow terminal does without."""
-    return tuple(get_metric_title(name) for name in metrics if find_metric(name).shown == "table")
+def _list_known(rows: Rows, metrics: Iterable[str]) -> tuple[str, ...]:
+    """Return the metrics that a row has."""
+    return tuple(name for name in metrics if any(row.get(name) is not None for row in rows))
 
 
 def _count(name: str) -> Callable[[Row], str]:
@@ -301,6 +271,22 @@ def _count(name: str) -> Callable[[Row], str]:
 
 def _count_ranked(row: Row) -> str:
     return f"{row['ranked']:,} of {row['n']:,}" if row.get("ranked") else "-"
+
+
+def _build_table(
+    groups: Mapping[str, Rows],
+    metrics: Sequence[str],
+    counts: Mapping[str, Callable[[Row], str]],
+    about: Iterable[str] = (),
+    beside: Mapping[str, list[tuple[str, Row]]] | None = None,
+    title: str = "",
+) -> ReportTable:
+    """Build a table with a line per group of rows, followed by the lines `beside` it."""
+    columns = ("evaluation", *map(get_metric_title, metrics), *counts)
+    title = title or _describe_model([row for own in groups.values() for row in own])
+    lines = _build_lines(groups, metrics, counts, beside)
+    details = tuple(get_metric_title(name) for name in metrics if find_metric(name).shown == "table")
+    return ReportTable(title, _describe_lines(groups, about), columns, lines, details)
 
 
 def _build_lines(

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from operator import itemgetter
 from pathlib import Path
+from typing import Any
 
 from torch import Tensor
 
@@ -16,7 +17,7 @@ from dygmamba.engine.run_directory import RunDirectory
 from dygmamba.explain.forgetting import Forgetting, load_forgetting
 from dygmamba.report.dataset_summary import build_dataset_section
 from dygmamba.report.decisions import build_decisions_section
-from dygmamba.report.document import Section
+from dygmamba.report.document import Card, Cell, Document, ReportTable, Section
 from dygmamba.report.error_analysis import (
     Example,
     ReliabilityBin,
@@ -27,11 +28,10 @@ from dygmamba.report.error_analysis import (
     build_node_errors_section,
     list_reliability_bins,
 )
-from dygmamba.report.html import render_template
+from dygmamba.report.html import render_document
 from dygmamba.report.node_sections import find_report_task
 from dygmamba.report.results import find_best_value
 from dygmamba.report.run_sections import (
-    Card,
     Records,
     ReportTask,
     build_baselines_section,
@@ -47,7 +47,7 @@ from dygmamba.runs.stored_predictions import StoredPredictions
 from dygmamba.tasks.calibration import compute_reliability
 from dygmamba.tasks.metric_names import get_metric_title
 
-REPORT_FILE, REPORT_TEMPLATE = "report.html", "run.html"
+REPORT_FILE = "report.html"
 
 
 def write_report(
@@ -64,14 +64,16 @@ def write_report(
     path = run.path / REPORT_FILE if out is None else out
     if path.is_dir():
         raise ConfigError(f"{path} is a folder; give `out` the name of a file", code="is-a-folder")
-    page = render_report(run, data_sections, is_dated)
+    page = render_document(build_report_document(run, data_sections, is_dated))
     make_folder(path.parent)
     write_text(path, page, follow_links=out is not None)
     return path
 
 
-def render_report(run: RunDirectory, data_sections: Sequence[Section] = (), is_dated: bool = False) -> str:
-    """Return the report as HTML; see `write_report`."""
+def build_report_document(
+    run: RunDirectory, data_sections: Sequence[Section] = (), is_dated: bool = False
+) -> Document:
+    """Build the report of a run; see `write_report`."""
     config, forgetting, task = run.config(), load_forgetting(run), find_report_task(run)
     epochs, verdict, selection = run.metrics(), run.verdict(), run.selection()
     results = [*run.results(), *run.rules()]
@@ -87,15 +89,30 @@ def render_report(run: RunDirectory, data_sections: Sequence[Section] = (), is_d
         build_training_section(epochs, task, describe_start(config)),
         build_forgetting_section(forgetting, is_dated),
     ]
-    return render_template(
-        REPORT_TEMPLATE,
-        title=f"{own} on {about['data']}",
-        seed=about["seed"],
-        cards=[*task.build_cards(results, own), *build_run_cards(epochs, task.watched, forgetting)],
-        sections=[section for section in sections if section is not None],
-        settings=config,
-        folder=run.path.name,
+    return Document(
+        f"{own} on {about['data']}",
+        f"Run {run.path.name}, seed {about['seed']}",
+        tuple(section for section in (*sections, _build_settings_section(config)) if section is not None),
+        (*task.build_cards(results, own), *build_run_cards(epochs, task.watched, forgetting)),
     )
+
+
+def _build_settings_section(config: dict[str, dict[str, Any]]) -> Section:
+    """Show everything that is needed to repeat the run."""
+    tables = (
+        ReportTable.of_rows(name.replace("_", " "), "", ("", ""), map(_format_setting, values.items()))
+        for name, values in config.items()
+    )
+    text = (
+        "The page can be built again with the command `report` and the run directory; it also measures the learned "
+        "decay."
+    )
+    return Section("Settings and environment", text, tuple(tables))
+
+
+def _format_setting(setting: tuple[str, Any]) -> tuple[str, Cell]:
+    name, value = setting
+    return name, Cell(", ".join(map(str, value)) if isinstance(value, list) else str(value), "words")
 
 
 def _check_stored(run: RunDirectory, task: ReportTask, results: Records) -> None:

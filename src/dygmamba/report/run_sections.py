@@ -9,7 +9,7 @@ from typing import Any
 
 from dygmamba.data.events.times import format_duration
 from dygmamba.explain.forgetting import QUANTILES, Forgetting
-from dygmamba.report.document import AxisKind, BarChart, LineChart, Point, Section
+from dygmamba.report.document import AxisKind, BarChart, Card, LineChart, Point, Section
 from dygmamba.report.results import (
     MIN_EVENTS,
     PAIR_KEYS,
@@ -27,15 +27,6 @@ from dygmamba.tasks.metric_names import (
 from dygmamba.tasks.statistics import Difference
 
 Records = list[dict[str, Any]]
-
-
-@dataclass(frozen=True, slots=True)
-class Card:
-    """One number in the box at the top of the page."""
-
-    name: str
-    value: str
-    note: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,14 +55,14 @@ def build_link_cards(results: Records, own: str) -> list[Card]:
                 if others
                 else "random negatives"
             )
-            few = _describe_few_events(rows[own])
+            few = describe_few_events(rows[own])
             cards.append(
                 Card(name, format_metric("ap", rows[own]["ap"]), "; ".join(filter(None, (few, note))))
             )
     return cards
 
 
-def _describe_few_events(row: dict[str, Any]) -> str:
+def describe_few_events(row: dict[str, Any]) -> str:
     """Say that a figure may be chance; empty for enough events."""
     events = row.get("n", MIN_EVENTS)
     return "" if events >= MIN_EVENTS else f"only {events} event{'s' * (events != 1)}: may be chance"
@@ -140,7 +131,7 @@ def build_baselines_section(
         rows = _find_test_rows(results, setting)
         if own not in rows or len(rows) < 2:
             continue
-        if few := _describe_few_events(rows[own]):
+        if few := describe_few_events(rows[own]):
             sentences.append(f"{name.capitalize()}: {few}, so they are not compared.")
             continue
         values[name] = {

@@ -34,37 +34,27 @@ def build_selection_table(selection: dict[str, Any]) -> ReportTable:
     """Build a table with a row per candidate."""
     rows = [_build_row(candidate, selection["run"]) for candidate in selection["candidates"]]
     columns = ("model", "validation AP", "epochs", "best", "time", "memory", "outcome")
-    return ReportTable(
-        title=f"models tried within {format_rough_duration(selection['budget'])}",
-        note="AP in per cent ± two standard errors over consecutive blocks of the validation period; time of the "
-        "training; largest memory of the process (of the GPU, if there is one) during it.",
-        columns=columns,
-        rows=tuple(rows),
+    note = (
+        "AP in per cent ± two standard errors over consecutive blocks of the validation period; time of the training; "
+        "largest memory of the process (of the GPU, if there is one) during it."
     )
+    title = f"models tried within {format_rough_duration(selection['budget'])}"
+    return ReportTable.of_rows(title, note, columns, rows, ("best", "memory"))
 
 
-def _build_row(candidate: dict[str, Any], chosen: str | None) -> tuple[Cell, ...]:
+def _build_row(candidate: dict[str, Any], chosen: str | None) -> tuple[str | Cell, ...]:
     is_chosen = candidate["run"] is not None and candidate["run"] == chosen
     name = format_candidate_name(candidate)
     if candidate["state"] == "skipped":
-        return (Cell(name), *(Cell(""),) * 5, Cell(f"skipped: {candidate['reason']}", "words"))
+        return (name, *("",) * 5, Cell(f"skipped: {candidate['reason']}", "words"))
+    error, seconds, megabytes = (candidate[key] for key in ("val_ap_error", "seconds", "peak_mb"))
+    spread = None if error is None else SIGNIFICANT_ERRORS * error
+    outcome = "; ".join(filter(None, ("chosen" * is_chosen, ENDED.get(candidate["ended"] or "", ""))))
     return (
-        Cell(name),
-        Cell(_format_ap(candidate), "best" if is_chosen else ""),
-        Cell(_format_count(candidate["epochs"])),
-        Cell(_format_count(candidate["best_epoch"])),
-        Cell("" if candidate["seconds"] is None else format_rough_duration(candidate["seconds"])),
-        Cell("" if candidate["peak_mb"] is None else f"{candidate['peak_mb'] / 1000:.1f} GB"),
-        Cell(
-            "; ".join(filter(None, ["chosen" * is_chosen, ENDED.get(candidate["ended"] or "", "")])), "words"
-        ),
+        name,
+        Cell(format_metric("ap", candidate["val_ap"], spread), "best" if is_chosen else ""),
+        *("" if candidate[key] is None else str(candidate[key]) for key in ("epochs", "best_epoch")),
+        "" if seconds is None else format_rough_duration(seconds),
+        "" if megabytes is None else f"{megabytes / 1000:.1f} GB",
+        Cell(outcome, "words"),
     )
-
-
-def _format_ap(candidate: dict[str, Any]) -> str:
-    error = candidate["val_ap_error"]
-    return format_metric("ap", candidate["val_ap"], None if error is None else SIGNIFICANT_ERRORS * error)
-
-
-def _format_count(value: int | None) -> str:
-    return "" if value is None else str(value)

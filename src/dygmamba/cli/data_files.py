@@ -10,22 +10,9 @@ import typer
 from dygmamba.api.formatting import format_date
 from dygmamba.cli.console import emit_json, print_line, print_note
 from dygmamba.cli.messages import translate_message
-from dygmamba.cli.options import (
-    DataDir,
-    Decimal,
-    Delimiter,
-    Encoding,
-    Fill,
-    Header,
-    Json,
-    Raw,
-    SkipBad,
-    TimeFormat,
-    optional,
-    parse_delimiter,
-    parse_list,
-)
+from dygmamba.cli.options import DataDir, Json, Raw, optional
 from dygmamba.cli.progress import show_progress
+from dygmamba.cli.reading_options import with_reading_options
 from dygmamba.core.choices import FORMATS
 from dygmamba.core.memory_budget import DEFAULT_BUDGET
 
@@ -42,6 +29,7 @@ TIME_ZONES = {
 SHOWN_FEATURES = 8
 
 
+@with_reading_options
 def import_dataset(
     file: Annotated[
         list[Path],
@@ -50,25 +38,8 @@ def import_dataset(
             "folder (TGB, TGB-Seq); several files with the same columns become one dataset."
         ),
     ],
-    src: Annotated[
-        str | None,
-        optional(help="Read source ids from this column, a name or a number from 0.", default="detected"),
-    ] = None,
-    dst: Annotated[
-        str | None, optional(help="Read destination ids from this column.", default="detected")
-    ] = None,
-    time: Annotated[
-        str | None, optional(help="Read times, numbers or dates, from this column.", default="detected")
-    ] = None,
-    features: Annotated[
-        str,
-        typer.Option(
-            help="Read features from these numeric columns (comma-separated names); default: every usable column."
-        ),
-    ] = "",
-    types: Annotated[
-        str, typer.Option(help="Read event types from these categorical columns (comma-separated names).")
-    ] = "",
+    *,
+    reading: dict[str, Any],
     no_columns: Annotated[
         bool,
         typer.Option("--no-columns", help="Leave out all columns but source, destination, time and label."),
@@ -77,15 +48,6 @@ def import_dataset(
     bipartite: Annotated[
         bool, typer.Option("--bipartite", help="Keep sources and destinations with the same id apart.")
     ] = False,
-    time_unit: Annotated[
-        str,
-        typer.Option(
-            help="Read numeric times by their size (auto), as s, ms, us, ns since 1970, or as they are (plain)."
-        ),
-    ] = "auto",
-    time_format: TimeFormat = None,
-    fill: Fill = None,
-    decimal: Decimal = None,
     append: Annotated[
         str | None, optional(help="Add the events to this dataset, as a new version of it.")
     ] = None,
@@ -102,14 +64,10 @@ def import_dataset(
     drop_duplicates: Annotated[
         bool, typer.Option("--drop-duplicates", help="Leave out events that repeat another in every column.")
     ] = False,
-    skip_bad: SkipBad = False,
     format: Annotated[
         str,
         typer.Option(help=f"Read this format: {', '.join(FORMATS[:-1])} or {FORMATS[-1]}."),
     ] = "auto",
-    header: Header = None,
-    delimiter: Delimiter = None,
-    encoding: Encoding = "utf-8",
     query: Annotated[
         str | None,
         optional(help="Read the rows of this query of a database file, e.g. 'SELECT a, b, sent FROM mail'."),
@@ -126,15 +84,8 @@ def import_dataset(
     """Import a file of events as a dataset, and show how it was read and what looks suspicious."""
     from dygmamba.api.requests.data import ImportRequest
 
-    names = (
-        *("src", "dst", "time", "label", "bipartite", "time_unit", "time_format", "fill", "skip_bad"),
-        *("header", "encoding", "decimal", "query"),
-    )
-    arguments = locals()
-    reading = {name: arguments[name] for name in names}
-    reading |= {"columns": not no_columns, "delimiter": parse_delimiter(delimiter)}
-    reading |= {"features": tuple(parse_list(features) or ()), "types": tuple(parse_list(types) or ())}
-    request = ImportRequest.from_arguments(arguments, files=file, reading=reading).check()
+    reading |= {"columns": not no_columns, "label": label, "bipartite": bipartite, "query": query}
+    request = ImportRequest.from_arguments(locals(), files=file).check()
 
     from dygmamba.api.data_files import import_file
 

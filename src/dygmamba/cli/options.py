@@ -93,27 +93,8 @@ Trust = Annotated[
         help="Import the module that defines the run's model, which runs its code; shows its name.",
     ),
 ]
-Delimiter = Annotated[
-    str | None, optional(help="Split lines at this delimiter; also tab, blanks.", default="detected")
-]
-Encoding = Annotated[str, typer.Option(help="Read text files in this encoding.")]
-TimeFormat = Annotated[
-    str | None, optional(help='Read dates in this format, like "%d.%m.%Y %H:%M".', default="detected")
-]
-Fill = Annotated[float | None, optional(help="Replace missing features and labels by this value.")]
 
-Decimal = Annotated[
-    str | None,
-    optional(help='Read feature values with this decimal mark, "." or ",".', default="detected"),
-]
 
-SkipBad = Annotated[bool, typer.Option("--skip-bad", help="Leave out rows that cannot be read.")]
-Header = Annotated[
-    bool | None,
-    optional(
-        "--header/--no-header", help="Say whether the first line names the columns.", default="detected"
-    ),
-]
 RUN_HELP = "Takes a run directory, a dataset (its newest run below runs/), or latest."
 
 
@@ -137,22 +118,8 @@ def parse_run_to_resume(name: str) -> Path:
     return parse_run(name, prefer_finished=False)
 
 
-DELIMITERS = {
-    "\\t": "\t",
-    "tab": "\t",
-    "blank": " ",
-    "blanks": " ",
-    "space": " ",
-    "comma": ",",
-    "semicolon": ";",
-}
 MAX_SEEDS = 10_000  # each is a training
 SEED_LIMIT = 2**63  # of a generator of random numbers
-
-
-def parse_delimiter(text: str | None) -> str | None:
-    """Return the delimiter that a name such as "tab" stands for."""
-    return DELIMITERS.get(text or "", text)
 
 
 def parse_overrides(pairs: list[str] | None) -> dict[str, Any]:

@@ -55,9 +55,6 @@ class FeatureRequest(TableRequest):
     """
 
     __slots__ = ()
-    units: (
-        Any  # name and unit of each feature, in the order of the columns; not needed where `names` is defined
-    )
     query: bool = False  # whether queries carry columns, which are read too
 
     @property
@@ -67,6 +64,11 @@ class FeatureRequest(TableRequest):
         A checkpoint of boosted trees holds a checksum of these names: rewording one makes old runs unreadable.
         """
         return [feature.name for feature in self.units]
+
+    @property
+    def units(self) -> list[FeatureUnit]:
+        """Name and scale of each feature, for networks; a request defines `names` or these."""
+        return [FeatureUnit(name) for name in self.names]
 
     @property
     def tokens(self) -> int:

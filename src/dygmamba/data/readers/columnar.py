@@ -13,7 +13,6 @@ from dygmamba.data.readers.options import Layout, parse_metadata
 from dygmamba.data.readers.source import Source
 
 BATCH_ROWS = 1 << 17
-COLUMNAR_FORMATS = {"parquet": "Parquet", "arrow": "Arrow"}  # format: its name in messages
 ARROW_MAGIC = b"ARROW1"
 # what a damaged file raises; UnicodeDecodeError comes from column names
 DAMAGED_COLUMNAR_ERRORS = (pa.ArrowException, OSError, UnicodeDecodeError)
@@ -33,7 +32,7 @@ def open_parquet(path: Path) -> Iterator[Source]:
                 "parquet", tuple(schema.names), iterate, path, expected, hints=parse_metadata(schema.metadata)
             )
     except DAMAGED_COLUMNAR_ERRORS as error:
-        raise _damaged_error(path, "parquet", error) from error
+        raise _damaged_error(path, "Parquet", error) from error
 
 
 @contextmanager
@@ -50,7 +49,7 @@ def open_arrow(path: Path) -> Iterator[Source]:
                 "arrow", tuple(schema.names), iterate, path, expected, hints=parse_metadata(schema.metadata)
             )
     except DAMAGED_COLUMNAR_ERRORS as error:
-        raise _damaged_error(path, "arrow", error) from error
+        raise _damaged_error(path, "Arrow", error) from error
 
 
 def iter_valid_batches(file: pa.ipc.RecordBatchFileReader, names: list[str]) -> Iterator[pa.RecordBatch]:
@@ -68,6 +67,6 @@ def iter_valid_batches(file: pa.ipc.RecordBatchFileReader, names: list[str]) -> 
 def _damaged_error(path: Path, format: str, error: Exception) -> FileError:
     reason = first_line(error).split(". ")[0]
     return FileError(
-        f"{path} is not a complete {COLUMNAR_FORMATS[format]} file ({reason}); write or copy it again",
+        f"{path} is not a complete {format} file ({reason}); write or copy it again",
         code="file-damaged",
     )

@@ -14,7 +14,7 @@ from dygmamba.data.readers.columnar import BATCH_ROWS
 from dygmamba.data.readers.options import Layout, ReadOptions
 from dygmamba.data.readers.source import Source
 
-DATABASE_FORMATS = {"sqlite": "SQLite", "duckdb": "DuckDB"}  # format: its name in messages
+DATABASE_FORMATS = ("sqlite", "duckdb")
 SQLITE_MAGIC, DUCKDB_MAGIC = b"SQLite format 3\0", b"DUCK"
 DUCKDB_MAGIC_AT = 8  # after a checksum
 # a query, or a view in a file of somebody else, must not reach other files or variables of this program
@@ -32,7 +32,7 @@ def open_sqlite(path: Path, options: ReadOptions) -> Iterator[Source]:
     A column of SQLite may hold values of several types. It is read as text if one of its values is text, else as
     numbers.
     """
-    with _translate_errors(path, "sqlite", sqlite3.Error):
+    with _translate_errors(path, sqlite3.Error):
         connection = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True, isolation_level=None)
         with closing(connection):
             connection.execute("PRAGMA trusted_schema = OFF")
@@ -93,7 +93,7 @@ def open_duckdb(path: Path, options: ReadOptions) -> Iterator[Source]:
     except ImportError as error:
         raise make_package_error(str(path), "duckdb", "'duckdb>=2'") from error
     with (
-        _translate_errors(path, "duckdb", duckdb.Error),
+        _translate_errors(path, duckdb.Error),
         duckdb.connect(str(path), read_only=True, config=DUCKDB_CONFIG) as connection,
     ):
         tables = connection.execute("SELECT table_name FROM information_schema.tables").fetchall()
@@ -128,20 +128,15 @@ def _quote(name: str) -> str:
 
 
 @contextmanager
-def _translate_errors(path: Path, format: str, kind: type[Exception]) -> Iterator[None]:
+def _translate_errors(path: Path, kind: type[Exception]) -> Iterator[None]:
     try:
         yield
     except kind as error:
-        reason, is_damaged = first_line(error), _is_damaged(error)
-        if is_damaged:
+        reason = first_line(error)
+        if getattr(error, "sqlite_errorname", "") in ("SQLITE_NOTADB", "SQLITE_CORRUPT"):
             raise FileError(
-                f"{path} is not a complete {DATABASE_FORMATS[format]} file ({reason}); copy it again",
-                code="file-damaged",
+                f"{path} is not a complete SQLite file ({reason}); copy it again", code="file-damaged"
             ) from error
         raise FileError(
             f"{path} cannot be queried ({reason}); check the query and the file", code="query-failed"
         ) from error
-
-
-def _is_damaged(error: Any) -> bool:
-    return getattr(error, "sqlite_errorname", "") in ("SQLITE_NOTADB", "SQLITE_CORRUPT")

@@ -1,5 +1,6 @@
 """What changes the whole process: memory kept where the C library can, and everything else as it says."""
 
+import gc
 import os
 import platform
 import subprocess
@@ -8,6 +9,7 @@ import sys
 import pytest
 import torch
 
+from dygmamba.cli.progress import show_progress
 from dygmamba.core import process_settings
 
 FAULTS = """
@@ -63,6 +65,19 @@ def test_the_precision_of_products_is_put_back():
     with pytest.raises(KeyError):
         failing()
     assert torch.get_float32_matmul_precision() == before
+
+
+def test_only_a_command_that_trains_nothing_collects_garbage_rarely():
+    """A training may hold large tensors in cycles of references."""
+    usual = gc.get_threshold()
+    try:
+        process_settings.collect_garbage_rarely()
+        with show_progress():
+            assert gc.get_threshold()[0] > usual[0]
+        with show_progress(save_on_interrupt=True):
+            assert gc.get_threshold() == usual
+    finally:
+        process_settings.collect_garbage_as_usual()
 
 
 @pytest.mark.slow

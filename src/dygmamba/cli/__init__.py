@@ -3,6 +3,7 @@
 The modules of commands are imported when a command runs, and heavy packages only after its arguments were checked.
 """
 
+import gc
 import json
 import os
 import sys
@@ -20,6 +21,7 @@ from dygmamba.core.errors import DygError, DygWarning
 from dygmamba.core.files.writing import ADVICE, describe_os_error
 from dygmamba.core.memory_budget import describe_shortage, get_memory_limit, is_out_of_memory
 from dygmamba.core.process_settings import (
+    collect_garbage_rarely,
     escape_unencodable_output,
     limit_process_memory,
     redirect_warnings,
@@ -334,9 +336,11 @@ def command() -> None:
 
     Threads of other packages, such as Arrow's readers, may still run, and abort if the interpreter ends under them.
     """
+    collect_garbage_rarely()
     try:
         main()
     except SystemExit as left:
+        gc.disable()  # the interpreter would look through everything once more before it ends
         if left.code in (None, 0):
             raise
         with suppress(OSError, ValueError):  # nobody reads any more

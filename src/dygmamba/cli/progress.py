@@ -12,7 +12,7 @@ from dygmamba.cli.console import print_note, stderr
 from dygmamba.cli.messages import escape_text, translate_message
 from dygmamba.core.errors import DygWarning
 from dygmamba.core.interrupts import Interrupts
-from dygmamba.core.process_settings import is_first_process, redirect_warnings
+from dygmamba.core.process_settings import collect_garbage_as_usual, is_first_process, redirect_warnings
 from dygmamba.core.progress import SILENT, Progress
 
 if TYPE_CHECKING:
@@ -31,6 +31,8 @@ def show_progress(*, save_on_interrupt: bool = False) -> Iterator[Progress]:
     With `save_on_interrupt`, Ctrl-C and SIGTERM let a training finish its step and save. Of several processes that
     torchrun started, only the first one shows anything.
     """
+    if save_on_interrupt:
+        collect_garbage_as_usual()
     with ExitStack() as stack:
         if not is_first_process():
             redirect_warnings(DygWarning, lambda text: None)

@@ -9,6 +9,7 @@ from dygmamba.api import precheck
 from dygmamba.api.trusted_code import import_if_trusted
 from dygmamba.cli.console import print_note
 from dygmamba.cli.options import DataDir, Device, TrustCode, run_argument
+from dygmamba.core.process_settings import collect_garbage_as_usual
 
 
 def serve(
@@ -61,6 +62,7 @@ def serve(
 
     from dygmamba.api.serving import serve_run
 
+    collect_garbage_as_usual()
     serve_run(
         run, state, settings, late=late, on_late=on_late, max_ahead=max_ahead, sources=source or (),
         device=device, data_dir=data_dir,

@@ -5,6 +5,7 @@ Importing this module is cheap: `use_passive_wait_policy` must be called before 
 
 import atexit
 import ctypes
+import gc
 import io
 import os
 import sys
@@ -23,6 +24,7 @@ except ImportError:  # Windows
 
 # A process may be silent for long: the first one may write a page while the others wait.
 PROCESS_GROUP_TIMEOUT = timedelta(hours=2)
+USUAL_GC_THRESHOLD, RARE_GC_THRESHOLD = gc.get_threshold(), 200_000
 M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4  # malloc.h of glibc
 MAX_INT32 = 2**31 - 1
 LAUNCHER_VARIABLES = {"RANK", "WORLD_SIZE", "MASTER_ADDR"}  # set by torchrun in each process
@@ -34,6 +36,19 @@ def use_passive_wait_policy() -> None:
     The variable is read when torch is imported. A value that the user has set is kept.
     """
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+
+
+def collect_garbage_rarely() -> None:
+    """Let the garbage collector run rarely, for a command that ends soon.
+
+    Importing torch makes more than a million objects that stay, and the collector looks through them many times.
+    """
+    gc.set_threshold(RARE_GC_THRESHOLD)
+
+
+def collect_garbage_as_usual() -> None:
+    """Undo `collect_garbage_rarely`, for work in which a cycle of references may hold large tensors."""
+    gc.set_threshold(*USUAL_GC_THRESHOLD)
 
 
 def keep_freed_memory() -> bool:

@@ -224,6 +224,15 @@ def test_the_likely_bound_is_the_chernoff_quantile():
     assert _find_likely_auc(1.0, 1000) == 1.0
 
 
+def test_batches_of_a_large_snapshot_may_be_bounded_one_by_one(monkeypatch):
+    """The bound is then higher, never lower."""
+    store = snapshots(sort_by_source=False)
+    draws = NegativeDraws.of(store, build_link_set(store, chronological_split(store), "test"))
+    joint = bound_expectation(draws).auc
+    monkeypatch.setattr("dygmamba.auditing.ceiling_bounds.MAX_PRODUCTS", 1)
+    assert joint < bound_expectation(draws).auc <= 1
+
+
 def test_the_moment_oracle_is_the_posterior_oracle_for_all_nodes():
     """With random negatives both have the same order, and the reference is the best of the oracles."""
     store = snapshots()

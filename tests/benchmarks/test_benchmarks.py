@@ -9,6 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks import (
     candidates,
@@ -146,6 +147,16 @@ def test_the_reference_gives_the_same_scores(monkeypatch, toy):
     monkeypatch.setattr(conv_cpu, "forward", pytest.fail)
     with use_reference():
         torch.testing.assert_close(harness.score_pairs(trainer, 20), fast)
+
+
+def test_operations_are_those_that_torch_counts(toy):
+    """Matrix products of a whole step, as `FlopCounterMode` counts them."""
+    trainer = harness.build_trainer("dyg-mamba", toy, TOY, batch=20)
+    with step.OperationCounter() as ours:
+        harness.make_last_step(trainer)()
+    with FlopCounterMode(display=False) as theirs:
+        harness.make_last_step(trainer)()
+    assert ours.total == theirs.get_total_flops() > 0
 
 
 def test_a_series_ends_when_memory_runs_out(monkeypatch):

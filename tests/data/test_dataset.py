@@ -92,6 +92,15 @@ def test_every_field_survives_and_loading_copies_nothing(tmp_path):
         assert str(path) in maps.read_text()
 
 
+def test_a_slice_with_shared_memory_can_be_saved(tmp_path):
+    """A sub-stream whose columns are views, and whose ids are a slice, is saved like any other."""
+    base = torch.arange(8).reshape(4, 2)
+    store = EventStore.from_columns(base[:, 0], base[:, 0], torch.arange(4.0))[1:3]
+    words = pa.array([f"n{k}" for k in range(20)], pa.large_string()).slice(5, store.num_nodes)
+    dataset = Dataset.from_events("part", store, NodeIds(words))
+    assert_same(load_dataset(save_dataset(dataset, tmp_path)), dataset)
+
+
 def test_the_digest_is_of_the_events_alone():
     """Equal events have equal digests whatever they are called; any changed value changes it."""
     one, two = small("one"), small("two")

@@ -81,17 +81,6 @@ def test_returns_follow_the_law(law):
     assert deviation(replace(config, half_life=config.half_life / 2)).max() > 10
 
 
-@pytest.mark.parametrize("law", ["exponential", "power"])
-def test_the_true_law_is_the_likeliest(law):
-    """The log-likelihood is ten nats above that of half or twice the half-life and of other laws."""
-    config = replace(PLAIN, law=law)
-    memory = replay(config, simulate(config))
-    rivals = [replace(config, half_life=config.half_life * factor) for factor in (0.5, 2.0)]
-    rivals += [replace(config, law=other) for other in ("exponential", "power", "stretched") if other != law]
-    truth = log_likelihood(config, memory)
-    assert all(truth > log_likelihood(rival, memory) + 10 for rival in rivals)
-
-
 def test_labels_change_and_show_in_behaviour():
     """Nodes change their label, and a label's events meet strangers at that label's own rate."""
     config = GeneratorConfig()

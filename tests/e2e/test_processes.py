@@ -13,7 +13,7 @@ from torch.distributed.elastic.multiprocessing import PContext
 import dygmamba as dm
 from dygmamba.api.processes import run_in_processes
 from dygmamba.api.requests.training import TrainRequest
-from dygmamba.core.errors import ConfigError, DygError, DygWarning
+from dygmamba.core.errors import ConfigError, DygError, DygWarning, Interrupted
 from dygmamba.core.progress import SILENT
 from dygmamba.engine.launcher import ProcessesFailed, launch_workers
 from raising import raises
@@ -70,6 +70,27 @@ def test_a_run_that_lost_a_process_resumes_with_any_number_of_them(tmp_path, dat
     for name in ("ap", "auc", "mrr"):
         there, here = (run.results.column(name).to_pylist() for run in (rest, whole))
         assert [value or 0 for value in there] == pytest.approx([value or 0 for value in here], abs=1e-5)
+
+
+@pytest.mark.skipif(not SECONDS, reason="two processes that train; `make torture` runs it")
+def test_ctrl_c_saves_the_run_and_keeps_its_exit_code(tmp_path, data):
+    """SIGINT in the parent: the workers save, the error is `Interrupted`, and handlers are what they were."""
+    before = signal.getsignal(signal.SIGINT)
+    with raises("interrupted", Interrupted) as error:
+        dm.train(
+            data,
+            MODEL,
+            processes=2,
+            out=tmp_path,
+            progress=lambda entry: os.kill(os.getpid(), signal.SIGINT),
+            **LONG,
+        )
+    assert error.value.exit_code == 130
+    (run,) = tmp_path.glob("*/*/*-seed0")
+    assert f"dygmamba.resume({str(run)!r})" in str(error.value)
+    assert (run / "checkpoint" / "last.safetensors").exists()
+    assert signal.getsignal(signal.SIGINT) is before
+    assert find_worker(0) is find_worker(1) is None
 
 
 def test_the_error_of_any_process_reaches_the_caller(tmp_path, data, monkeypatch):
@@ -193,3 +214,10 @@ def test_the_lines_of_the_first_process_arrive_in_order():
             print(os.environ["RANK"], number, "\\u00e9")
     """
     assert run_script(script, 3) == [f"0 {number} é" for number in range(1000)]
+
+
+def test_processes_inside_of_a_process_are_an_error(monkeypatch, tmp_path, data):
+    for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR"):
+        monkeypatch.setenv(name, "1")
+    with raises("nested-processes", ConfigError):
+        dm.train(data, MODEL, processes=2, out=tmp_path, device="cpu")

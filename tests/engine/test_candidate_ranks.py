@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import dygmamba as dm
+import dygmamba.engine.evaluation as examining
 from commands import invoke
 from dygmamba.core.errors import ConfigError
 from dygmamba.data.events.event_store import EventStore
@@ -95,6 +96,26 @@ def test_ranks_equal_tgb(name, visible):
     found = rank_metrics(rank, ("mrr", "hits@3"))
     assert abs(found["mrr"] - (1 / ranks).mean()) < 1e-12
     assert found["hits@3"] == (ranks <= 3).mean()
+
+
+@pytest.mark.parametrize("name", TINY)
+def test_ranks_do_not_depend_on_how_the_work_is_cut(monkeypatch, name):
+    """Seven pairs at a time, which cuts candidates too, or all at once: equal ranks."""
+    stream = stream_of(events=200)
+    evaluation_set, among = (
+        build_link_set(stream.store, stream.split, "test"),
+        SampledCandidates.create(stream.store, None, 0),
+    )
+    whole = rank_evaluation_set(
+        scorer_of(name, stream), stream, evaluation_set, among, VisibilityRule(batch_size=20)
+    )
+    monkeypatch.setattr(examining, "MAX_HELD_SCORES", 7)
+    assert torch.equal(
+        rank_evaluation_set(
+            scorer_of(name, stream), stream, evaluation_set, among, VisibilityRule(batch_size=20)
+        ),
+        whole,
+    )
 
 
 @settings(deadline=None, max_examples=40)

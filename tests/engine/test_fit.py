@@ -249,6 +249,24 @@ def test_random_order_visits_every_batch_once(dataset, tmp_path):
     assert torch.equal(fit.epoch(0).events, orders[0])
 
 
+def test_random_order_and_fitted_inputs_resume_exactly(dataset, tmp_path):
+    """A run that was interrupted within its first epoch ends with the weights of one that was not."""
+    settings = TINY | {"order": "random", "pair_features": ("history",)}
+    whole = start_link_run(dataset, "dyg-mamba-counts", 0, settings, CPU, tmp_path / "whole")
+    whole()
+    counter = StepCounter()
+    cut = start_link_run(dataset, "dyg-mamba-counts", 0, settings, CPU, tmp_path / "cut")
+    with pytest.raises(Interrupted):
+        cut(counter, stop=lambda: counter.steps == 3)
+    resumed = resume_training(cut.run.path, CPU, dataset=dataset)
+    assert resumed.scorer.is_fitted
+    resumed()
+    for (name, expected), found in zip(
+        whole.scorer.state_dict().items(), resumed.scorer.state_dict().values(), strict=True
+    ):
+        assert torch.equal(expected, found), name
+
+
 def test_a_memory_needs_the_order_of_time(dataset, tmp_path):
     with raises("memory-needs-time-order", ConfigError):
         start_link_run(dataset, "tgn", 0, {"order": "random"}, CPU, tmp_path)

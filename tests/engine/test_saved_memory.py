@@ -1,11 +1,15 @@
 """Memory saved after training: stored with the weights and used by later queries only."""
 
+from contextlib import nullcontext
 from copy import deepcopy
 from dataclasses import replace
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
+from dygmamba.core.errors import Interrupted
+from dygmamba.core.progress import SILENT, Progress
 from dygmamba.data.events.ids import NodeIds
 from dygmamba.data.events.stream_prefix import SAMPLED_EVENTS, StreamPrefix
 from dygmamba.data.generate.stream import GeneratorConfig, generate_stream
@@ -26,9 +30,10 @@ from dygmamba.models.base import DatasetFacts
 from dygmamba.models.blend import Blend
 from dygmamba.runs.evaluation import evaluate_link_scorer
 from dygmamba.runs.link_training import start_link_run
-from dygmamba.runs.opening import open_run
+from dygmamba.runs.opening import open_run, resume_training
 from dygmamba.tasks.link import LinkTask, build_link_set
 from dygmamba.tasks.metrics import PUBLISHED_BATCH, link_metrics
+from observers import StepCounter
 from recording_model import RecordingModel
 from streams import split_stream
 
@@ -179,6 +184,40 @@ def test_a_prefix_recognises_its_stream(rows):
     for name in ("src", "dst"):
         assert not mark.matches(replace(store, **{name: getattr(store, name).roll(1)}))
     assert not mark.matches(replace(store, time=store.time + 1))
+
+
+class StoppingObserver(StepCounter):
+    """Counts steps; presses Ctrl-C in the validation of an epoch."""
+
+    def __init__(self, epoch):
+        super().__init__()
+        self.epoch_to_stop, self.validations = epoch, 0
+
+    def stage(self, name, total=None, *, done=0, unit=""):
+        if name != "validation":
+            return super().stage(name, total)
+        self.validations += 1
+        return nullcontext(Interrupting() if self.validations == self.epoch_to_stop else SILENT)
+
+
+class Interrupting(Progress):
+    def advance(self, count=1):
+        raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("stop_after", [9, 12, "validation"])
+def test_a_resumed_run_equals_an_uninterrupted_one(fits, folder, tmp_path, stop_after):
+    """Stopped after k steps, at the end of an epoch or in validation: the saved memory is bit-identical."""
+    fit = start_link_run(open_dataset("small", folder), "tgn", 0, TINY, CPU, tmp_path)
+    observer = StoppingObserver(TINY["epochs"] if stop_after == "validation" else None)
+    with pytest.raises(Interrupted):
+        fit(observer, stop=lambda: stop_after != "validation" and observer.steps >= stop_after)
+    again = resume_training(fit.run.path, CPU, folder)
+    again()
+    ours, whole = load_file(again.run.best), load_file(fits["tgn"].run.best)
+    assert any("kept" in key for key in whole)
+    assert ours.keys() == whole.keys()
+    assert all(torch.equal(ours[key], whole[key]) for key in whole)
 
 
 @every_model

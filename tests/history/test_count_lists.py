@@ -114,14 +114,6 @@ def test_lists_that_are_built_whole_have_no_spare_room():
         assert (lists.running is before) == is_growing
 
 
-@given(store=event_streams(), shift=st.sampled_from([-(2.0**33), -64.0, 64.0, 2.0**31]))
-def test_the_origin_of_time_is_free(store, shift):
-    """For all streams with exact times and all shifts: the same bits."""
-    node, time = questions(store)
-    moved = built(store, shift=shift).count_before(node, time + shift)
-    assert np.array_equal(moved, built(store).count_before(node, time))
-
-
 @given(store=event_streams(), power=st.integers(-40, 40))
 def test_the_unit_of_time_is_free(store, power):
     """For all powers of two by which times and scales are stretched, microseconds to centuries: the same bits."""

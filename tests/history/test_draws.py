@@ -133,24 +133,6 @@ def test_draws_are_uniform_and_independent_along_every_axis(axis):
         assert abs(correlation) < 3.9 / n**0.5
 
 
-def test_draws_that_differ_in_one_argument_are_independent():
-    """The slots of two nodes, times, hops, seeds and epochs are uncorrelated, and no two draws are equal."""
-    node, time = QUERY
-    later = torch.nextafter(time, time + 1)
-    runs = [
-        Draws.from_seed(0).uniform(node, time, 0, COUNT),
-        Draws.from_seed(0).uniform(node + 1, time, 0, COUNT),
-        Draws.from_seed(0).uniform(node, later, 0, COUNT),
-        Draws.from_seed(0).uniform(node, time, 1, COUNT),
-        Draws.from_seed(1).uniform(node, time, 0, COUNT),
-        Draws.from_seed(0, 0).uniform(node, time, 0, COUNT),
-        Draws.from_seed(0, 1).uniform(node, time, 0, COUNT),
-    ]
-    found = torch.corrcoef(torch.cat(runs)) - torch.eye(len(runs))
-    assert float(found.abs().max()) < 4.5 / COUNT**0.5
-    assert len(torch.unique(torch.cat(runs))) == len(runs) * COUNT
-
-
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 def test_a_gpu_draws_the_same_bits():

@@ -69,18 +69,6 @@ def test_renaming_nodes_commutes_with_the_lookup(store, request, seed):
         assert torch.equal(a.event, b.event)
 
 
-@given(store=event_streams(min_events=1), request=REQUESTS)
-def test_a_shift_of_all_times_changes_no_neighborhood(store, request):
-    """For given draws, adding a constant to all times changes no node, event or age."""
-    given_ = SameForAll(Draws.from_seed(0).key)
-    shifted = EventStore.from_columns(store.src, store.dst, store.time + 4096.0, num_nodes=store.num_nodes)
-    ours = ask(shifted, request, store.src, store.time + 4096.0, given_)
-    for a, b in zip(ours, ask(store, request, store.src, store.time, given_), strict=True):
-        assert torch.equal(a.node, b.node)
-        assert torch.equal(a.event, b.event)
-        assert torch.equal(a.age, b.age)
-
-
 @given(store=event_streams(min_events=1), request=REQUESTS, seed=st.integers(0, 99))
 def test_a_neighborhood_does_not_depend_on_the_batch(store, request, seed):
     """For all queries, in another order, twice or alone: the same sequences in every hop, bit for bit."""

@@ -147,22 +147,6 @@ def test_the_order_of_simultaneous_events_changes_no_bit(store, seed):
     assert torch.equal(table.rows, built(store, base=base, decays=BANK).rows)
 
 
-@settings(max_examples=40, deadline=None)
-@given(
-    store=event_streams(),
-    shift=st.sampled_from([-(2.0**33), -64.0, 2.0**31]),
-    power=st.sampled_from([-30, -3, 0, 20]),
-)
-def test_origin_and_unit_of_time_are_free(store, shift, power):
-    """For all streams with exact times, all shifts and all powers of two: the same bits."""
-    unit, (node, time) = 2.0**power, questions(store)
-    moved = build_walks(
-        store.src, store.dst, (store.time + shift) * unit, one_hot(store), LAYERS, (DECAY / unit,)
-    )
-    found = moved.at(node, (time + shift) * unit)
-    assert torch.equal(found, built(store).at(node, time))
-
-
 @settings(max_examples=20, deadline=None)
 @given(store=event_streams())
 def test_nobody_has_no_rows(store):

@@ -89,6 +89,51 @@ def test_a_sender_whose_clock_is_ahead_makes_nobody_late(tmp_path):
                 clock.time += 10
 
 
+def test_senders_that_are_all_ahead_do_not_end_the_limit(tmp_path):
+    """Dates of another time zone: events are late that are further behind the clock than events may be ahead."""
+    clock = MovedClock(NOW)
+    with open_dated(tmp_path, clock) as live:
+        for _ in range(3):
+            assert statuses(live.append([("s1", "d1", date(clock.time + 7200))])) == ["accepted"]
+            clock.time += 60
+        old = [("s1", "d1", date(clock.time + lead)) for lead in (-5 * DAY, -1.1 * DAY, -0.9 * DAY)]
+        assert statuses(live.append(old)) == ["late", "late", "accepted"]
+
+
+def test_a_clock_that_is_set_back_ends_no_limit(tmp_path):
+    """The time since the start is known anyway: an event of 2099 is ahead, and the others are accepted."""
+    clock = MovedClock(NOW)
+    with open_dated(tmp_path, clock) as live:
+        assert statuses(live.append([("s1", "d1", date(NOW))])) == ["accepted"]
+        for jump in (3 * DAY, 400 * DAY, NOW):
+            clock.time = NOW - jump
+            events = [("s1", "d1", "2099-01-01"), ("s1", "d1", date(NOW + 1))]
+            assert statuses(live.append(events)) == ["ahead", "accepted"]
+
+
+def test_an_event_far_ahead_that_was_taken_in_spoils_nothing(tmp_path):
+    """The limit goes on for the next ones, and nobody is late because of it."""
+    far, clock = NOW + 300 * DAY, MovedClock(NOW)
+    with open_dated(tmp_path, clock) as live:
+        assert statuses(live.append([("s1", "d1", date(far))])) == ["ahead"]
+        assert statuses(live.accept_set_aside(max_ahead="off")) == ["accepted"]
+        assert statuses(live.append([("s1", "d1", date(far)), ("s1", "d1", date(NOW))])) == [
+            "ahead",
+            "accepted",
+        ]
+        assert live.set_aside["status"].to_pylist() == ["ahead"]
+
+
+def test_an_event_is_corrected_by_sending_it_again(tmp_path):
+    """Under the same id with another date: it is accepted, and the wrong one leaves what was set aside."""
+    event = {"id": "m", "src": "s1", "dst": "d1", "time": date(NOW + 99 * DAY)}
+    with open_dated(tmp_path, MovedClock(NOW)) as live:
+        assert statuses(live.append([event])) == ["ahead"]
+        assert statuses(live.append([event | {"time": date(NOW)}])) == ["accepted"]
+        assert statuses(live.accept_set_aside(max_ahead="off")) == ["duplicate"]
+        assert (live.sequence, live.set_aside.num_rows) == (1, 0)
+
+
 def test_late_events_that_were_set_aside_are_taken_in_too(tmp_path):
     """With a tolerance for one call: scores are those of a run that had it from the beginning; columns are kept."""
     events = make_events(6)
@@ -165,6 +210,12 @@ def test_no_event_that_has_happened_is_ahead(start, arrivals, skew):
         if is_clock_right or latest > true + skew + DATED_LEAD:
             assert not rule.is_ahead(time, latest, true + skew)
         latest = max(latest, time)
+
+
+@given(times=st.lists(st.floats(-1e15, 1e15), max_size=20))
+def test_no_plain_number_is_ahead(times):
+    rule = FutureLimit.choose(None, is_dated=False)
+    assert not any(rule.is_ahead(time, 0.0, NOW) for time in times)
 
 
 @given(lead=st.floats(DATED_LEAD * 1.001, 1e12), gap=st.floats(0, 1e9))

@@ -145,6 +145,16 @@ def test_copies_of_a_walk_say_what_one_says():
     torch.testing.assert_close(embed(many, draw(many, store, pairs)), embed(one, draw(one, store, pairs)))
 
 
+def test_a_node_without_a_past_keeps_its_root_alone():
+    """No past: all such nodes embed alike where nodes have no features, whatever the other end has done."""
+    store = stream([0, 0], [1, 2])
+    model = build(DatasetFacts.of(store))
+    u, v = embed(model, draw(model, store, [(1, 2, 1.0), (2, 2, 0.5), (0, 1, 1.0)]))
+    torch.testing.assert_close(u[0], v[0])
+    torch.testing.assert_close(u[2], u[0])
+    assert not torch.allclose(u[1], u[0])  # its own partner: root of both
+
+
 def test_nodes_have_no_names():
     """Without node features a permutation of all ids leaves the embeddings alone, hence unseen nodes are fine."""
     store = stream([0, 0, 3, 1, 2, 0], [1, 2, 1, 2, 3, 3])

@@ -2,7 +2,7 @@
 
 Evaluation and prediction, through the walk, on streams of snapshots whose ties cross the borders of cells. Under the
 published rule `batch` this holds for models that read sequences alone; what it means for a memory is in
-`test_contract_memory.py`, for tables of the past in `tests/engine/test_lag.py`.
+`test_contract_memory.py`, for tables of the past in `tests/engine/test_table_lag.py`.
 """
 
 from dataclasses import replace

@@ -126,6 +126,15 @@ def test_counts_on_a_stream_of_six_events():
     assert count_interactions(recent).tolist() == expected
 
 
+def test_a_node_that_met_itself_is_counted_as_it_occurs():
+    """S_0 = (0, 0, 1), S_1 = (0): u stands twice in its own past and once in v's; only v counts across here."""
+    store = stream([0, 0], [0, 1])
+    model = build(DatasetFacts.of(store))
+    (recent,) = look(model, store, 0, 1)[model.requests[0]]
+    assert recent.node[0].tolist() == [0, 0, 1]
+    assert count_interactions(recent).tolist() == [[[2, 1], [2, 1], [1, 1]], [[1, 1], [0, 0], [0, 0]]]
+
+
 def test_one_map_per_channel_is_a_map_of_all_channels():
     """Mapped row by row and pair by pair and added, the channels give what they give side by side."""
     store = stream([0, 0, 0, 1], [1, 2, 1, 2], node_dim=3)

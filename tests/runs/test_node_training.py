@@ -5,8 +5,10 @@ from itertools import count
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from torch.nn.functional import one_hot
 
+from dygmamba.core.errors import Interrupted
 from dygmamba.data.events.event_store import EventStore
 from dygmamba.engine.checkpoint import load_best
 from dygmamba.engine.fit import Trainer
@@ -20,6 +22,7 @@ from dygmamba.runs.recipes import embed_sources
 from dygmamba.tasks.node import NodeTask, split_for_nodes
 from dygmamba.tasks.node_targets import create_target
 from node_cases import TRAINABLE, labelled_stream, small_encoder
+from observers import StepCounter
 
 CPU = torch.device("cpu")
 QUICK = NodeFitConfig(epochs=1, batch=40, lr=1e-2)
@@ -219,3 +222,35 @@ def test_balance_weighs_both_classes_the_same(tmp_path):
     assert float(fit_of("tgat", tmp_path).task.weight) == 1.0
     weight = float(fit_of("tgat", tmp_path, replace(QUICK, balance=True)).task.weight)
     assert weight == pytest.approx(float((1 - label).sum() / label.sum()))
+
+
+def finished(folder, name, finetune, stop_after=None):
+    """A run of two epochs with dropout in the head, perhaps stopped after some steps and gone on with."""
+    config = NodeFitConfig(epochs=2, batch=40, lr=1e-2, finetune=finetune)
+    folder.mkdir()
+    own = fit_of(name, folder, config)
+    if stop_after is not None:
+        counter = StepCounter()
+        with pytest.raises(Interrupted, match=r"dygmamba\.resume") as stopped:
+            own(counter, stop=lambda: counter.steps >= stop_after)
+        assert stopped.value.exit_code == 130
+        own = fit_of(name, folder, config)
+        torch.manual_seed(12345)  # the state of the process must not matter
+        own.resume()
+    own()
+    return own
+
+
+@pytest.mark.parametrize(("name", "finetune"), [("tgat", False), ("tgn", True)])
+def test_a_stopped_classifier_ends_as_if_it_was_not(name, finetune, tmp_path):
+    """For all steps k: stop after k, resume, finish: weights, optimizer and metrics are bit-identical."""
+    whole = finished(tmp_path / "whole", name, finetune)
+    for stop_after in (2, 7):
+        again = finished(tmp_path / str(stop_after), name, finetune, stop_after)
+        for part in ("last", "best"):
+            ours, theirs = load_file(getattr(again.run, part)), load_file(getattr(whole.run, part))
+            assert ours.keys() == theirs.keys()
+            assert all(torch.equal(ours[key], theirs[key]) for key in theirs)
+        assert [entry["val_auc"] for entry in again.run.metrics()] == [
+            entry["val_auc"] for entry in whole.run.metrics()
+        ]

@@ -10,6 +10,7 @@ import torch
 from optuna.distributions import CategoricalDistribution
 
 import dygmamba as dm
+from browser import find_browser
 from commands import invoke
 from dygmamba.config import load_presets, read_preset_file
 from dygmamba.core.errors import ConfigError, EventError, LockedError, ScoreError
@@ -26,6 +27,9 @@ from raising import raises
 
 SMALL = {"epochs": 4, "patience": 4, "rounds": 2, "neighbors": 0, "scales": 2, "others": 1}
 TRIALS = 9
+MEASURE = """<script>onload = () => setTimeout(() => {
+document.body.dataset.told = [...document.querySelectorAll("iframe")].map(one =>
+one.contentDocument.documentElement.scrollWidth).join(" ") }, 100)</script>"""
 FIXED = [word for name, value in SMALL.items() for word in ("--set", f"{name}={value}")]
 
 
@@ -182,6 +186,18 @@ def test_a_page_of_odd_trials(data, whole):
     text = render_document(sheet)
     assert "refused" in text
     assert evil not in text
+
+
+def test_the_page_fits_a_phone_and_a_desktop(whole, tmp_path):
+    browser = find_browser(tmp_path / "profile")
+    measured = tmp_path / "measured.html"
+    frames = [
+        f"<iframe src='{whole.page.as_uri()}' width={width} height=800></iframe>" for width in (400, 1200)
+    ]
+    measured.write_text("".join(frames) + MEASURE)
+    dom, console = browser.dom(measured, "--allow-file-access-from-files")
+    assert console == []
+    assert 'data-told="400 1200"' in dom
 
 
 def test_a_first_trial_that_diverges_is_kept_and_one_that_is_refused_is_not(data, tmp_path, monkeypatch):

@@ -5,7 +5,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dygmamba.data.generate.stream import GeneratorConfig, generate_stream
+from dygmamba.engine.evaluation import score_evaluation_set
 from dygmamba.history.view import NeighborRequest, PairBatch
+from dygmamba.models import find_model
+from dygmamba.models.base import DatasetFacts
 from dygmamba.studies.noise import OverwrittenHistoryStream, insert_noise
 from dygmamba.tasks.link import build_link_set
 from streams import split_stream
@@ -27,6 +30,23 @@ def test_inserted_noise_keeps_all_events_and_queries(rate, seed):
     assert torch.equal(noisy_set.pairs.time, evaluation_set.pairs.time)
     periods = torch.cat([noisy.stream.split.train, noisy.stream.split.val, noisy.stream.split.test])
     assert len(periods.unique()) == len(periods)
+
+
+def test_a_rate_of_zero_changes_no_score_and_noise_reaches_a_memory():
+    clean = split_stream(STORE)
+    evaluation_set = build_link_set(STORE, clean.split, "test")
+    spec = find_model("recency")
+    facts = DatasetFacts.of(STORE, clean.split.train)
+
+    def scores(rate):
+        noisy = insert_noise(clean, rate, 0)
+        return score_evaluation_set(
+            spec.build(spec.config(), facts), noisy.stream, noisy.evaluation_set(evaluation_set)
+        )
+
+    truth = score_evaluation_set(spec.build(spec.config(), facts), clean, evaluation_set)
+    assert torch.equal(scores(0.0), truth)
+    assert not torch.equal(scores(0.5), truth)
 
 
 def test_released_noise_overwrites_a_share_before_the_history_is_cut():

@@ -176,6 +176,18 @@ def test_workers_of_a_killed_pool_save_and_exit(script, tmp_path):
         time.sleep(0.05)
 
 
+def test_a_script_without_a_guard_is_not_run_again_by_the_workers(script, tmp_path):
+    command, environment = script
+    done = subprocess.run(
+        [*command, str(tmp_path / "out"), "a", "b"],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert (done.stdout, done.stderr) == ("{}\n", "")
+
+
 def test_a_measurement_on_the_cpu_has_a_process_of_its_own(results):
     """Other jobs share one. Its number of threads is set before torch is imported."""
     for work in ("cost", "link"):

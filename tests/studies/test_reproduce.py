@@ -12,6 +12,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from browser import find_browser
 from commands import invoke
 from dygmamba.cli import app
 from dygmamba.cli.console import print_document
@@ -278,6 +279,19 @@ def test_an_invalid_argument_is_reported_in_one_line(words, tmp_path, monkeypatc
     assert len(err.strip().splitlines()) == 1
 
 
+def test_the_page_opens_in_a_browser_at_phone_and_desktop_width(whole, tmp_path):
+    browser = find_browser(tmp_path / "profile")
+    page = whole / "link" / "link.html"
+    assert page.stat().st_size < 100_000
+    text, console = browser.dom(page)
+    assert console == []
+    assert "<script" not in text
+    assert "dyg-mamba" in text
+    for width in (400, 1200):
+        shot = browser.screenshot(page, tmp_path / f"{width}.png", f"--window-size={width},1400")
+        assert len(shot) > 10_000
+
+
 def test_a_table_as_markdown_csv_and_latex():
     table = ReportTable(
         "t", "n", ("model", "AP"), ((Cell("a_b"), Cell("97.1 ± 0.2", "best")), (Cell("c"), Cell("")))
@@ -345,6 +359,20 @@ def test_a_run_that_another_process_still_writes_is_waited_for(monkeypatch):
         job_runners._resume_or_none(resume)
     answers[:] = [FileError("damaged")]
     assert job_runners._resume_or_none(resume) is None
+
+
+def test_a_job_that_fails_for_want_of_a_gpu_keeps_the_run_it_would_resume(planned, tmp_path, monkeypatch):
+    """Once a machine loses its GPU, trainings of hours must not start anew."""
+    job, *_ = plan_jobs("paper", planned)
+    context = job_runners.JobContext(ResultCache(tmp_path), "cpu", planned.data_dir, stop=lambda: True)
+    with raises("interrupted", Interrupted):
+        job_runners.run_link(job, context)
+    (run,) = context.list_runs(job.key)
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    with raises("no-gpu", ConfigError):
+        job_runners.run_link(job, replace(context, device="cuda"))
+    assert context.list_runs(job.key) == [run]
+    assert list((run / "checkpoint").iterdir())
 
 
 @pytest.fixture

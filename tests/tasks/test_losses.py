@@ -1,5 +1,7 @@
 """Ranking loss: torch's cross-entropy for every model, networks and trees."""
 
+import math
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -9,8 +11,10 @@ from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 import dygmamba as dm
 from contract_cases import TINY, TRAINABLE
 from dygmamba.config import build_config
+from dygmamba.core.errors import Interrupted
 from dygmamba.data.events.splits import chronological_split
 from dygmamba.data.generate.stream import GeneratorConfig, generate_stream
+from dygmamba.engine.checkpoint import read_checkpoint
 from dygmamba.engine.executor import Epoch, choose_executor
 from dygmamba.engine.executor.eager import Batch, BatchExecutor, BucketedExecutor
 from dygmamba.engine.fit_config import LinkFitConfig
@@ -21,10 +25,12 @@ from dygmamba.models import find_model
 from dygmamba.models.base import DatasetFacts
 from dygmamba.models.configs import TreesConfig
 from dygmamba.models.objectives import LogisticObjective, SoftmaxObjective
-from dygmamba.runs.link_training import resolve_ranking
+from dygmamba.runs.link_training import resolve_ranking, start_link_run
+from dygmamba.runs.opening import resume_training, store_run_dataset
 from dygmamba.tasks.link import LinkTask
 from dygmamba.tasks.losses import RankingLoss
 from dygmamba.tasks.training_negatives import CandidateDestinations, RandomDestinations
+from observers import StepCounter
 
 CPU = torch.device("cpu")
 
@@ -97,6 +103,32 @@ def test_objectives_of_trees_have_the_derivatives_of_the_losses(b, c, seed):
         )
         found = objective.derivatives(score[:, None])
         torch.testing.assert_close(found[:, 0], torch.stack([wanted[0], wanted[1].diagonal()], dim=1))
+
+
+@pytest.mark.parametrize("negatives", ["random", "popular-odds"])
+def test_trees_learn_to_rank_and_resume_to_the_same_bits(tmp_path, negatives):
+    """The best epoch has the best validation MRR; a resumed run, an exported, explained and blended one work."""
+    data = dm.generate(nodes=40, events=900, communities=4)
+    tiny = {"trees": 12, "rounds": 4, "least": 5, "scales": 3, "neighbors": 4, "epochs": 3}
+    how = {"loss": "ranking", "train_negatives": negatives} | tiny
+    whole = start_link_run(data, "trees", 0, how, CPU, tmp_path)
+    whole()
+    entries = whole.run.metrics()
+    assert max(entry["val_mrr"] for entry in entries) == entries[whole.state.best_epoch]["val_mrr"]
+    losses = [entry["loss"] for entry in entries]
+    assert losses == sorted(losses, reverse=True)
+    if negatives == "random":
+        assert losses[0] == pytest.approx(math.log(21), abs=0.5)  # 20 candidates, before the first trees
+    fit, counter = start_link_run(data, "trees", 0, how, CPU, tmp_path / "stopped"), StepCounter()
+    with pytest.raises(Interrupted):
+        fit(counter, stop=lambda: counter.steps >= 6)
+    fit.run.unlock()
+    store_run_dataset(data, tmp_path / "stopped")
+    again = resume_training(fit.run.path, CPU)
+    again()
+    first, second = (read_checkpoint(run, run.best)[0] for run in (whole.run, again.run))
+    assert all(torch.equal(first[name], second[name]) for name in first)
+    assert again.state.best == whole.state.best
 
 
 def test_ranking_trees_are_blended_exported_and_explained(tmp_path):

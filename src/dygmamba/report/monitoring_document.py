@@ -4,6 +4,7 @@ from typing import Any
 
 from dygmamba.data.events.times import format_date
 from dygmamba.report.document import Document, ReportTable, Section
+from dygmamba.report.results import MIN_EVENTS
 from dygmamba.runs.monitoring import Monitoring
 from dygmamba.tasks.metric_names import format_metric, get_metric_title
 
@@ -40,6 +41,8 @@ def _build_period_table(found: Monitoring) -> ReportTable:
     note = (
         "Unknown: events with an id that the dataset of the run does not have. AP is ± two standard errors."
     )
+    if any(row["events"] < MIN_EVENTS for row in found.rows):
+        note += f" Figures of fewer than {MIN_EVENTS} events say little."
     return ReportTable.of_rows("figures on new events, beside the test of the run", note, columns, rows)
 
 

@@ -226,9 +226,8 @@ def check_model(name: str, settings: dict[str, Any]) -> pa.Table:
         ContractError: A check failed.
     """
     spec, store = find_model(name), sample_stream()
-    config, facts = build_config(spec.config, settings), DatasetFacts.of(store)
-    spec.build(config, facts)  # one that cannot be built is one error, and not one of every check
-    case = build_case(spec, config, store, facts)
+    case = build_case(spec, build_config(spec.config, settings), store, DatasetFacts.of(store))
+    case.build()  # a model that cannot be built is one error, and not one of every check
     results = [check.run([case]) for check in list_checks(spec.trainable)]
     rows = [{"check": one.name, "holds": one.passed, "detail": one.detail} for one in results]
     table = pa.Table.from_pylist(rows)

@@ -235,6 +235,11 @@ def test_without_numba_the_error_says_what_to_install(exported, tmp_path):
     assert done.stderr == "error: the scorer needs numpy and Numba; run `pip install numpy numba`\n"
 
 
+def test_the_program_is_in_the_zip_once():
+    """Among its copied modules it would be there or not, depending on the order of a set."""
+    assert "dygmamba/runs/tree_scorer.py" not in copy_modules(FEATURES)
+
+
 def test_the_copied_modules_need_no_torch():
     """They import nothing but the standard library, numpy, Numba and each other; jaxtyping is replaced."""
     known = {*sys.stdlib_module_names, "numpy", "numba", "llvmlite", "jaxtyping"}

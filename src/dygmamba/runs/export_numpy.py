@@ -143,25 +143,28 @@ def score_last_events(run: OpenRun, content: bytes, count: int) -> np.ndarray:
 def copy_modules(features: Iterable[str]) -> dict[str, bytes]:
     """Return these modules, those that scorer.py imports and all that they import, by path in the zip file.
 
-    Only imports at the top of a module count. The files `__init__.py` are empty, as those of the package import torch.
+    The files `__init__.py` are empty, as those of the package import torch.
     """
-    found = {Path(str(import_module(name).__file__)) for name in features}
-    waiting = {SCORER, *found}
+    found: set[Path] = set()
+    waiting = _list_imports(SCORER) | {Path(str(import_module(name).__file__)) for name in features}
     while waiting:
-        imports = [
-            node
-            for node in ast.parse(waiting.pop().read_text("utf-8")).body
-            if isinstance(node, ast.ImportFrom) and str(node.module).startswith("dygmamba.")
-        ]
-        for node in imports:
-            path = SOURCES.joinpath(*str(node.module).split("."))
-            names = [path.with_suffix(".py"), *(path / f"{name.name}.py" for name in node.names)]
-            waiting |= {name for name in names if name.exists()} - found
-        found |= waiting
+        path = waiting.pop()
+        found.add(path)
+        waiting |= _list_imports(path) - found
     folders = {folder for path in found for folder in path.relative_to(SOURCES).parents[:-1]}
     files = {(folder / "__init__.py").as_posix(): b"" for folder in sorted(folders)}
     files |= {"dygmamba/__init__.py": PACKAGE_INIT.encode()}
     return files | {path.relative_to(SOURCES).as_posix(): path.read_bytes() for path in sorted(found)}
+
+
+def _list_imports(source: Path) -> set[Path]:
+    """Return the modules of the package that a module imports at its top."""
+    found: set[Path] = set()
+    for node in ast.parse(source.read_text("utf-8")).body:
+        if isinstance(node, ast.ImportFrom) and str(node.module).startswith("dygmamba."):
+            path = SOURCES.joinpath(*str(node.module).split("."))
+            found |= {path.with_suffix(".py"), *(path / f"{name.name}.py" for name in node.names)}
+    return {path for path in found if path.exists()}
 
 
 def _describe_features(requests: tuple[Request, ...], model: str) -> dict[str, Any]:

@@ -100,7 +100,7 @@ def build_counts(folder: Path, events: int) -> Laps:
     import torch
 
     from dygmamba.data.storage.dataset import load_dataset
-    from dygmamba.history.counts import CountRequest
+    from dygmamba.history.counts import CountFeatures
     from dygmamba.history.index import Index
     from dygmamba.history.view import PairBatch
 
@@ -113,7 +113,7 @@ def build_counts(folder: Path, events: int) -> Laps:
     timer.lap("counts")
     last = torch.arange(len(store) - PAIRS, len(store))
     queries = PairBatch.from_pairs(store.src[last], store.dst[last], store.time[last])
-    index.compute_features(CountRequest(scales, NEIGHBORS), queries)
+    index.compute_features(CountFeatures(scales, NEIGHBORS), queries)
     timer.lap("first counts")
     return timer.laps
 

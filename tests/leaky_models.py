@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 import dygmamba as dm
-from dygmamba.history.decayed_counts import DecayedCountRequest
+from dygmamba.history.decayed_counts import DecayedCountLookup
 
 
 @dataclass(frozen=True)
@@ -96,7 +96,7 @@ class ReadsItsOwnTime(Leaky):
 
     def __init__(self, config, facts):
         super().__init__(config, facts)
-        self.requests = (*self.requests, DecayedCountRequest((facts.period,)))
+        self.requests = (*self.requests, DecayedCountLookup((facts.period,)))
 
     def leak(self, view):
         table, pairs = view[self.requests[1]], view.pairs

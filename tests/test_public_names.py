@@ -189,9 +189,9 @@ CLASSES = {
 }
 # base classes, requests, views and settings of models of one's own; their members are in "add a model"
 OF_MODELS = (
-    "Bounds", "Builder", "ColumnSumRequest", "CountRequest", "DatasetFacts", "DecayedCountRequest", "Encoder",
-    "Heuristic", "ModelSpec", "NeighborSequence", "NodeEncoder", "NodeFeatureRequest", "PairBatch", "PairView",
-    "Scorer", "Settings", "TransitionCountRequest", "TransitionRequest", "WalkRequest",
+    "Bounds", "Builder", "ColumnLookup", "CountFeatures", "DatasetFacts", "DecayedCountLookup", "Encoder",
+    "Heuristic", "ModelSpec", "NeighborSequence", "NodeEncoder", "NodeFeatures", "PairBatch", "PairView",
+    "Scorer", "Settings", "TransitionLookup", "TransitionFeatures", "WalkRequest",
 )  # fmt: skip
 ERRORS = ("ContractError", "DygError")
 OPS = (

@@ -76,12 +76,12 @@ if TYPE_CHECKING:
     from dygmamba.core.settings import Bounds as Bounds
     from dygmamba.core.settings import Settings as Settings
     from dygmamba.data.storage.dataset import Dataset as Dataset
-    from dygmamba.history.column_sums import ColumnSumRequest as ColumnSumRequest
-    from dygmamba.history.counts import CountRequest as CountRequest
-    from dygmamba.history.decayed_counts import DecayedCountRequest as DecayedCountRequest
-    from dygmamba.history.node_features import NodeFeatureRequest as NodeFeatureRequest
-    from dygmamba.history.transition_counts import TransitionCountRequest as TransitionCountRequest
-    from dygmamba.history.transitions import TransitionRequest as TransitionRequest
+    from dygmamba.history.column_sums import ColumnLookup as ColumnLookup
+    from dygmamba.history.counts import CountFeatures as CountFeatures
+    from dygmamba.history.decayed_counts import DecayedCountLookup as DecayedCountLookup
+    from dygmamba.history.node_features import NodeFeatures as NodeFeatures
+    from dygmamba.history.transition_counts import TransitionLookup as TransitionLookup
+    from dygmamba.history.transitions import TransitionFeatures as TransitionFeatures
     from dygmamba.history.view import NeighborRequest as NeighborRequest
     from dygmamba.history.view import NeighborSequence as NeighborSequence
     from dygmamba.history.view import PairBatch as PairBatch
@@ -105,12 +105,12 @@ _PUBLIC = {
     "Bounds": "core.settings",
     "Builder": "models.spec",
     "Client": "api.client",
-    "ColumnSumRequest": "history.column_sums",
+    "ColumnLookup": "history.column_sums",
     "ContractError": "testing",
-    "CountRequest": "history.counts",
+    "CountFeatures": "history.counts",
     "Dataset": "data.storage.dataset",
     "DatasetFacts": "models.base",
-    "DecayedCountRequest": "history.decayed_counts",
+    "DecayedCountLookup": "history.decayed_counts",
     "DygError": "core.errors",
     "Encoder": "models.base",
     "Heuristic": "models.base",
@@ -118,7 +118,7 @@ _PUBLIC = {
     "NeighborRequest": "history.view",
     "NeighborSequence": "history.view",
     "NodeEncoder": "models.base",
-    "NodeFeatureRequest": "history.node_features",
+    "NodeFeatures": "history.node_features",
     "PairBatch": "history.view",
     "PairView": "history.view",
     "Progress": "core.progress",
@@ -127,8 +127,8 @@ _PUBLIC = {
     "Scorer": "models.base",
     "Settings": "core.settings",
     "Step": "api.batches",
-    "TransitionCountRequest": "history.transition_counts",
-    "TransitionRequest": "history.transitions",
+    "TransitionFeatures": "history.transitions",
+    "TransitionLookup": "history.transition_counts",
     "WalkRequest": "history.walks",
     "audit": "api.studies",
     "backtest": "api.backtesting",

@@ -10,10 +10,10 @@ from dygmamba.engine.fit import Trainer
 from dygmamba.engine.fit_config import FitConfig, LinkFitConfig
 from dygmamba.engine.run_directory import RunDirectory
 from dygmamba.engine.visibility import VisibilityRule
-from dygmamba.history.counts import CountRequest
-from dygmamba.history.decayed_counts import DecayedCountRequest, DecayedCountTable
+from dygmamba.history.counts import CountFeatures
+from dygmamba.history.decayed_counts import DecayedCountLookup, DecayedCountTable
 from dygmamba.history.index import Index, gather_view
-from dygmamba.history.transitions import TransitionRequest
+from dygmamba.history.transitions import TransitionFeatures
 from dygmamba.history.view import NeighborRequest, PairBatch
 from dygmamba.history.walks import TemporalWalks, WalkRequest
 from dygmamba.models import find_model
@@ -28,10 +28,10 @@ from streams import split_stream, unsplit
 
 CELL = 3
 TABLES = (
-    CountRequest((2.0, 9.0), 4),
-    DecayedCountRequest((2.0, 9.0)),
+    CountFeatures((2.0, 9.0), 4),
+    DecayedCountLookup((2.0, 9.0)),
     WalkRequest(2, 5, (0.1, 0.02)),
-    TransitionRequest((2.0, 9.0), 2),
+    TransitionFeatures((2.0, 9.0), 2),
 )
 
 

@@ -15,8 +15,8 @@ from dygmamba.data.events.column_facts import ColumnFacts, NumericColumn, TypeCo
 from dygmamba.data.events.columns import rank_columns
 from dygmamba.data.events.event_store import EventStore, FeatureTable
 from dygmamba.history.block_lists import EventRows
-from dygmamba.history.column_sums import ColumnSumRequest, ColumnSumTable
-from dygmamba.history.columns import HISTORIES, ColumnRequest, ColumnTable, ColumnValues
+from dygmamba.history.column_sums import ColumnLookup, ColumnSumTable
+from dygmamba.history.columns import HISTORIES, ColumnFeatures, ColumnTable, ColumnValues
 from dygmamba.history.index import Index, gather_view
 from dygmamba.history.query_columns import QueryColumns
 from dygmamba.history.view import PairBatch
@@ -28,7 +28,7 @@ COLUMNS = ColumnFacts(
     (NumericColumn(1, "amount", 2.0, 4.0),), (TypeColumn(0, "kind", (2, 0), ("wire", "card")),)
 )
 SCALES = (3.0, 40.0)
-REQUEST = ColumnRequest(COLUMNS, SCALES, query=True)
+REQUEST = ColumnFeatures(COLUMNS, SCALES, query=True)
 
 
 def with_columns(store):
@@ -52,9 +52,9 @@ def test_table_on_the_device_equals_the_features(store, data):
     at = data.draw(st.sampled_from([0.0, *store.time.tolist()])) + data.draw(
         st.sampled_from([-0.25, 0.0, 7.0])
     )
-    request = ColumnRequest(ColumnFacts(COLUMNS.numeric, ()), SCALES)
+    request = ColumnFeatures(ColumnFacts(COLUMNS.numeric, ()), SCALES)
     pairs, index = every_pair(store, at), Index(store)
-    sums = ColumnSumRequest(request)
+    sums = ColumnLookup(request)
     view = gather_view(index, store.features, pairs, (request, sums))
     assert torch.equal(view[sums].compute_features(pairs.src, pairs.dst, pairs.time), view[request])
 
@@ -64,7 +64,7 @@ def test_a_constant_column_deviates_from_no_mean():
     rng = np.random.default_rng(0)
     time, ends = np.sort(rng.uniform(0, 9e4, 300)), rng.integers(0, 3, (2, 300))
     rows = EventRows(*ends, time, 3, edge=np.full((300, 1), 0.1, np.float32))
-    request = ColumnRequest(
+    request = ColumnFeatures(
         ColumnFacts((NumericColumn(0, "amount", 0.37, 1.7),)), (7.0, 5e3, 1e5), query=True
     )
     queries = (rng.integers(0, 3, 50), rng.integers(0, 3, 50), np.linspace(0, 1e5, 50))
@@ -75,7 +75,7 @@ def test_a_constant_column_deviates_from_no_mean():
     same = ColumnValues(np.full((50, 1), 0.1, np.float32))
     found = host.compute_features(*queries, same)[known]
     assert not found[:, deviations].any()
-    table = ColumnSumTable.build(rows, ColumnSumRequest(replace(request, query=False)))
+    table = ColumnSumTable.build(rows, ColumnLookup(replace(request, query=False)))
     found = table.compute_features(*map(torch.from_numpy, queries))[known]
     deviations = [
         number for number, name in enumerate(replace(request, query=False).names) if "minus" in name
@@ -202,7 +202,7 @@ def test_a_query_without_columns_is_an_error_only_where_they_are_read():
     rank = REQUEST.names.index("kind of the query, by rank of frequency")
     assert features(store, pairs.with_columns(unknown))[:, rank].tolist() == [2.0] * 4
     with raises("invalid-request", ConfigError):
-        ColumnRequest(ColumnFacts(), SCALES)
+        ColumnFeatures(ColumnFacts(), SCALES)
 
 
 def test_columns_are_ranked_by_training_events_only():

@@ -7,13 +7,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from contract_cases import sample_store
-from dygmamba.history.counts import CountRequest
+from dygmamba.history.counts import CountFeatures
 from dygmamba.history.index import Index, gather_view
 from dygmamba.history.view import PairBatch
 from strategies import event_streams
 
 SCALES = (0.5, 4.0)
-REQUEST = CountRequest(SCALES, neighbors=3)
+REQUEST = CountFeatures(SCALES, neighbors=3)
 
 
 def numbers(store, pairs, request=REQUEST, events=None):
@@ -100,7 +100,7 @@ def test_the_unit_of_time_does_not_matter(store, power):
     moved = type(store).from_columns(
         store.src, store.dst, store.time * unit, num_nodes=store.num_nodes, features=store.features
     )
-    request = CountRequest(tuple(scale * unit for scale in SCALES), neighbors=3)
+    request = CountFeatures(tuple(scale * unit for scale in SCALES), neighbors=3)
     asked = PairBatch.from_pairs(store.src, store.dst, store.time * unit)
     torch.testing.assert_close(numbers(moved, asked, request), numbers(store, pairs), rtol=1e-6, atol=1e-6)
 
@@ -111,7 +111,7 @@ def test_cached_features_equal_computed_ones(monkeypatch):
     Queries that come once, as those of training do, are not kept.
     """
     store = sample_store(80)
-    pairs, other = PairBatch.from_pairs(store.src, store.dst, store.time), CountRequest((1.0,), neighbors=2)
+    pairs, other = PairBatch.from_pairs(store.src, store.dst, store.time), CountFeatures((1.0,), neighbors=2)
     kept = Index(store)
     asked = (REQUEST, other, REQUEST, REQUEST)
     first = [kept.compute_features(request, pairs) for request in asked]

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from contract_cases import build, sample_store
 from dygmamba.history.block_lists import EventRows, directed_key, pair_key
 from dygmamba.history.counts import EventCounts
-from dygmamba.history.decayed_counts import DecayedCountRequest, DecayedCountTable, Role
+from dygmamba.history.decayed_counts import DecayedCountLookup, DecayedCountTable, Role
 from dygmamba.history.view import PairBatch
 from strategies import event_streams
 from streams import unsplit
@@ -22,7 +22,7 @@ def build_both(store, directed):
     rows = EventRows(store.src.numpy(), store.dst.numpy(), store.time.numpy(), store.num_nodes)
     counts = EventCounts(SCALES)
     counts.append_rows(rows)
-    request = DecayedCountRequest(SCALES, directed)
+    request = DecayedCountLookup(SCALES, directed)
     return (DecayedCountTable.build(rows, request), DecayedCountTable.from_counts(counts)), counts
 
 

@@ -15,10 +15,10 @@ from dygmamba.data.storage.library import read_version, remove_version
 from dygmamba.data.storage.locations import INDEX_FOLDER
 from dygmamba.history import disk_index
 from dygmamba.history.block_lists import SortedKeys
-from dygmamba.history.counts import CountRequest
+from dygmamba.history.counts import CountFeatures
 from dygmamba.history.draws import Draws
 from dygmamba.history.index import STRATEGIES, Index
-from dygmamba.history.transitions import TransitionRequest
+from dygmamba.history.transitions import TransitionFeatures
 from dygmamba.history.view import NeighborRequest, PairBatch
 from dygmamba.ops.key_slots import KeySlots
 from dygmamba.ops.recent_neighbors.counting_sort import split_nodes
@@ -91,7 +91,7 @@ def test_disk_counts_equal_memory_counts(path, which, on_disk, monkeypatch):
     rng = torch.Generator().manual_seed(2)
     src, dst = (torch.randint(0, 60, (300,), generator=rng) for _ in range(2))
     when = store.time[torch.randint(0, EVENTS, (300,), generator=rng)]
-    request = CountRequest((1e3, 1e5, 1e7), 4)
+    request = CountFeatures((1e3, 1e5, 1e7), 4)
     both = [index.compute_features(request, PairBatch.from_pairs(src, dst, when)) for index in (disk, memory)]
     assert torch.equal(*both)
     assert float(both[0].abs().sum()) > 0
@@ -103,7 +103,7 @@ def test_disk_counts_equal_memory_counts(path, which, on_disk, monkeypatch):
     assert torch.equal(there, both[0])
     assert isinstance(memory.counts(request.scales).groups["pair"].slots, KeySlots)
     followed = [
-        index.compute_features(TransitionRequest(request.scales), PairBatch.from_pairs(src, dst, when))
+        index.compute_features(TransitionFeatures(request.scales), PairBatch.from_pairs(src, dst, when))
         for index in (disk, memory)
     ]
     assert torch.equal(*followed)

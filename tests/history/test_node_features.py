@@ -12,7 +12,7 @@ from dygmamba.data.events.categories import Category
 from dygmamba.data.events.column_facts import ColumnFacts, NumericColumn, TypeColumn
 from dygmamba.data.events.node_rows import STATIC_TIME, NodeRows, select_node_columns
 from dygmamba.history.index import Index, gather_view
-from dygmamba.history.node_features import NodeFeatureRequest
+from dygmamba.history.node_features import NodeFeatures
 from dygmamba.history.view import PairBatch
 from dygmamba.models.base import DatasetFacts
 from raising import raises
@@ -22,7 +22,7 @@ CITIES = ("", "bonn", "köln", "mainz")
 COLUMNS = ColumnFacts(
     (NumericColumn(0, "level", 0.25, 2.0),), (TypeColumn(0, "city", (2, 0, 1), ("köln", "", "bonn")),)
 )
-REQUEST = NodeFeatureRequest(COLUMNS)
+REQUEST = NodeFeatures(COLUMNS)
 TIMES = [STATIC_TIME, 0.0, 1.0, 1.5, 2.0]
 
 
@@ -163,7 +163,7 @@ def test_columns_that_say_nothing_are_left_out():
 
 def test_requests_without_answers_are_errors():
     with raises("invalid-request", ConfigError):
-        NodeFeatureRequest(ColumnFacts())
+        NodeFeatures(ColumnFacts())
     with raises("unsorted-node-rows", EventError):
         replace(make_rows([(0, 0.0, 1.0, 1), (1, 0.0, 1.0, 1)]), node=torch.tensor([1, 0]))
     with raises("column-length", EventError):

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from contract_cases import build, sample_store
 from dygmamba.history.block_lists import EventRows
-from dygmamba.history.transition_counts import TransitionCountRequest, TransitionCountTable
+from dygmamba.history.transition_counts import TransitionCountTable, TransitionLookup
 from dygmamba.history.transitions import TransitionTable
 from dygmamba.history.view import PairBatch
 from strategies import event_streams
@@ -18,7 +18,7 @@ SCALES, LAGS = (0.5, 300.0), 3
 @given(event_streams(), st.data())
 def test_table_equals_that_of_the_host(store, data):
     """For all pairs of nodes and all lags, at times of events, between and after them; node -1 counts zero."""
-    request = TransitionCountRequest(SCALES, LAGS)
+    request = TransitionLookup(SCALES, LAGS)
     rows = EventRows(store.src.numpy(), store.dst.numpy(), store.time.numpy(), store.num_nodes)
     table, transitions = TransitionCountTable.build(rows, request), TransitionTable(request)
     transitions.append_rows(rows)

@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 from dygmamba.core.errors import ConfigError
 from dygmamba.data.generate.stream import GeneratorConfig, generate_stream
 from dygmamba.history.index import Index, gather_view
-from dygmamba.history.transitions import AGES, TransitionRequest
+from dygmamba.history.transitions import AGES, TransitionFeatures
 from dygmamba.history.view import PairBatch
 from raising import raises
 from strategies import event_streams
 
 SCALES = (4.0, 0.5)
-REQUEST = TransitionRequest(SCALES, lags=2)
+REQUEST = TransitionFeatures(SCALES, lags=2)
 
 
 def numbers(store, pairs, request=REQUEST, events=None):
@@ -87,10 +87,10 @@ def test_features_are_cached_and_a_part_of_a_view_has_its_rows():
     pairs, index = PairBatch.from_pairs(store.src, store.dst, store.time), Index(store)
     _, first, other, again = (
         index.compute_features(request, pairs)
-        for request in (REQUEST, REQUEST, TransitionRequest((1.0,), 1), REQUEST)
+        for request in (REQUEST, REQUEST, TransitionFeatures((1.0,), 1), REQUEST)
     )
     assert first is again
-    assert other.shape[1] == len(TransitionRequest((1.0,), 1).names) != first.shape[1]
+    assert other.shape[1] == len(TransitionFeatures((1.0,), 1).names) != first.shape[1]
     view = gather_view(index, store.features, pairs, (REQUEST,))
     chosen = torch.tensor([5, 2])
     assert torch.equal(view.select_part(chosen)[REQUEST], first[chosen])
@@ -100,4 +100,4 @@ def test_requests_are_checked():
     """Scales above 0 and a number of lags that a key can hold."""
     for scales, lags in (((), 3), ((0.0,), 3), ((1.0,), 0), ((1.0,), 8)):
         with raises("invalid-request", ConfigError):
-            TransitionRequest(scales, lags)
+            TransitionFeatures(scales, lags)

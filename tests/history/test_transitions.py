@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from dygmamba.core.errors import ConfigError
 from dygmamba.history.block_lists import EventRows
-from dygmamba.history.transitions import MAX_LAGS, TransitionRequest, TransitionTable
+from dygmamba.history.transitions import MAX_LAGS, TransitionFeatures, TransitionTable
 from raising import raises
 from strategies import event_streams
 
@@ -24,7 +24,7 @@ def rows(store, low=0, high=None):
 
 
 def built(store, cut=None):
-    table = TransitionTable(TransitionRequest(SCALES, LAGS))
+    table = TransitionTable(TransitionFeatures(SCALES, LAGS))
     table.append_rows(rows(store, 0, cut))
     return table
 
@@ -60,7 +60,7 @@ def test_the_order_of_simultaneous_events_is_irrelevant(store, seed):
     """For all orders of the events of each instant: the same bits."""
     shuffled = torch.randperm(len(store), generator=torch.Generator().manual_seed(seed))
     order = shuffled[torch.argsort(store.time[shuffled], stable=True)]
-    other = TransitionTable(TransitionRequest(SCALES, LAGS))
+    other = TransitionTable(TransitionFeatures(SCALES, LAGS))
     ends = (store.src[order].numpy(), store.dst[order].numpy())
     other.append_rows(EventRows(*ends, store.time.numpy(), store.num_nodes))
     asked = questions(store)
@@ -72,7 +72,7 @@ def test_the_order_of_simultaneous_events_is_irrelevant(store, seed):
 def test_appending_is_building_anew(store, steps, is_growing):
     """For all ways of cutting a stream into calls, within instants too: the bits of the whole; nodes may be new."""
     cuts = sorted({0, *(min(step, len(store)) for step in steps), len(store)})
-    table = TransitionTable(TransitionRequest(SCALES, LAGS), is_growing)
+    table = TransitionTable(TransitionFeatures(SCALES, LAGS), is_growing)
     for low, high in pairwise(cuts):
         table.append_rows(rows(store, low, high))
     queries = questions(store)
@@ -83,7 +83,7 @@ def test_a_query_without_a_past_has_no_transitions():
     """Node -1 and a source without events."""
     none = np.zeros(0, np.int64)
     for ends in (none, np.array([1])):
-        table = TransitionTable(TransitionRequest(SCALES, LAGS))
+        table = TransitionTable(TransitionFeatures(SCALES, LAGS))
         table.append_rows(EventRows(ends, ends, ends.astype(np.float64), 3))
         found = answers(table, np.array([-1, 0]), np.array([1, 1]), np.array([9.0, 9.0]))
         assert [np.unique(part).tolist() for part in found] == [[-1], [0], [0], [0], [-1], [-1]]
@@ -92,4 +92,4 @@ def test_a_query_without_a_past_has_no_transitions():
 def test_lags_must_fit_into_a_key():
     for lags in (0, MAX_LAGS + 1):
         with raises("invalid-request", ConfigError):
-            TransitionRequest(SCALES, lags)
+            TransitionFeatures(SCALES, lags)

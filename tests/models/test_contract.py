@@ -27,7 +27,7 @@ from dygmamba.config import build_config, load_ablations
 from dygmamba.data.events.event_store import EventStore
 from dygmamba.history.draws import Draws
 from dygmamba.history.index import Index, gather_view
-from dygmamba.history.transitions import TransitionRequest
+from dygmamba.history.transitions import TransitionFeatures
 from dygmamba.history.view import PairBatch
 from dygmamba.models import find_model
 from dygmamba.models.base import DatasetFacts, Scorer
@@ -92,11 +92,11 @@ def test_every_heuristic_keeps_the_contract(case, check):
 
 
 @dataclass(frozen=True, slots=True)
-class TransitionsUntilNow(TransitionRequest):
+class TransitionsUntilNow(TransitionFeatures):
     """Leaks: events of the query's own time are counted too."""
 
     def compute(self, index, pairs, src, dst, time):
-        return TransitionRequest.compute(self, index, pairs, src, dst, np.nextafter(time, np.inf))
+        return TransitionFeatures.compute(self, index, pairs, src, dst, np.nextafter(time, np.inf))
 
 
 class UnreadFeatures(Scorer):
@@ -109,13 +109,13 @@ class UnreadFeatures(Scorer):
         return torch.zeros(len(view.pairs))
 
 
-@pytest.mark.parametrize("kind", [TransitionRequest, TransitionsUntilNow])
+@pytest.mark.parametrize("kind", [TransitionFeatures, TransitionsUntilNow])
 def test_a_leak_is_found_in_a_feature_that_no_tree_splits_on(kind):
     """For a feature that the score does not depend on yet: it must be causal all the same."""
     store = sample_stream()
     case = CheckCase(lambda: UnreadFeatures(kind((1.0,))), store, sample_queries(store))
     holds = {check.name: check.run([case]).passed for check in list_checks(trainable=False)}
-    assert holds == dict.fromkeys(holds, True) | {"causal": kind is TransitionRequest}
+    assert holds == dict.fromkeys(holds, True) | {"causal": kind is TransitionFeatures}
 
 
 def build_check_case(variant):

@@ -20,7 +20,7 @@ from dygmamba.data.storage.dataset import Dataset
 from dygmamba.engine.run_directory import RunDirectory
 from dygmamba.history.block_lists import EventRows
 from dygmamba.history.counts import scale_label
-from dygmamba.history.node_values import Meetings, NodeValueRequest, NodeValueTable
+from dygmamba.history.node_values import Meetings, NodeValueFeatures, NodeValueTable
 from dygmamba.models.base import TargetFacts
 from dygmamba.models.objectives import create_objective
 from dygmamba.runs.node_training import start_direct_node_run
@@ -174,7 +174,7 @@ def test_the_order_of_simultaneous_events_is_irrelevant():
     """Means, last values and partners of a node by hand; the last value is the mean over its last instant."""
     src, dst = np.array([0, 0, 0, 1]), np.array([2, 3, 2, 3])
     time, value = np.array([0.0, 4.0, 4.0, 6.0]), np.array([[1.0], [2.0], [6.0], [9.0]], np.float32)
-    request, found = NodeValueRequest((2.0,), (0,)), []
+    request, found = NodeValueFeatures((2.0,), (0,)), []
     for order in ([0, 1, 2, 3], [0, 2, 1, 3]):
         table = NodeValueTable(request)
         table.append_rows(EventRows(src[order], dst[order], time, 4, edge=value[order]))

@@ -14,7 +14,7 @@ from dygmamba.data.events.columns import MAX_CODE_COLUMNS
 from dygmamba.data.events.node_rows import NodeRows
 from dygmamba.history.columns import find_query_columns
 from dygmamba.history.index import Index, gather_view
-from dygmamba.history.node_features import NodeFeatureRequest
+from dygmamba.history.node_features import NodeFeatures
 from dygmamba.history.query_columns import QueryColumns
 from dygmamba.history.view import PairBatch
 from dygmamba.models import MODELS
@@ -166,7 +166,7 @@ def test_only_a_link_head_looks_columns_up():
     """Embeddings and node heads read no pair features, so a query needs no columns for them."""
     store = sample_store()
     encoder = build(store, query_columns=True).encoder
-    tables = (NodeFeatureRequest, type(request_columns(DatasetFacts.of(store), True)[0]))
+    tables = (NodeFeatures, type(request_columns(DatasetFacts.of(store), True)[0]))
     wrappers = {kind: kind(encoder).requests for kind in (EncoderScorer, SourceEmbedding, NodeClassifier)}
     found = {
         kind: [type(one) for one in requests if isinstance(one, tables)]

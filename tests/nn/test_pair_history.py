@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from contract_cases import TINY, sample_store
 from dygmamba.config import build_config
-from dygmamba.history.counts import CountRequest
+from dygmamba.history.counts import CountFeatures
 from dygmamba.history.index import Index, gather_view
 from dygmamba.history.view import PairBatch
 from dygmamba.models import MODELS
@@ -41,7 +41,7 @@ def test_counts_by_role_are_those_of_trees(store, data):
     src, dst = torch.cartesian_prod(nodes, nodes).T
     pairs = PairBatch.from_pairs(src, dst, torch.full(src.shape, now, dtype=torch.float64))
     scales = history.config.counts.scales
-    asked = CountRequest(scales, 4)
+    asked = CountFeatures(scales, 4)
     view = look_up(store, scorer, pairs, asked)
     trees = dict(zip(asked.names, view[asked].T, strict=True))
     numbers, place = history.read(view), 0

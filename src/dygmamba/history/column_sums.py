@@ -13,7 +13,7 @@ from torch import Tensor
 
 from dygmamba.history.block_lists import EventRows
 from dygmamba.history.columns import (
-    ColumnRequest,
+    ColumnFeatures,
     ColumnTable,
     center_and_unit,
     history_keys,
@@ -24,11 +24,11 @@ from dygmamba.history.table_request import TableRequest
 
 
 @dataclass(frozen=True, slots=True)
-class ColumnSumRequest(TableRequest):
+class ColumnLookup(TableRequest):
     """Request for a table of numeric columns, in which any pair can be looked up; `columns` has no types."""
 
     on_host: ClassVar[bool] = False  # the table is on the device of the stream
-    columns: ColumnRequest
+    columns: ColumnFeatures
 
     def prepare(self, index: Any) -> Any:
         if index.is_growing:
@@ -45,7 +45,7 @@ class ColumnSumTable:
     histories: tuple[Lookup, ...]
 
     @staticmethod
-    def build(rows: EventRows, request: ColumnSumRequest) -> "ColumnSumTable":
+    def build(rows: EventRows, request: ColumnLookup) -> "ColumnSumTable":
         """Sum up the columns of events in time order, to be looked up on any device.
 
         Raises:
@@ -72,7 +72,7 @@ class ColumnSumTable:
     def compute_features(
         self, src: Int64[Tensor, "p"], dst: Int64[Tensor, "p"], time: Float64[Tensor, "p"]
     ) -> Float32[Tensor, "p f"]:
-        """Return all features of each pair, in the order of `ColumnRequest.names`; a node may be -1."""
+        """Return all features of each pair, in the order of `ColumnFeatures.names`; a node may be -1."""
         given = (src >= 0) & (dst >= 0)
         found = [
             sum_before(lists, torch.where(given, key, -1), time)

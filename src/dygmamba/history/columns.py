@@ -35,7 +35,7 @@ OTHER_VALUES = "any other value"
 
 
 @dataclass(frozen=True, slots=True)
-class ColumnRequest(FeatureRequest):
+class ColumnFeatures(FeatureRequest):
     """Request for column features of each pair.
 
     Attributes:
@@ -130,7 +130,7 @@ class ColumnRequest(FeatureRequest):
 
 def find_query_columns(requests: tuple[object, ...]) -> ColumnFacts:
     """Return the columns that any of these requests reads of each query; none if no request does."""
-    found = [request.columns for request in requests if isinstance(request, ColumnRequest) and request.query]
+    found = [request.columns for request in requests if isinstance(request, ColumnFeatures) and request.query]
     numeric = {column.index: column for columns in found for column in columns.numeric}
     types = {column.index: column for columns in found for column in columns.types}
     return ColumnFacts(tuple(numeric.values()), tuple(types.values()))
@@ -161,7 +161,7 @@ class ColumnValues:
 class ColumnTable(Growing):
     """Columns over the events of a stream (or over its training events)."""
 
-    def __init__(self, request: ColumnRequest, is_growing: bool = False) -> None:
+    def __init__(self, request: ColumnFeatures, is_growing: bool = False) -> None:
         """Create a table without events."""
         self.request, scale, numeric = request, np.array(request.scales), request.columns.numeric
         # numeric columns by history: each event has the values 1, z and z^2, with z standardised
@@ -223,7 +223,7 @@ class ColumnTable(Growing):
         time: Float64[np.ndarray, "p"],
         query: ColumnValues | None = None,
     ) -> Float32[np.ndarray, "p f"]:
-        """Return all features of each pair, in the order of `ColumnRequest.names`."""
+        """Return all features of each pair, in the order of `ColumnFeatures.names`."""
         columns = self.request.columns
         if self.request.query and query is None:
             names = ", ".join(column.name for column in (*columns.numeric, *columns.types))
@@ -283,7 +283,7 @@ def summarise_numbers(
     unit: Any,
     z: Float64[np.ndarray, "p c"] | None = None,
 ) -> Any:
-    """Return the features of the numeric columns of each pair, in the order of `ColumnRequest.names`.
+    """Return the features of the numeric columns of each pair, in the order of `ColumnFeatures.names`.
 
     Args:
         xp: The module of the arrays, numpy or torch.
@@ -334,7 +334,7 @@ def center_and_unit(
     return np.array([column.mean for column in columns]), np.array([column.deviation for column in columns])
 
 
-def standardise(values: EventRows | ColumnValues, request: ColumnRequest) -> Float64[np.ndarray, "p c"]:
+def standardise(values: EventRows | ColumnValues, request: ColumnFeatures) -> Float64[np.ndarray, "p c"]:
     """Return the numeric columns of the request minus their mean in training, in deviations of training."""
     chosen = request.columns.numeric
     center, unit = center_and_unit(chosen)

@@ -29,7 +29,7 @@ NEIGHBORS_PER_TOKEN = 16  # neighbors that cost as much time as one token of a s
 
 
 @dataclass(frozen=True, slots=True)
-class CountRequest(FeatureRequest):
+class CountFeatures(FeatureRequest):
     """Request for count features of each pair.
 
     Attributes:
@@ -109,7 +109,7 @@ def scale_label(scale: float) -> str:
 
 
 # groups of counts: of a node and a pair in any role, of a node as source or destination, of a directed pair
-COUNT_KINDS = ("node", "pair", "sent", "received", "way")
+COUNT_KINDS = ("node", "pair", "sent", "received", "directed_pair")
 NODE_KINDS = ("node", "sent", "received")  # of them: their keys are nodes
 
 
@@ -148,10 +148,10 @@ class EventCounts(Growing):
         time: Float64[np.ndarray, "p"],
         near: "PairNeighbors",
     ) -> Float32[np.ndarray, "p f"]:
-        """Return all features of each pair, in the order of `CountRequest.names`."""
+        """Return all features of each pair, in the order of `CountFeatures.names`."""
         pair = pair_key(src, dst)
         single = (("node", src), ("node", dst), ("pair", pair), ("sent", src), ("received", dst))
-        keys = (*single, ("way", directed_key(src, dst)))
+        keys = (*single, ("directed_pair", directed_key(src, dst)))
         decayed = [self.groups[kind].count_before(key, time) for kind, key in keys]
         busy = self.groups["node"].mean_activity(near.node, near.time)
         nearby = [

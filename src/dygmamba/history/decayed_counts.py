@@ -20,7 +20,7 @@ from dygmamba.history.table_request import TableRequest
 
 
 @dataclass(frozen=True, slots=True)
-class DecayedCountRequest(TableRequest):
+class DecayedCountLookup(TableRequest):
     """Request for a table of decayed counts on these time scales, in which any node can be looked up.
 
     Attributes:
@@ -47,7 +47,7 @@ class DecayedCountRequest(TableRequest):
 
 # Roles in which events of a pair (a, b) are counted: those of a, those between the two, those that a sent, those that a
 # received, and those from a to b.
-Role = Literal["node", "pair", "sent", "received", "way"]
+Role = Literal["node", "pair", "sent", "received", "directed_pair"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class DecayedCountTable:
     lists: Mapping[str, Lookup]
 
     @staticmethod
-    def build(rows: EventRows, request: DecayedCountRequest) -> "DecayedCountTable":
+    def build(rows: EventRows, request: DecayedCountLookup) -> "DecayedCountTable":
         """Count events in time order, to be looked up on any device."""
         instant, lists = torch.from_numpy(np.unique(rows.time)), {}
         for role in (
@@ -95,5 +95,5 @@ class DecayedCountTable:
 
         The age is -1 if there is none. Sent, received and directed events need a request with `directed`.
         """
-        keys = {"pair": pair_key(a, b, torch), "way": directed_key(a, b)}
+        keys = {"pair": pair_key(a, b, torch), "directed_pair": directed_key(a, b)}
         return count_before(self.lists[role], keys.get(role, a), time)

@@ -227,7 +227,7 @@ def _iterate_kinds(
         ("pair", once & (node <= other), pair),
         ("sent", once & sends, node),
         ("received", once & (~sends | loop), node),
-        ("way", once & sends, pair),
+        ("directed_pair", once & sends, pair),
     ):
         yield kind, key[chosen], time[chosen]
     for column in (entries.neighbor, entries.event, entries.time):

@@ -102,8 +102,8 @@ class StreamTotals:
 class EventHistory:
     """History of each key; the kinds of keys are those of `EventCounts.groups`.
 
-    These are "node" and "pair" (in any role), "sent" (by a source), "received" (by a destination) and "way" (the
-    directed pair). Tensors are on the CPU.
+    These are "node" and "pair" (in any role), "sent" (by a source), "received" (by a destination) and
+    "directed_pair". Tensors are on the CPU.
     """
 
     counts: EventCounts

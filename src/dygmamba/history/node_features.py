@@ -25,7 +25,7 @@ NO_AGE = -1.0  # age of a row that is known from the start, and of no row
 
 
 @dataclass(frozen=True, slots=True)
-class NodeFeatureRequest(FeatureRequest):
+class NodeFeatures(FeatureRequest):
     """Request for the node features of both ends of each pair.
 
     Attributes:

@@ -28,7 +28,7 @@ LEAST_COUNT = 1e-9  # a decayed count below this is that of no event
 
 
 @dataclass(frozen=True, slots=True)
-class NodeValueRequest(FeatureRequest):
+class NodeValueFeatures(FeatureRequest):
     """Request for features of each query from the values of its nodes' earlier events.
 
     Attributes:
@@ -94,7 +94,7 @@ class Meetings(Growing):
 class NodeValueTable(Growing):
     """Decayed sums of event values by source and by destination, over a stream (or its training events)."""
 
-    def __init__(self, request: NodeValueRequest, is_growing: bool = False) -> None:
+    def __init__(self, request: NodeValueFeatures, is_growing: bool = False) -> None:
         """Create a table without events."""
         self.request, width = request, 2 + len(request.columns)
         # on the last scale nothing decays, so its sums are numbers of events
@@ -131,7 +131,7 @@ class NodeValueTable(Growing):
     def compute_features(
         self, src: Int64[np.ndarray, "p"], dst: Int64[np.ndarray, "p"], time: Float64[np.ndarray, "p"]
     ) -> Float32[np.ndarray, "p f"]:
-        """Return all features of each pair, in the order of `NodeValueRequest.names`."""
+        """Return all features of each pair, in the order of `NodeValueFeatures.names`."""
         sides = ((self.sent, src), (self.received, src), (self.received, dst))
         return np.concatenate([_compute_side(lists, node, time) for lists, node in sides], axis=1)
 

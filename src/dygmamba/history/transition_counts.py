@@ -17,7 +17,7 @@ from dygmamba.history.transitions import TransitionScales, TransitionTable, cell
 
 
 @dataclass(frozen=True, slots=True)
-class TransitionCountRequest(TransitionScales):
+class TransitionLookup(TransitionScales):
     """Request for a table of transitions in which any two nodes can be looked up."""
 
     on_host: ClassVar[bool] = False  # the table is on the device of the stream
@@ -44,7 +44,7 @@ class TransitionCountTable:
     left: Lookup
 
     @staticmethod
-    def build(rows: EventRows, request: TransitionCountRequest) -> "TransitionCountTable":
+    def build(rows: EventRows, request: TransitionLookup) -> "TransitionCountTable":
         """Count the transitions of events in time order, to be looked up on any device."""
         table, instant = TransitionTable(request), torch.from_numpy(np.unique(rows.time))
         table.append_rows(rows)

@@ -64,7 +64,7 @@ class TransitionScales(TableRequest):
 
 
 @dataclass(frozen=True, slots=True)
-class TransitionRequest(TransitionScales, FeatureRequest):
+class TransitionFeatures(TransitionScales, FeatureRequest):
     """Request for transition features of each pair; `lags` last destinations of the source are looked at."""
 
     def prepare(self, index: Any) -> Any:
@@ -249,7 +249,7 @@ class TransitionTable(Growing):
     def compute_features(
         self, src: Int64[np.ndarray, "p"], dst: Int64[np.ndarray, "p"], time: Float64[np.ndarray, "p"]
     ) -> Float32[np.ndarray, "p f"]:
-        """Return all features of each pair, in the order of `TransitionRequest.names`."""
+        """Return all features of each pair, in the order of `TransitionFeatures.names`."""
         origin = self.sources.last_destinations(src, time)
         followed, left = self.counts(origin, dst, time), self.totals(origin, time)
         share = np.log((followed + LEAST_COUNT) / (left + LEAST_TOTAL))

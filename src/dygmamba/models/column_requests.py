@@ -1,9 +1,9 @@
 """Requests for the columns of events and for node features, of a dataset that may have neither."""
 
 from dygmamba.data.events.columns import MAX_CODE_COLUMNS
-from dygmamba.history.column_sums import ColumnSumRequest
-from dygmamba.history.columns import ColumnRequest
-from dygmamba.history.node_features import NodeFeatureRequest
+from dygmamba.history.column_sums import ColumnLookup
+from dygmamba.history.columns import ColumnFeatures
+from dygmamba.history.node_features import NodeFeatures
 from dygmamba.models.base import DatasetFacts
 
 COLUMNS = 8  # numeric columns that are read by default, of events and of nodes
@@ -13,7 +13,7 @@ COLUMN_SCALES = 2  # time scales of columns: the training period, and one toward
 
 def request_columns(
     facts: DatasetFacts, query: bool, numeric: int = COLUMNS, values: int = VALUES
-) -> tuple[ColumnRequest, ...]:
+) -> tuple[ColumnFeatures, ...]:
     """Return a request for the columns of events, none if the dataset has no columns.
 
     Args:
@@ -23,16 +23,16 @@ def request_columns(
         values: Most values of a categorical column that are told apart; 0: no categorical column.
     """
     columns = facts.columns.first(numeric, MAX_CODE_COLUMNS, values)
-    return (ColumnRequest(columns, facts.scales(COLUMN_SCALES + 1)[1:], query),) if columns else ()
+    return (ColumnFeatures(columns, facts.scales(COLUMN_SCALES + 1)[1:], query),) if columns else ()
 
 
-def request_column_sums(facts: DatasetFacts, numeric: int = COLUMNS) -> ColumnSumRequest | None:
+def request_column_sums(facts: DatasetFacts, numeric: int = COLUMNS) -> ColumnLookup | None:
     """Return a request for the numeric columns of events on the device; None if the dataset has none."""
     columns = facts.columns.first(numeric, 0, 0)
-    return ColumnSumRequest(ColumnRequest(columns, facts.scales(COLUMN_SCALES + 1)[1:])) if columns else None
+    return ColumnLookup(ColumnFeatures(columns, facts.scales(COLUMN_SCALES + 1)[1:])) if columns else None
 
 
-def request_node_features(facts: DatasetFacts, numeric: int = COLUMNS) -> tuple[NodeFeatureRequest, ...]:
+def request_node_features(facts: DatasetFacts, numeric: int = COLUMNS) -> tuple[NodeFeatures, ...]:
     """Return a request for the node features of both ends of a pair, none if the dataset has no node features."""
     columns = facts.node_columns.first(numeric, MAX_CODE_COLUMNS, VALUES)
-    return (NodeFeatureRequest(columns),) if columns else ()
+    return (NodeFeatures(columns),) if columns else ()

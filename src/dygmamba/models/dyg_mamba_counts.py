@@ -14,9 +14,9 @@ from torch import Tensor, nn
 
 from dygmamba.core.errors import ConfigError
 from dygmamba.data.events.columns import MAX_CODE_COLUMNS
-from dygmamba.history.decayed_counts import DecayedCountRequest
+from dygmamba.history.decayed_counts import DecayedCountLookup
 from dygmamba.history.table_request import FeatureRequest
-from dygmamba.history.transition_counts import TransitionCountRequest
+from dygmamba.history.transition_counts import TransitionLookup
 from dygmamba.history.view import NeighborRequest, PairView
 from dygmamba.history.walks import WalkRequest
 from dygmamba.models.base import DatasetFacts
@@ -77,14 +77,14 @@ def list_history_sizes(
     """Return what is looked up beside the sequences `recent`, and the sizes of its encodings."""
     return HistoryConfig(
         recent,
-        DecayedCountRequest(facts.scales(config.scales), directed="history" in config.pair_features),
+        DecayedCountLookup(facts.scales(config.scales), directed="history" in config.pair_features),
         WalkRequest(
             config.walk_layers,
             config.walk_dim,
             facts.walk_decays(config.walk_decays, config.walk_decay),
             config.walk_seed,
         ),
-        TransitionCountRequest(facts.transition_scales, config.transitions),
+        TransitionLookup(facts.transition_scales, config.transitions),
         config.width,
         config.table_dropout,
         config.relation_dropout,

@@ -49,7 +49,7 @@ class PairQueries:
         return self.history.number_and_age(kind, key, self.time)[1] + (self.now - self.time)
 
     @property
-    def way(self) -> Int64[Tensor, "p"]:
+    def directed_pair(self) -> Int64[Tensor, "p"]:
         """Keys of the directed pairs."""
         return directed_key(self.src, self.dst)
 
@@ -78,7 +78,7 @@ class EdgeBank(HistoryRule):
 
     def __call__(self, view: PairView) -> Float[Tensor, "p"]:
         queries = PairQueries(view, self.request)
-        number, age = queries.history.number_and_age("way", queries.way, queries.time)
+        number, age = queries.history.number_and_age("directed_pair", queries.directed_pair, queries.time)
         totals, time = queries.history.totals, queries.time.numpy()
         bound = {"unlimited": _no_bound, "window": self._window, "repeat": _repeat_window}
         if self._config.memory == "threshold":
@@ -129,7 +129,7 @@ class Recency(HistoryRule):
 
     def __call__(self, view: PairView) -> Float[Tensor, "p"]:
         queries = PairQueries(view, self.request)
-        return _first_known(queries.age("way", queries.way), queries.age("received", queries.dst))
+        return _first_known(queries.age("directed_pair", queries.directed_pair), queries.age("received", queries.dst))
 
 
 class PairRecency(HistoryRule):

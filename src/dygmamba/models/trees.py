@@ -29,9 +29,9 @@ from jaxtyping import Float, Float32, Float64, Int64, UInt8
 from torch import Tensor, nn
 
 from dygmamba.core.errors import FileError
-from dygmamba.history.counts import CountRequest
-from dygmamba.history.node_values import NodeValueRequest
-from dygmamba.history.transitions import TransitionRequest
+from dygmamba.history.counts import CountFeatures
+from dygmamba.history.node_values import NodeValueFeatures
+from dygmamba.history.transitions import TransitionFeatures
 from dygmamba.history.view import LabelledView, PairView, Request
 from dygmamba.history.walks import WalkRequest
 from dygmamba.models.base import DatasetFacts, Offset, Scorer, TargetFacts
@@ -346,12 +346,12 @@ class BoostedTrees(TreeScorer, TreeBank):
         TreeBank.__init__(self, config)
         self.negatives = config.others
         scales = np.geomspace(min(facts.node_gap, facts.period), facts.period, config.scales).tolist()
-        requests: list[Request] = [CountRequest(tuple(scales), config.neighbors)]
+        requests: list[Request] = [CountFeatures(tuple(scales), config.neighbors)]
         if config.walks:
             decays = facts.walk_decays(config.walk_decays)
             requests.append(WalkRequest(config.walks, config.walk_dim, decays, config.walk_seed))
         if config.transitions:
-            requests.append(TransitionRequest(facts.transition_scales, config.transitions))
+            requests.append(TransitionFeatures(facts.transition_scales, config.transitions))
         requests += request_columns(facts, config.query_columns, config.numeric_columns, config.event_types)
         if config.node_columns:
             requests += request_node_features(facts, config.node_columns)
@@ -382,11 +382,11 @@ class NodeTrees(TreeScorer):
         labels = range(facts.edge_dim, facts.edge_dim + target.label_columns)
         columns = (*range(min(facts.edge_dim, config.values)), *labels)
         requests: list[Request] = [
-            CountRequest(facts.scales(config.scales), config.neighbors),
-            NodeValueRequest(facts.scales(VALUE_SCALES), columns),
+            CountFeatures(facts.scales(config.scales), config.neighbors),
+            NodeValueFeatures(facts.scales(VALUE_SCALES), columns),
         ]
         if config.transitions:
-            requests.append(TransitionRequest(facts.transition_scales, config.transitions))
+            requests.append(TransitionFeatures(facts.transition_scales, config.transitions))
         self._set_features(config, requests, target, min(facts.node_dim, config.values))
         self.banks = nn.ModuleList(TreeBank(config) for _ in range(target.outputs))
         self.register_buffer("base", torch.zeros(target.outputs, dtype=torch.float64))

@@ -13,9 +13,9 @@ import torch
 from jaxtyping import Bool, Float, Float32, Float64, Int, Int64
 from torch import Tensor, nn
 
-from dygmamba.history.column_sums import ColumnSumRequest
-from dygmamba.history.decayed_counts import DecayedCountRequest
-from dygmamba.history.transition_counts import TransitionCountRequest, TransitionCountTable
+from dygmamba.history.column_sums import ColumnLookup
+from dygmamba.history.decayed_counts import DecayedCountLookup
+from dygmamba.history.transition_counts import TransitionCountTable, TransitionLookup
 from dygmamba.history.transitions import LEAST_COUNT, LEAST_TOTAL
 from dygmamba.history.view import NeighborRequest, PairView
 from dygmamba.history.walks import TemporalWalks, WalkRequest
@@ -102,13 +102,13 @@ class HistoryConfig:
     """The history requests of a model, the width of their encodings and their dropout."""
 
     recent: NeighborRequest
-    counts: DecayedCountRequest
+    counts: DecayedCountLookup
     walks: WalkRequest
-    transitions: TransitionCountRequest
+    transitions: TransitionLookup
     width: int
     dropout: float
     relation_dropout: float = 0.0  # inside the perceptron on walks
-    columns: ColumnSumRequest | None = None  # if events have numeric columns
+    columns: ColumnLookup | None = None  # if events have numeric columns
 
     def build_relation(self) -> WalkRelation:
         return WalkRelation(self.walks, self.relation_dropout)

@@ -41,7 +41,7 @@ ROLES: tuple[tuple[Role, bool, bool], ...] = (
     ("pair", True, True),
     ("sent", True, True),
     ("received", False, True),
-    ("way", True, False),
+    ("directed_pair", True, False),
 )
 
 

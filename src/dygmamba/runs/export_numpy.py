@@ -19,8 +19,8 @@ import numpy as np
 from dygmamba.core.choices import TIME_UNITS
 from dygmamba.core.errors import ConfigError
 from dygmamba.data.events.column_facts import ColumnFacts
-from dygmamba.history.columns import ColumnRequest, find_query_columns
-from dygmamba.history.node_features import NodeFeatureRequest
+from dygmamba.history.columns import ColumnFeatures, find_query_columns
+from dygmamba.history.node_features import NodeFeatures
 from dygmamba.history.table_request import FeatureRequest
 from dygmamba.history.view import Request
 from dygmamba.models.trees import BoostedTrees
@@ -172,7 +172,7 @@ def _describe_features(requests: tuple[Request, ...], model: str) -> dict[str, A
     parts: list[dict[str, Any]] = []
     columns = ColumnFacts()
     for request in requests:
-        if isinstance(request, NodeFeatureRequest):
+        if isinstance(request, NodeFeatures):
             raise ConfigError(
                 f"model '{model}' of this run reads node features, which the exported scorer does not support; use the "
                 "suffix .onnx, or train with `node_columns=0`",
@@ -184,7 +184,7 @@ def _describe_features(requests: tuple[Request, ...], model: str) -> dict[str, A
                 ".onnx, or train with `walks=0`",
                 code="model-not-exportable",
             )
-        if isinstance(request, ColumnRequest):
+        if isinstance(request, ColumnFeatures):
             columns = _number_columns(request.columns)
             request = replace(request, columns=columns)
         parts.append(

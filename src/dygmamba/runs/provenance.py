@@ -38,7 +38,7 @@ from dygmamba.engine.distributed import current_group
 from dygmamba.engine.fit_config import FitConfig
 from dygmamba.engine.run_directory import RunDirectory
 from dygmamba.engine.stream import Stream
-from dygmamba.history.counts import CountRequest
+from dygmamba.history.counts import CountFeatures
 from dygmamba.models.base import Scorer
 
 if TYPE_CHECKING:
@@ -116,7 +116,7 @@ def explain_choices(
         is_float32 = stream.device.type == "cpu" and fit_config.precision == "tf32"
         note = "; float32 on a CPU" if is_float32 else ""
         choices["precision"] = describe("precision", fit_config.precision, note)
-    scales = [request.scales for request in scorer.requests if isinstance(request, CountRequest)]
+    scales = [request.scales for request in scorer.requests if isinstance(request, CountFeatures)]
     if scales:
         shortest, longest = (_format_span(span, dataset) for span in (scales[0][0], scales[0][-1]))
         choices["time_scales"] = (

@@ -33,7 +33,7 @@ from dygmamba.core.errors import DygError
 from dygmamba.core.settings import load
 from dygmamba.data.events.column_facts import ColumnFacts
 from dygmamba.history.block_lists import EventRows
-from dygmamba.history.columns import ColumnRequest, ColumnValues
+from dygmamba.history.columns import ColumnFeatures, ColumnValues
 from dygmamba.history.counts import EventCounts, PairNeighbors
 from dygmamba.history.neighbor_lists import NeighborLists
 from dygmamba.ops.recent_neighbors.cpu_kernels import last_k
@@ -106,7 +106,7 @@ class History:
         self.requests = [read_request(**part) for part in about["features"]]
         for request in self.requests:
             request.prepare(self)
-            if isinstance(request, ColumnRequest):
+            if isinstance(request, ColumnFeatures):
                 self.columns = request.columns
 
     def table(self, kind, settings):

@@ -7,17 +7,17 @@ from contract_cases import TINY, sample_store
 from dygmamba.config import build_config
 from dygmamba.data.events.columns import MAX_CODE_COLUMNS
 from dygmamba.engine.executor.eager import can_capture
-from dygmamba.history.column_sums import ColumnSumRequest
-from dygmamba.history.columns import ColumnRequest
-from dygmamba.history.counts import CountRequest
-from dygmamba.history.decayed_counts import DecayedCountRequest
+from dygmamba.history.column_sums import ColumnLookup
+from dygmamba.history.columns import ColumnFeatures
+from dygmamba.history.counts import CountFeatures
+from dygmamba.history.decayed_counts import DecayedCountLookup
 from dygmamba.history.event_history import HistoryRequest
 from dygmamba.history.index import Index, gather_view
-from dygmamba.history.node_features import NodeFeatureRequest
-from dygmamba.history.node_values import NodeValueRequest
+from dygmamba.history.node_features import NodeFeatures
+from dygmamba.history.node_values import NodeValueFeatures
 from dygmamba.history.table_request import TableRequest
-from dygmamba.history.transition_counts import TransitionCountRequest
-from dygmamba.history.transitions import TransitionRequest
+from dygmamba.history.transition_counts import TransitionLookup
+from dygmamba.history.transitions import TransitionFeatures
 from dygmamba.history.view import NeighborRequest, PairBatch
 from dygmamba.history.walks import WalkRequest
 from dygmamba.models import MODELS
@@ -26,18 +26,18 @@ from dygmamba.models.base import DatasetFacts
 STORE = sample_store()
 FACTS = DatasetFacts.of(STORE)
 PER_BATCH = [  # features of each pair
-    CountRequest((1.0,), 4),
-    TransitionRequest((1.0,)),
-    ColumnRequest(FACTS.columns.first(8, MAX_CODE_COLUMNS, 8), (1.0,)),
-    NodeValueRequest((1.0,), (0,)),
-    NodeFeatureRequest(FACTS.node_columns),
+    CountFeatures((1.0,), 4),
+    TransitionFeatures((1.0,)),
+    ColumnFeatures(FACTS.columns.first(8, MAX_CODE_COLUMNS, 8), (1.0,)),
+    NodeValueFeatures((1.0,), (0,)),
+    NodeFeatures(FACTS.node_columns),
 ]
-NUMERIC = ColumnRequest(FACTS.columns.first(8, 0, 0), (1.0,))
+NUMERIC = ColumnFeatures(FACTS.columns.first(8, 0, 0), (1.0,))
 LOOKED_UP = [
     WalkRequest(1, 4),
-    DecayedCountRequest((1.0,)),
-    TransitionCountRequest((1.0,)),
-    ColumnSumRequest(NUMERIC),
+    DecayedCountLookup((1.0,)),
+    TransitionLookup((1.0,)),
+    ColumnLookup(NUMERIC),
 ]
 ON_DEVICE = [NeighborRequest((4,)), *LOOKED_UP]
 

@@ -59,7 +59,7 @@ def test_roles_equal_event_counts(store, data):
     node = torch.arange(store.num_nodes)
     a, b = torch.cartesian_prod(node, node).T
     when = torch.full(a.shape, at, dtype=torch.float64)
-    keys = {"pair": pair_key(a, b, torch), "way": directed_key(a, b)}
+    keys = {"pair": pair_key(a, b, torch), "directed_pair": directed_key(a, b)}
     for role in get_args(Role):
         key, lists = keys.get(role, a).numpy(), counts.groups[role]
         count, number, age = table.of_role(role, a, b, when)

@@ -329,7 +329,7 @@ def find_reaching(record: Record, fault: Fault, present: set[str], limit: float)
 
 
 def list_tests(tree: Path) -> set[str]:
-    done = run_pytest(tree, ["--collect-only", "-q"], capture_output=True, check=True)
+    done = run_pytest(tree, ["--collect-only"], capture_output=True, check=True)
     return {line for line in done.stdout.splitlines() if "::" in line}
 
 

@@ -2,16 +2,18 @@
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dygmamba.core.setting_descriptions import describe_allowed
 from dygmamba.data.catalogue.known_datasets import CatalogueEntry
 from dygmamba.report.document import Cell, Document, ReportTable, Section
-from dygmamba.runs.run_list import RunSummary
 from dygmamba.tasks.metric_names import format_metric, get_metric_title
 
+if TYPE_CHECKING:  # every command imports this module at its start
+    from dygmamba.runs.run_list import RunSummary
 
-def build_run_list(runs: Sequence[RunSummary]) -> Document:
+
+def build_run_list(runs: "Sequence[RunSummary]") -> Document:
     """List runs with a metric on validation and test, and the best by validation."""
     rows = (
         (
@@ -27,7 +29,7 @@ def build_run_list(runs: Sequence[RunSummary]) -> Document:
     return Document("Runs", "", (Section("", "", (table,)),))
 
 
-def _describe_state(run: RunSummary) -> str:
+def _describe_state(run: "RunSummary") -> str:
     states = {"best": run.best, "not chosen": run.rejected, "not finished": not run.finished}
     return next((name for name, holds in states.items() if holds), "")
 

@@ -14,6 +14,7 @@ from dygmamba.core.progress import SILENT, Progress
 from dygmamba.data.events.splits import Split
 from dygmamba.data.storage.dataset import Dataset
 from dygmamba.engine.run_directory import RunDirectory
+from dygmamba.explain.feature_use import load_feature_use, measure_feature_use, save_feature_use
 from dygmamba.explain.forgetting import find_known_law, load_forgetting, measure_forgetting, save_forgetting
 from dygmamba.explain.pairs import find_strongest_events
 from dygmamba.explain.shapley import attribute_trees
@@ -37,7 +38,12 @@ from dygmamba.runs.opening import open_run, open_run_dataset
 from dygmamba.runs.recipes import OpenRun
 from dygmamba.runs.run_config import RunConfig, read_split
 from dygmamba.runs.run_list import find_comparable_runs
-from dygmamba.runs.stored_predictions import load_predictions, recompute_predictions, save_predictions
+from dygmamba.runs.stored_predictions import (
+    StoredPredictions,
+    load_predictions,
+    recompute_predictions,
+    save_predictions,
+)
 from dygmamba.tasks.node import split_for_nodes
 
 COMPARE_PAGE = "compare.html"
@@ -45,7 +51,7 @@ COMPARE_PAGE = "compare.html"
 
 def write_run_page(run: OpenRun) -> Path:
     """Write the page of a run that has just ended, with its data and weights at hand."""
-    save_example_predictions(run)
+    _save_explanations(run)
     return assemble_page(run.folder, run.dataset, run.stream.split)
 
 
@@ -82,11 +88,19 @@ def assemble_page(
     return write_report(folder, out, sections, TimeFormatter.from_dataset(dataset).is_dated)
 
 
-def save_example_predictions(run: OpenRun) -> None:
-    """Save some predictions of a link run, explained where that is cheap, unless the run directory has them."""
+def _save_explanations(run: OpenRun) -> None:
+    """Save examples of the predictions of a link run, and what trees use, unless the run directory has them."""
     predictions = load_predictions(run.folder) if run.folder.task == "link" else None
-    if predictions is None or load_examples(run.folder) is not None:
+    if predictions is None:
         return
+    if load_examples(run.folder) is None:
+        _save_examples(run, predictions)
+    if load_feature_use(run.folder) is None and (use := measure_feature_use(run, predictions)) is not None:
+        save_feature_use(run.folder, use)
+
+
+def _save_examples(run: OpenRun, predictions: StoredPredictions) -> None:
+    """Save some predictions, explained where that is cheap."""
     new_ends = predictions.find_new_ends(run.dataset.store, run.stream.split)
     scores = predictions.score(load_calibration(run.folder), new_ends)
     for explain in (_explain_by_features, _explain_by_events):
@@ -109,8 +123,9 @@ def _explain_by_events(run: OpenRun, pairs: PairBatch) -> list[list[ExampleReaso
 
 
 def _measure_missing(folder: RunDirectory, dataset: Dataset, progress: Progress) -> None:
-    """Measure what the run directory lacks: test predictions, examples, learned decay."""
+    """Measure what the run directory lacks: test predictions, examples, what trees use, learned decay."""
     predictions, forgetting = load_predictions(folder), load_forgetting(folder)
+    # what trees use needs no check of its own: they have no learned decay, so it is always missing
     if None not in (predictions, load_examples(folder), forgetting):
         return
     try:
@@ -118,7 +133,7 @@ def _measure_missing(folder: RunDirectory, dataset: Dataset, progress: Progress)
         if predictions is None:
             progress.message("scoring the test period again, for the page")
             save_predictions(folder, recompute_predictions(run))
-        save_example_predictions(run)
+        _save_explanations(run)
         if forgetting is None:
             save_forgetting(folder, measure_forgetting(run.scorer, run.stream, find_known_law(run.dataset)))
     except DygError as error:

@@ -66,9 +66,10 @@ class ColumnFeatures(FeatureRequest):
     @property
     def units(self) -> list[FeatureUnit]:
         """Name and unit of each feature, in the order of the columns."""
+        columns = self.columns
         return [
-            *(feature for column in self.columns.numeric for feature in self._numeric_units(column)),
-            *(FeatureUnit(name) for column in self.columns.types for name in self._type_names(column)),
+            *(unit._replace(column=own.name) for own in columns.numeric for unit in self._numeric_units(own)),
+            *(FeatureUnit(name, column=own.name) for own in columns.types for name in self._type_names(own)),
         ]
 
     def _numeric_units(self, column: NumericColumn) -> list[FeatureUnit]:

@@ -72,15 +72,27 @@ class CountFeatures(FeatureRequest):
             *PLAIN_NAMES,
         ]
 
+    @property
+    def subjects(self) -> list[str]:
+        """Return which events each feature counts, in the order of `names`."""
+        return [
+            *(subject for subject in DECAYED_NAMES.values() for _ in self.scales),
+            *(NEIGHBORS for _ in NEIGHBORHOOD_NAMES for _ in self.scales),
+            *PLAIN_NAMES.values(),
+        ]
 
-DECAYED_NAMES = (
-    "events of the source",
-    "events of the destination",
-    "events between them",
-    "events the source sent",
-    "events the destination received",
-    "events from source to destination",
-)
+
+SOURCE, DESTINATION, PAIR = "source's events", "destination's events", "pair's events"
+NEIGHBORS = "neighbors' events"
+# names of features, with the events that they count
+DECAYED_NAMES = {
+    "events of the source": SOURCE,
+    "events of the destination": DESTINATION,
+    "events between them": PAIR,
+    "events the source sent": SOURCE,
+    "events the destination received": DESTINATION,
+    "events from source to destination": PAIR,
+}
 NEIGHBORHOOD_NAMES = tuple(
     text.format(*ends)
     for ends in (("source", "destination"), ("destination", "source"))
@@ -90,17 +102,17 @@ NEIGHBORHOOD_NAMES = tuple(
         "how busy the {0}'s neighbours are",
     )
 )
-PLAIN_NAMES = tuple(
-    f"{what} {whose}"
-    for whose in (
-        "of the source",
-        "of the destination",
-        "between them",
-        "the source sent",
-        "the destination received",
+PLAIN_NAMES = {
+    f"{what} {whose}": subject
+    for whose, subject in (
+        ("of the source", SOURCE),
+        ("of the destination", DESTINATION),
+        ("between them", PAIR),
+        ("the source sent", SOURCE),
+        ("the destination received", DESTINATION),
     )
     for what in ("number of events", "time since the last event")
-)
+}
 
 
 def scale_label(scale: float) -> str:

@@ -59,22 +59,14 @@ class NodeFeatures(FeatureRequest):
         units = [FeatureUnit(f"age of the features of the {end}") for end in ENDS]  # a logarithm
         for column in self.columns.numeric:
             name, mean, deviation = column.name, column.mean, column.deviation
-            units += [FeatureUnit(f"{name} of the {end}", mean, deviation) for end in ENDS]
-            units += [FeatureUnit(f"{name} of the source minus that of the destination", 0.0, deviation)]
-            units += [FeatureUnit(f"{name} of the {end} is known") for end in ENDS]
-        return [*units, *(FeatureUnit(name) for name in self._type_names())]
-
-    def _type_names(self) -> list[str]:
-        names = []
-        for column in self.columns.types:
-            words = [
-                *(repr(value) for value in list_frequent_values(column)[1]),
-                "any other value",
-                "missing",
+            units += [FeatureUnit(f"{name} of the {end}", mean, deviation, name) for end in ENDS]
+            units += [
+                FeatureUnit(f"{name} of the source minus that of the destination", 0.0, deviation, name)
             ]
-            names += [f"{column.name} of the {end} is {word}" for end in ENDS for word in words]
-            names += [f"{column.name} of source and destination is the same"]
-        return names
+            units += [FeatureUnit(f"{name} of the {end} is known", column=name) for end in ENDS]
+        for column in self.columns.types:
+            units += [FeatureUnit(name, column=column.name) for name in _list_type_names(column)]
+        return units
 
     def compute_features(
         self,
@@ -105,6 +97,13 @@ class NodeFeatures(FeatureRequest):
             same = (code[0] == code[1]) & (code[0] >= 0) & (code[0] != missing)
             parts += [same.double()[:, None]]
         return torch.cat(parts, dim=1).float()
+
+
+def _list_type_names(column: TypeColumn) -> list[str]:
+    """Return the names of the features of a categorical column."""
+    words = [*(repr(value) for value in list_frequent_values(column)[1]), "any other value", "missing"]
+    names = [f"{column.name} of the {end} is {word}" for end in ENDS for word in words]
+    return [*names, f"{column.name} of source and destination is the same"]
 
 
 def list_frequent_values(column: TypeColumn) -> tuple[list[int], list[str]]:

@@ -9,12 +9,14 @@ R = TypeVar("R", bound="TableRequest")
 class FeatureUnit(NamedTuple):
     """A feature of a pair by name, with the mean and the standard deviation of training that bring it to a scale of 1.
 
-    They are 0 and 1 for counts, shares and yes-or-no features, which have such a scale.
+    They are 0 and 1 for counts, shares and yes-or-no features, which have such a scale. `column` is the column of the
+    dataset that the feature is computed from; empty for a count.
     """
 
     name: str
     mean: float = 0.0
     deviation: float = 1.0
+    column: str = ""
 
 
 class TableRequest:

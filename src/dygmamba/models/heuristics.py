@@ -129,7 +129,9 @@ class Recency(HistoryRule):
 
     def __call__(self, view: PairView) -> Float[Tensor, "p"]:
         queries = PairQueries(view, self.request)
-        return _first_known(queries.age("directed_pair", queries.directed_pair), queries.age("received", queries.dst))
+        return _first_known(
+            queries.age("directed_pair", queries.directed_pair), queries.age("received", queries.dst)
+        )
 
 
 class PairRecency(HistoryRule):

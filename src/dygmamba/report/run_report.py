@@ -14,6 +14,7 @@ from dygmamba.data.events.splits import Split
 from dygmamba.data.events.times import format_duration, format_rough_duration
 from dygmamba.data.storage.dataset import Dataset
 from dygmamba.engine.run_directory import RunDirectory
+from dygmamba.explain.feature_use import load_feature_use
 from dygmamba.explain.forgetting import Forgetting, load_forgetting
 from dygmamba.report.dataset_summary import build_dataset_section
 from dygmamba.report.decisions import build_decisions_section
@@ -28,6 +29,7 @@ from dygmamba.report.error_analysis import (
     build_node_errors_section,
     list_reliability_bins,
 )
+from dygmamba.report.feature_section import build_feature_section
 from dygmamba.report.html import render_document
 from dygmamba.report.node_sections import find_report_task
 from dygmamba.report.results import find_best_value
@@ -86,6 +88,7 @@ def build_report_document(
         build_baselines_section(results, own, verdict),
         build_selection_section(selection),
         *data_sections,
+        build_feature_section(load_feature_use(run), own, about["data"]),
         build_training_section(epochs, task, describe_start(config)),
         build_forgetting_section(forgetting, is_dated),
     ]

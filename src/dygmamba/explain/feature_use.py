@@ -23,6 +23,7 @@ from dygmamba.history.columns import ColumnFeatures
 from dygmamba.history.counts import CountFeatures
 from dygmamba.history.node_features import NodeFeatures
 from dygmamba.history.query_columns import QueryColumns
+from dygmamba.history.transitions import TransitionFeatures
 from dygmamba.history.view import PairBatch
 from dygmamba.history.walks import WalkRequest
 from dygmamba.models.trees import BoostedTrees
@@ -73,7 +74,8 @@ def _group_features_of(request: Any) -> list[FeatureGroup]:
         return [FeatureGroup(EVENT_COLUMN, unit.column) for unit in request.units]
     if isinstance(request, NodeFeatures):
         return [FeatureGroup(NODE_COLUMN, unit.column or "age of the features") for unit in request.units]
-    return [FeatureGroup(HISTORY, "order of destinations")] * len(request.names)  # transitions
+    name = "order of destinations" if isinstance(request, TransitionFeatures) else "other features"
+    return [FeatureGroup(HISTORY, name)] * len(request.names)
 
 
 def add_up_groups(

@@ -10,10 +10,12 @@ import torch
 import dygmamba as dm
 from browser import find_browser
 from commands import invoke
+from dygmamba.auditing.audit_document import build_audit_document
 from dygmamba.auditing.model_checks import AuditedModel, check_ceiling
 from dygmamba.auditing.oracles import EventsByTime, compute_ceiling, measure_tie_luck
 from dygmamba.data.storage.dataset import save_dataset
 from dygmamba.models.base import Heuristic
+from dygmamba.report.html import render_document
 from dygmamba.report.published import list_published_values
 from dygmamba.tasks.link import build_link_set
 from dygmamba.tasks.metrics import link_metrics
@@ -155,6 +157,9 @@ def test_every_published_value_above_the_edge_oracle_is_listed():
         count = sum(cell.value > 100 * getattr(cell, name) for cell in above)
         assert getattr(found, f"above_{name}") == count
         assert count < found.above
+    page = render_document(build_audit_document(found))
+    assert f"Published values above the edge oracle: {found.above};" in page
+    assert "Dots are published values." in page
 
 
 @pytest.mark.parametrize(
@@ -253,6 +258,7 @@ def test_the_page_opens_and_fits_a_phone(monkeypatch, capsys, folder, tmp_path):
     dom, console = browser.dom(page)
     assert console == []
     assert dom.count("<circle") == 0
+    assert "ublished values" not in dom
     assert dom.count('class="bar ') == 6
     measured = tmp_path / "measured.html"
     free = re.sub(r"<meta http-equiv[^>]*>", "", text)

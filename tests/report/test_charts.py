@@ -94,6 +94,17 @@ def test_ticks_and_dates_fit_the_kind_of_the_axis():
     assert format_date(1e18).endswith(" s")
 
 
+def test_labels_of_an_axis_do_not_overlap():
+    """Each value of the data has a tick on a logarithmic axis, and a label of three digits where there is room."""
+    points = [(x, 1.0) for x in (0.026894, 0.0295112, 0.05, 0.121376)]
+    picture = draw_chart(LineChart("t", "rate", "y", {"a": points}, "log"))
+    labels = re.findall(rf'y="{HEIGHT - BOTTOM + 17}[.0]*"[^>]*>([^<]+)<', picture)
+    assert labels == ["0.0269", "0.05", "0.121"]
+    assert len(re.findall(rf'y2="{HEIGHT - BOTTOM + 4}" class="axis"', picture)) == len(points)
+    counts = Axis.from_values([32, 1024], "log").ticks((32, 1024))
+    assert [label for _, label in counts] == ["32", "1,024"]
+
+
 def test_a_chart_without_values_is_empty():
     assert [
         draw_chart(LineChart("t", "x", "y", {})),

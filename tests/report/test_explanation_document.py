@@ -4,8 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from dygmamba.explain.explanation import Explanation, Reason, Without
-from dygmamba.report.explanation_document import describe_counterfactuals
+from dygmamba.explain.explanation import Explanation, Number, Numbers, Reason, Without
+from dygmamba.report.document import Document, Section
+from dygmamba.report.explanation_document import build_explanation_document, describe_counterfactuals
+from dygmamba.report.html import render_document
 
 REASON = Reason(
     event=3,
@@ -69,3 +71,27 @@ def test_a_score_that_moves_against_the_contribution_is_explained(contribution, 
     reason = replace(REASON, contribution=contribution, score_without=without)
     lines = describe_counterfactuals(replace(EXPLANATION, reasons=(reason,)))
     assert any("mean over many histories" in line for line in lines) is is_opposite
+
+
+def test_the_features_of_the_trees_sum_to_the_logit():
+    """In the table as in the chart: the features that are not listed have a line of their own."""
+    numbers = Numbers(-0.5, (Number("a", 1.0, 0.9), Number("b", 0.0, 0.4), Number("c", 2.0, 0.2)))
+    section = build_explanation_document(replace(EXPLANATION, numbers=numbers), top=1).sections[0]
+    rows = {line[0].text: float(line[-1].text) for line in section.tables[0].rows}
+    assert rows == {"a": 0.9, "all other features": 0.6, "average logit": -0.5}
+    assert sum(rows.values()) == pytest.approx(EXPLANATION.logit)
+
+
+def test_a_table_of_words_names_the_column_of_each_cell():
+    """A narrow screen shows the cells below each other; a table of numbers keeps its columns. Ages are not broken."""
+    numbers = Numbers(-0.5, (Number("a", 1.0, 0.9),))
+    page = render_document(build_explanation_document(replace(EXPLANATION, numbers=numbers)))
+    assert page.count('<table class="stacked">') == 1
+    assert '<td class="words" data-name="time">5.0 (2 s earlier)</td>' in page
+    assert "a -&gt; b (same pair), 2\N{NO-BREAK SPACE}s\N{NO-BREAK SPACE}earlier" in page
+
+
+def test_names_between_backticks_are_code():
+    """And escaped like all text."""
+    page = render_document(Document("t", "", (Section("s", "use `<recency>` & go; one ` alone stays"),)))
+    assert "<p>use <code>&lt;recency&gt;</code> &amp; go; one ` alone stays</p>" in page

@@ -208,6 +208,34 @@ def test_few_events_are_said_and_not_drawn():
     assert list(section.charts[0].values) == ["all nodes"]
 
 
+def test_equally_few_events_are_said_once():
+    """Instead of the same sentence for every line; lines of different sizes keep their own."""
+    rows = [ROWS[2] | {"n": 30, "negatives": kind} for kind in ("random", "historical")]
+    (table,) = build_results_section(rows, "recency", REPORT_TASKS["link"]).tables
+    assert table.note.startswith("each evaluation has only 30 events, so its figures say little")
+    (table,) = build_results_section([rows[0], rows[1] | {"n": 20}], "recency", REPORT_TASKS["link"]).tables
+    assert "random has only 30 events" in table.note
+    assert "historical has only 20 events" in table.note
+
+
+def test_inductive_negatives_are_not_called_new_nodes():
+    """The setting has this label; the sampler of negatives is a word of its own in every table."""
+    rows = [
+        row("recency", setting, 0.9) | {"negatives": "inductive"} for setting in ("transductive", "inductive")
+    ]
+    (table,) = build_results_section(rows, "recency", REPORT_TASKS["link"]).tables
+    assert [line[0].text for line in table.rows] == [
+        "test, all nodes, inductive",
+        "test, new nodes, inductive",
+    ]
+
+
+def test_a_note_on_standard_errors_needs_one():
+    """Without a value that has one, the table of ranks does not speak of them."""
+    _, table = build_results_section([ROWS[2] | {"mrr": 0.5}], "recency", REPORT_TASKS["link"]).tables
+    assert "±" not in table.note
+
+
 def test_a_difference_has_the_error_of_its_verdict():
     """± two standard errors where the verdict is on the same pair of models; nothing is invented for others."""
     verdict = {

@@ -54,9 +54,12 @@ def _build_meaning_section(audit: "Audit") -> Section:
         f"split, all nodes, random negatives): {_format_share(first.true_share)} of the negatives are events at the "
         "same timestamp. A score that does not know which negatives were drawn exceeds "
         f"{_percent(first.likely_bound_ap)} in at most one of a hundred draws.",
-        f"Published values above the edge oracle: {audit.above}; above the best oracle: {audit.above_reference}; above "
-        f"the likely bound: {audit.above_likely_bound}; above the bound: {audit.above_bound}.",
     ]
+    if any(_list_published_ap(audit, one) for one in _list_test_ceilings(audit)):
+        lines.append(
+            f"Published values above the edge oracle: {audit.above}; above the best oracle: {audit.above_reference}; "
+            f"above the likely bound: {audit.above_likely_bound}; above the bound: {audit.above_bound}."
+        )
     if audit.model and audit.sound:
         lines.append(f"All checks of {audit.model} passed.")
     elif audit.model:
@@ -97,23 +100,28 @@ def _draw_ceilings(audit: "Audit") -> BarChart:
     for one in _list_test_ceilings(audit):
         group, name = SETTING_LABELS[one.setting], f"{one.negatives} negatives"
         values.setdefault(group, {})[name] = 100 * one.reference_ap
-        published = {
-            (model, value.mean)
-            for model, metric, value in list_published_values(audit.dataset, one.setting, one.negatives)
-            if metric == "ap"
-        }
-        marks.setdefault(group, {})[name] = [
-            (f"{model} {mean:.2f}", mean) for model, mean in sorted(published, key=lambda pair: pair[1])
-        ]
+        published = _list_published_ap(audit, one)
+        if published:
+            marks.setdefault(group, {})[name] = [(f"{model} {mean:.2f}", mean) for model, mean in published]
+    note = "Each bar ends at the AP of the best oracle that knows all events at the timestamp of the query."
     return BarChart(
-        "AP of the best oracle, and published values",
+        f"AP of the best oracle{', and published values' if marks else ''}",
         "AP (%)",
         values,
         low=CHART_LOW,
-        note="Each bar ends at the AP of the best oracle that knows all events at the timestamp of the query. Dots are "
-        "published values.",
+        note=f"{note} Dots are published values." if marks else note,
         marks=marks,
     )
+
+
+def _list_published_ap(audit: "Audit", one: Ceiling) -> list[tuple[str, float]]:
+    """Return models and their published AP in an evaluation of this dataset, the lowest first; empty for own data."""
+    published = {
+        (model, value.mean)
+        for model, metric, value in list_published_values(audit.dataset, one.setting, one.negatives)
+        if metric == "ap"
+    }
+    return sorted(published, key=lambda pair: pair[1])
 
 
 def _build_above_section(audit: "Audit") -> Section:

@@ -44,7 +44,7 @@ def accept(
     max_ahead: Annotated[
         str | None, optional(help="Accept events dated this far ahead of the clock, e.g. 30d, or off.")
     ] = None,
-    run: Annotated[Path | None, optional(help="Use this run directory (default: the one last used).")] = None,
+    run: Annotated[Path | None, optional(help="Use this run directory.", default="the one last used")] = None,
     data_dir: DataDir = None,
     as_json: Json = False,
 ) -> None:

@@ -49,7 +49,10 @@ def serve(
     ] = None,
     max_ahead: Annotated[
         str | None,
-        optional(help="Set aside events dated further ahead of the clock, e.g. 1h, or off (default: 1d)."),
+        optional(
+            help="Set aside events dated further ahead of the clock, e.g. 1h, or off.",
+            default="that of the state folder, at first 1d; off for times that are numbers",
+        ),
     ] = None,
     source: Annotated[
         list[str] | None,

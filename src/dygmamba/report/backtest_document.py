@@ -110,9 +110,9 @@ def _metrics_section(result: Backtest) -> Section:
         )
     text = (
         "Each period is evaluated against one random destination per event (AP, AUC, log loss) and among at most "
-        f"{DEFAULT_CANDIDATES} sampled destinations (MRR). The last {VALIDATION_SHARE:.0%} of the events that are "
-        "known at an origin stop and calibrate a training; the others are trained on. The baseline is the best one on "
-        "average over all periods, chosen with hindsight."
+        f"{DEFAULT_CANDIDATES} sampled destinations (MRR). The last {100 * VALIDATION_SHARE:.0f} % of the events that "
+        "are known at an origin stop and calibrate a training; the others are trained on. The baseline is the best one "
+        "on average over all periods, chosen with hindsight."
     )
     return Section("Metrics over time", text, (), tuple(charts))
 
@@ -131,6 +131,7 @@ def _build_period_table(result: Backtest) -> ReportTable:
         )
         rows.append((str(number + 1), result.format_time(first["begin"]), f"{first['events']:,}", *figures))
     columns = ("period", "begin", "events", *result.variants, *([] if rule is None else [f"baseline {rule}"]))
-    note = "AP in per cent, with its standard error. periods.csv has all metrics and baselines."
+    error = ", ± its standard error" if any(row["ap_se"] for row in result.rows) else ""
+    note = f"AP in per cent{error}. periods.csv has all metrics and baselines."
     title = f"{result.model} on {result.data}: AP by period"
     return ReportTable.of_rows(title, note, columns, rows, ("period", "events"))

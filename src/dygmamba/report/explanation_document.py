@@ -15,6 +15,7 @@ from dygmamba.report.html import render_document
 
 # of boosted trees, without knowing any feature; "base" on the page is only ever the logit without the listed events
 AVERAGE_LOGIT = "average logit"
+NO_BREAK = "\N{NO-BREAK SPACE}"
 
 
 def describe_query(explanation: Explanation) -> str:
@@ -109,8 +110,11 @@ def _count_events(removal: Without) -> str:
 
 def build_contribution_chart(explanation: Explanation, top: int = 10) -> ContributionChart:
     """Plot the contributions of the strongest events to the logit."""
-    rows = [
-        (f"{describe_event(explanation, reason)}, {_format_age(explanation, reason)}", reason.contribution)
+    rows = [  # a long label is broken, but not within the age
+        (
+            f"{describe_event(explanation, reason)}, {_format_age(explanation, reason).replace(' ', NO_BREAK)}",
+            reason.contribution,
+        )
         for reason in explanation.reasons[:top]
     ]
     rows += [row for row in (describe_rest(explanation, top),) if row[0]]
@@ -124,11 +128,18 @@ def build_contribution_chart(explanation: Explanation, top: int = 10) -> Contrib
 def build_feature_chart(numbers: Numbers, top: int = 10) -> ContributionChart:
     """Plot the Shapley values of the strongest input features of boosted trees."""
     rows = [(feature.name, feature.contribution) for feature in numbers.strongest[:top]]
-    others = sum(feature.contribution for feature in numbers.strongest[top:])
     note = "Each bar is the exact Shapley value of one feature. Together with the average logit they sum to the logit."
     return ContributionChart(
-        "Features of the trees", (*rows, ("all other features", others)), (AVERAGE_LOGIT, numbers.base), note
+        "Features of the trees",
+        (*rows, _sum_other_features(numbers, top)),
+        (AVERAGE_LOGIT, numbers.base),
+        note,
     )
+
+
+def _sum_other_features(numbers: Numbers, top: int) -> tuple[str, float]:
+    """Return a label for the features after the first `top` and the sum of their contributions."""
+    return "all other features", sum(feature.contribution for feature in numbers.strongest[top:])
 
 
 def build_explanation_document(explanation: Explanation, top: int = 10) -> Document:
@@ -155,7 +166,8 @@ def _build_feature_section(numbers: Numbers, top: int) -> Section:
         (feature.name, f"{feature.value:.4g}", f"{feature.contribution:+.3f}")
         for feature in numbers.strongest[:top]
     ]
-    rows.append((AVERAGE_LOGIT, "", f"{numbers.base:+.3f}"))
+    sums = (_sum_other_features(numbers, top), (AVERAGE_LOGIT, numbers.base))
+    rows += [(name, "", f"{amount:+.3f}") for name, amount in sums]
     table = ReportTable.of_rows("", "", ("feature of the trees", "input", "contribution"), rows)
     text = "Counts, shares, sums and times are inputs on a logarithmic scale."
     return Section("Features of the trees", text, (table,), (build_feature_chart(numbers, top),))

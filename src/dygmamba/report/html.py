@@ -1,5 +1,6 @@
 """Render documents as self-contained HTML without script, readable offline, on a phone and on paper."""
 
+import re
 from importlib.resources import files
 from pathlib import Path
 
@@ -16,7 +17,7 @@ DOCUMENT_TEMPLATE = "document.html"
 def render_document(document: Document) -> str:
     """Return the page of a document; all text in it is escaped."""
     from jinja2 import Environment, FunctionLoader, StrictUndefined
-    from markupsafe import Markup
+    from markupsafe import Markup, escape
 
     environment = Environment(
         autoescape=True,
@@ -30,6 +31,10 @@ def render_document(document: Document) -> str:
         "style": Markup(load_chart_css() + _read_resource("style.css")),
         "policy": CONTENT_SECURITY_POLICY,
     }
+    # names between backticks, as a terminal prints them
+    environment.filters["code"] = lambda text: Markup(
+        re.sub("`([^`]+)`", r"<code>\1</code>", str(escape(text)))
+    )
     return environment.get_template(DOCUMENT_TEMPLATE).render(document=document)
 
 

@@ -31,7 +31,7 @@ def _build_period_table(found: Monitoring) -> ReportTable:
             str(PERIOD_TITLES.get(row["period"], row["period"])),
             f"{row['events']:,}",
             _format(row["rate"], "{:,.3g}"),
-            _format(row["unknown_share"], "{:.1%}"),
+            _format_share(row["unknown_share"]),
             _format_with_error(row["ap"], row["ap_se"]),
             *(format_metric(name, row[name]) for name in FIGURES[1:]),
             format_metric("ap", row["rule_ap"]),
@@ -39,7 +39,8 @@ def _build_period_table(found: Monitoring) -> ReportTable:
         for row in found.rows
     )
     note = (
-        "Unknown: events with an id that the dataset of the run does not have. AP is ± two standard errors."
+        "Unknown: events with an id that the dataset of the run does not have. AP and AUC are over all pairs of a "
+        "period at once, AP ± two standard errors."
     )
     if any(row["events"] < MIN_EVENTS for row in found.rows):
         note += f" Figures of fewer than {MIN_EVENTS} events say little."
@@ -84,6 +85,10 @@ def _describe_total(found: Monitoring) -> list[str]:
 def _format_with_error(ap: float, error: float | None) -> str:
     """Format an AP ± two standard errors; without them if there are too few events."""
     return format_metric("ap", ap, None if error is None else 2 * error)
+
+
+def _format_share(value: float | None) -> str:
+    return "-" if value is None else f"{100 * value:.1f} %"
 
 
 def _format(value: Any, pattern: str) -> str:

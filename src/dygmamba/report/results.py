@@ -110,7 +110,8 @@ def build_rank_table(rows: Rows, baselines: Baselines = (), most_baselines: int 
     metrics, groups = _list_known(rows, list_metrics("ranks", "probabilities")), group_rows(rows, keys)
     ranked = [row for row in baselines if row.get("mrr") is not None]
     about = [] if among is None else [f"ranks among {among} random destinations"]
-    if all(len(_select_negatives(own, name)) < 2 for own in groups.values() for name in metrics):
+    is_one_seed = all(len(_select_negatives(own, name)) < 2 for own in groups.values() for name in metrics)
+    if is_one_seed and any(row.get(f"{name}{ERROR_SUFFIX}") for row in rows for name in metrics):
         about.append("± standard error")
     if any(find_metric(name).group == "probabilities" for name in metrics):
         about.append("calibration error (ECE) against random pairs")
@@ -222,11 +223,14 @@ def _describe_model(rows: Rows) -> str:
 
 def _describe_lines(groups: Mapping[str, Rows], about: Iterable[str] = ()) -> str:
     """Return the note of a table: what is special about it, lines with few events, and how it was evaluated."""
+    sizes = {label: own[0].get("n", MIN_EVENTS) for label, own in groups.items()}
     few = [
-        f"{label} has only {own[0]['n']} events, so its figures say little"
-        for label, own in groups.items()
-        if own[0].get("n", MIN_EVENTS) < MIN_EVENTS
+        f"{label} has only {events} events, so its figures say little"
+        for label, events in sizes.items()
+        if events < MIN_EVENTS
     ]
+    if len(few) == len(sizes) > 1 == len(set(sizes.values())):
+        few = [f"each evaluation has only {max(sizes.values())} events, so its figures say little"]
     return _join([*about, *few, *describe_evaluation([row for own in groups.values() for row in own])])
 
 
@@ -243,8 +247,10 @@ def group_rows(rows: Rows, keys: Sequence[str]) -> dict[str, Rows]:
 
 
 def _label_row(row: Row, keys: Sequence[str]) -> str:
-    values = (str(row[key]) for key in keys if row.get(key))
-    return ", ".join(SETTING_LABELS.get(value, value) for value in values)
+    values = {key: str(row[key]) for key in keys if row.get(key)}
+    return ", ".join(
+        SETTING_LABELS.get(value, value) if key == "setting" else value for key, value in values.items()
+    )
 
 
 def _group_baselines(

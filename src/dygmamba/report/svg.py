@@ -106,7 +106,11 @@ class Axis:
             min_step = 1.0 if self.kind == "count" else 0.0
             return [(value, format_tick(value)) for value in _round_ticks(self.low, self.high, min_step)]
         if 2 <= len(data_values) <= 9:
-            return [(value, format_tick(value)) for value in data_values]
+            # a value need not be round: three digits say where it lies, the hover text says all of them
+            return [
+                (value, format_tick(value) if value.is_integer() else f"{value:.3g}")
+                for value in map(float, data_values)
+            ]
         powers = [10.0**power for power in range(math.ceil(self.low), math.floor(self.high) + 1)]
         powers = powers[:: math.ceil(len(powers) / 7)] if powers else []
         values = powers if len(powers) >= 2 else _power_of_two_ticks(10**self.low, 10**self.high)
@@ -205,12 +209,16 @@ def draw_axes(x_name: str, y_name: str, x: Axis, y: Axis, data_values: tuple[flo
         up = project(x.start, value)[1]
         parts.append(f'<line x1="{left:.0f}" x2="{WIDTH - RIGHT}" y1="{up:.1f}" y2="{up:.1f}" class="grid"/>')
         parts.append(draw_text(left - 6, up + 4, label, "end"))
+    end = 0.0  # of the last label; one that would overlap it is left out
     for value, label in x.ticks(data_values):
         across = project(value, y.start)[0]
         parts.append(
             f'<line x1="{across:.1f}" x2="{across:.1f}" y1="{floor}" y2="{floor + 4}" class="axis"/>'
         )
-        parts.append(draw_text(_keep_inside(across, label), floor + 17, label, "middle"))
+        middle, half = _keep_inside(across, label), DIGIT_WIDTH / 2 * len(label)
+        if middle - half >= end:
+            parts.append(draw_text(middle, floor + 17, label, "middle"))
+            end = middle + half
     parts.append(f'<line x1="{left:.0f}" x2="{WIDTH - RIGHT}" y1="{floor}" y2="{floor}" class="axis"/>')
     parts.append(draw_text(_keep_inside((left + WIDTH - RIGHT) / 2, x_name), HEIGHT - 8, x_name, "middle"))
     parts.append(draw_text(4, 14, y_name, "start"))

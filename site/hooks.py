@@ -158,7 +158,8 @@ def describe_parameter(parameter: Any) -> str:
 
 def write_settings() -> str:
     """Write the settings of all models and of their training: default, allowed values, meaning."""
-    from dygmamba.api.precheck import describe_allowed, describe_model
+    from dygmamba.api.model_descriptions import describe_model
+    from dygmamba.core.setting_descriptions import describe_allowed
     from dygmamba.models import MODELS
 
     models = {name: describe_model(name) for name in MODELS}

@@ -475,7 +475,7 @@ write-failed         -                 report RUN --data-dir DATA
 write-failed         -                 demo --epochs 1 --out TO
 folder-not-lockable  write-failed      data import LOG --out log --data-dir TO
 write-failed         write-failed      data generate --events 400 --nodes 30 --out gen --data-dir TO
-write-failed         host-unreachable  data fetch uci --data-dir TO
+folder-not-lockable  host-unreachable  data fetch uci --data-dir TO
 """
 # code where nothing may be read, command line
 READERS = """

@@ -64,7 +64,7 @@ def test_a_model_of_a_file_is_backtested(tmp_path):
         "1",
     ]
     code = f"import sys, dygmamba as dm; {save}; from dygmamba.cli import main; sys.argv = {words}; main()"
-    assert "ages on mail: AP of each period" in run_python(code, tmp_path)
+    assert "ages on mail: AP by period" in run_python(code, tmp_path)
     assert (tmp_path / "backtests" / "mail-ages" / "backtest.json").is_file()
 
 

@@ -189,7 +189,7 @@ def test_the_list_says_what_is_here(mirror, tmp_path, command):
     """Every entry once, with its counts; only what was fetched is on disk."""
     command("fetch", "uci")
     lines = command("list").stdout.splitlines()
-    assert [line.split()[0] for line in lines[1:-1]] == list(load_catalogue())
+    assert [line.split()[0] for line in lines[3:-1] if line] == list(load_catalogue())
     assert lines[-1] == f"on disk in {tmp_path}: uci"
     entries = {entry["name"]: entry for entry in json.loads(command("list", "--json").stdout)["datasets"]}
     assert [name for name, entry in entries.items() if entry["on_disk"]] == ["uci"]

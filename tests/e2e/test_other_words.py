@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from commands import call, invoke
-from dygmamba.cli.console import plain_table, print_line, print_note, stderr, stdout
+from dygmamba.cli.console import print_document, print_line, print_note, stderr
 from dygmamba.cli.messages import escape_text
 from dygmamba.cli.progress import make_bars
 from dygmamba.core.errors import ConfigError
@@ -23,6 +23,7 @@ from dygmamba.core.files.untrusted import FORMULA_PREFIXES, escape_formula
 from dygmamba.data.readers import ReadOptions, read_dataset
 from dygmamba.data.storage.dataset import save_dataset
 from dygmamba.engine.run_directory import RunDirectory
+from dygmamba.report.document import Document, ReportTable, Section
 from dygmamba.runs.link_training import start_link_run
 from raising import raises
 
@@ -48,16 +49,14 @@ def test_all_that_is_printed_is_text(capsys, monkeypatch):
     """Lines, cells, headings, titles and bars: control characters are escapes, markup is itself."""
     monkeypatch.setenv("COLUMNS", "400")
     words = STEERING + MARKUP
-    table = plain_table(words, title=words, figures=(words,))
-    table.add_row(words, words)
-    for console in (stdout(), stderr()):
-        console.print(table)
+    table = ReportTable.of_rows(words, words, (words, words), [(words, words)])
+    print_document(Document("", "", (Section("", "", (table,)),)))
     print_line(words)
     print_note(words)
     bar = make_bars(stderr())
     bar.add_task(words)
     stderr().print(bar.get_renderable())
-    for said, times in zip(capsys.readouterr(), (6, 7), strict=True):
+    for said, times in zip(capsys.readouterr(), (7, 2), strict=True):
         assert not OBEYED.search(said)
         assert said.count(escape_text(STEERING)) == times
         assert said.count(MARKUP) == times

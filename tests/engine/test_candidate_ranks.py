@@ -222,7 +222,7 @@ def test_a_result_row_describes_its_candidates(monkeypatch, capsys, tmp_path):
     )
     assert code == 0
     assert "ranks among all destinations" in " ".join(out.split())
-    assert "AP pooled" in out
+    assert "AUC pooled" in out
     both = dm.evaluate(data, "recency", metrics=["ap", "mrr"], candidates="all").to_pylist()
     assert [row["mrr"] is None for row in both] == [True, False]
     both = dm.evaluate(

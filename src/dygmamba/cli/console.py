@@ -6,6 +6,7 @@ control characters are escaped (`messages.escape_text`).
 
 import json
 import sys
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from dygmamba.cli.messages import escape_text, translate_message
@@ -82,7 +83,7 @@ def print_document(document: "Document") -> None:
 def _print_table(table: "ReportTable", title: str) -> list[str]:
     """Print a table below its title, or that of its section; returns the columns that do not fit."""
     console = stdout()
-    fitting, dropped = _fit_table(table, console.width)
+    fitting, dropped = _fit_table(_escape_table(table), console.width)
     for line in filter(None, (table.title or title, table.note)):
         print_line(line)
     console.print(_make_rich_table(fitting, console.width))
@@ -90,6 +91,15 @@ def _print_table(table: "ReportTable", title: str) -> list[str]:
         print_line(f"{len(table.rows) - table.most_rows:,} more rows")
     print_line("")
     return dropped
+
+
+def _escape_table(table: "ReportTable") -> "ReportTable":
+    """Escape all cells and headings before their widths are measured."""
+    rows = tuple(
+        tuple(replace(cell, text=escape_text(translate_message(cell.text))) for cell in row)
+        for row in table.rows
+    )
+    return replace(table, columns=tuple(map(escape_text, table.columns)), rows=rows)
 
 
 def _fit_table(table: "ReportTable", width: int) -> "tuple[ReportTable, list[str]]":
@@ -134,11 +144,15 @@ def _make_rich_table(table: "ReportTable", width: int) -> "Table":
         widths = _narrowest_widths(table, break_cells=True)
     room = width - sum(widths) - gaps
     if room >= 0:
-        for index, (column, narrowest) in enumerate(zip(rich_table.columns, widths, strict=True)):
-            widest = max(map(len, [table.columns[index], *(row[index].text for row in shown)]))
-            more = max(0, min(widest - narrowest, room))
-            column.width, room = narrowest + more, room - more
+        widest = [
+            max(map(len, [name, *(row[index].text for row in shown)]))
+            for index, name in enumerate(table.columns)
+        ]
+        # an equal share of the room for each column, and what one does not need for those that need more
+        by_need = sorted(range(len(widths)), key=lambda index: widest[index] - widths[index])
+        for left, index in zip(range(len(by_need), 0, -1), by_need, strict=True):
+            more = max(0, min(widest[index] - widths[index], room // left))
+            rich_table.columns[index].width, room = widths[index] + more, room - more
     for row in shown:
-        cells = (Text(escape_text(translate_message(cell.text)), styles.get(cell.tone, "")) for cell in row)
-        rich_table.add_row(*cells)
+        rich_table.add_row(*(Text(cell.text, styles.get(cell.tone, "")) for cell in row))
     return rich_table

@@ -139,7 +139,7 @@ class DestinationLists(BlockLists):
         since: Float64[np.ndarray, "q"],
         time: Float64[np.ndarray, "q"],
     ) -> Int64[np.ndarray, "q"]:
-        """Return the number of events of each source strictly later than `since` and strictly before `time`."""
+        """Return the number of events of each source strictly later than `since` and strictly before each time."""
         found, queries = (
             np.empty(len(source), np.int64),
             (self.find(source), since, np.ascontiguousarray(time)),

@@ -9,7 +9,7 @@ import dygmamba as dm
 from dygmamba.api.prediction import select_alerts
 from dygmamba.core.costs import parse_costs
 from dygmamba.report.charts import draw_chart
-from dygmamba.report.decisions import build_decisions_section, evaluate_threshold
+from dygmamba.report.decisions import NODE_WORDS, build_decisions_section, evaluate_threshold
 from dygmamba.runs.queries import Predictions
 from dygmamba.runs.stored_predictions import StoredPredictions
 from raising import raises
@@ -63,6 +63,10 @@ def test_the_section_counts_alerts_per_day_and_marks_the_threshold_of_the_costs(
     assert rows["0.1"][-1] == "36"
     assert "0.75 (by costs)" in rows
     assert "10 % of the scored pairs are real" in section.text
+    scores = torch.from_numpy(SCORE)
+    section = build_decisions_section(predictions, data, scores, parse_costs("1,3"), NODE_WORDS)
+    assert "on 8 events of the test period, 50 % of them positive events" in section.text
+    assert "pair" not in section.text
 
 
 def test_the_curves_of_enough_events_are_drawn():

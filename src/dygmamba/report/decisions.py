@@ -20,6 +20,7 @@ from dygmamba.runs.stored_predictions import StoredPredictions
 DAY = 86_400
 SHOWN_THRESHOLDS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
 CURVE_THRESHOLDS = tuple(step / 50 for step in range(1, 50))
+PAIR_WORDS, NODE_WORDS = ("pair", "real"), ("event", "positive")  # what is scored, and one that has the label
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +56,11 @@ def evaluate_threshold(score: np.ndarray, is_real: np.ndarray, threshold: float)
 
 
 def build_decisions_section(
-    predictions: StoredPredictions, dataset: Dataset, scores: Tensor, costs: Costs | None = None
+    predictions: StoredPredictions,
+    dataset: Dataset,
+    scores: Tensor,
+    costs: Costs | None = None,
+    words: tuple[str, str] = PAIR_WORDS,
 ) -> Section | None:
     """Tabulate and plot what a threshold means on the test period.
 
@@ -64,6 +69,7 @@ def build_decisions_section(
         dataset: The dataset of the run.
         scores: Their scores, calibrated if the run is.
         costs: Costs of a false alarm and of a miss; they add a row with the threshold of the least expected cost.
+        words: What is scored, and what those with the label are called: `PAIR_WORDS`, or `NODE_WORDS` of a node task.
     """
     score, is_real = scores.numpy(), predictions.label.numpy() > 0
     if not is_real.any() or is_real.all():
@@ -75,19 +81,19 @@ def build_decisions_section(
     per_day = predictions.total / predictions.events / span if span > 0 else None
     thresholds = sorted({*SHOWN_THRESHOLDS, *(() if costs is None else (round(costs.threshold, 4),))})
     decisions = [evaluate_threshold(score, is_real, threshold) for threshold in thresholds]
-    share = is_real.mean()
+    share, (unit, real) = is_real.mean(), words
     text = (
-        f"What happens if every pair with at least this score is an alert, on {len(score):,} pairs of the test period, "
-        f"{100 * share:.0f} % of them real events. Precision is the share of alerts that are real, recall the share of "
-        "real events with an alert, lift is precision divided by the share of real events. Where real pairs are rarer, "
-        "precision is lower."
+        f"What happens if every {unit} with at least this score is an alert, on {len(score):,} {unit}s of the test "
+        f"period, {100 * share:.0f} % of them {real} events. Precision is the share of alerts that are {real}, recall "
+        f"the share of {real} events with an alert, lift is precision divided by the share of {real} events. Where "
+        f"{real} {unit}s are rarer, precision is lower."
     )
     if (events := int(is_real.sum())) < MIN_EVENTS:
-        text += f" There are {events} real events only: these figures may be chance."
+        text += f" There are {events} {real} events only: these figures may be chance."
     if costs is not None:
-        text += _describe_costs(decisions, costs, score, is_real)
-    unit = "alerts per day" if times.is_dated else "alerts per unit of time"
-    columns = ("threshold", "precision (%)", "recall (%)", unit, "lift", "cost")
+        text += _describe_costs(decisions, costs, score, is_real, words)
+    rate = "alerts per day" if times.is_dated else "alerts per unit of time"
+    columns = ("threshold", "precision (%)", "recall (%)", rate, "lift", "cost")
     rows = tuple(_build_row(decision, per_day, costs) for decision in decisions)
     curve = [evaluate_threshold(score, is_real, threshold) for threshold in CURVE_THRESHOLDS]
     chart = LineChart(
@@ -119,17 +125,24 @@ def _build_row(decision: Decision, per_day: float | None, costs: Costs | None) -
     )
 
 
-def _describe_costs(decisions: list[Decision], costs: Costs, score: np.ndarray, is_real: np.ndarray) -> str:
+def _describe_costs(
+    decisions: list[Decision],
+    costs: Costs,
+    score: np.ndarray,
+    is_real: np.ndarray,
+    words: tuple[str, str],
+) -> str:
     chosen = next(own for own in decisions if own.threshold == round(costs.threshold, 4))
     never, always = (
         evaluate_threshold(score, is_real, limit).compute_cost(costs) for limit in (np.inf, -np.inf)
     )
-    share, pairs = "", "On these pairs"
+    unit, real = words
+    share, scored = "", f"On these {unit}s"
     if costs.real_share is not None:
-        share = f", and {100 * costs.real_share:g} % of the scored pairs are real"
-        pairs = "On these events, with as many other pairs as that share says,"
+        share = f", and {100 * costs.real_share:g} % of the scored {unit}s are {real}"
+        scored = f"On these events, with as many other {unit}s as that share says,"
     return (
         f" If a false alarm costs {costs.false_alarm:g} and a miss {costs.miss:g}{share}, alerts pay from a score of "
-        f"{chosen.threshold:g} on. {pairs} that costs {format_number(chosen.compute_cost(costs))}; no alerts "
-        f"cost {format_number(never)}, alerts on every pair {format_number(always)}."
+        f"{chosen.threshold:g} on. {scored} that costs {format_number(chosen.compute_cost(costs))}; no alerts "
+        f"cost {format_number(never)}, alerts on every {unit} {format_number(always)}."
     )

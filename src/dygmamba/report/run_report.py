@@ -17,7 +17,7 @@ from dygmamba.engine.run_directory import RunDirectory
 from dygmamba.explain.feature_use import load_feature_use
 from dygmamba.explain.forgetting import Forgetting, load_forgetting
 from dygmamba.report.dataset_summary import build_dataset_section
-from dygmamba.report.decisions import build_decisions_section
+from dygmamba.report.decisions import NODE_WORDS, PAIR_WORDS, build_decisions_section
 from dygmamba.report.document import Card, Cell, Document, ReportTable, Section
 from dygmamba.report.error_analysis import (
     Example,
@@ -194,7 +194,9 @@ def build_data_sections(
             # in bins of equal mass, as in the results; the chart has bins of equal width
             compute_reliability(scores, predictions.label).ece if scores.numel() else None,
         ),
-        build_decisions_section(predictions, dataset, scores, costs),
+        build_decisions_section(
+            predictions, dataset, scores, costs, PAIR_WORDS if task.ranked else NODE_WORDS
+        ),
         build_examples_section(examples),
     )
     return tuple(section for section in sections if section is not None)

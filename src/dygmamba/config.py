@@ -151,7 +151,7 @@ def check_settings(model: str, settings: dict[str, Any], task: str | None = "lin
     if task == "node" and spec.for_nodes is not None:  # it has no backbone and no settings of link training
         loop, config = get_setting_hints(NodeFitConfig), spec.for_nodes.config
     own = {name: value for name, value in settings.items() if name not in loop}
-    validate_settings(config.__name__, get_setting_hints(config), own)
+    validate_settings(f"model '{model}'", get_setting_hints(config), own)
     validate_settings("training", loop, {name: value for name, value in settings.items() if name in loop})
 
 

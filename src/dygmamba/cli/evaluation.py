@@ -167,7 +167,7 @@ def _evaluate_events(request: "MonitorRequest", trust: bool, as_json: bool) -> N
 
     with show_progress() as progress:
         found = run_monitoring(request, progress)
-    advice = _advise_training(found, request.run) if found.crossed else None
+    advice = _advise_training(found, request) if found.crossed else None
     if as_json:
         result = {"results": found.monitoring.rows, "columns": found.monitoring.columns}
         result |= {"left_out": found.monitoring.earlier, "crossed": found.crossed, "advice": advice}
@@ -181,10 +181,12 @@ def _evaluate_events(request: "MonitorRequest", trust: bool, as_json: bool) -> N
         raise typer.Exit(1)
 
 
-def _advise_training(found: "MonitoringResult", run: Path) -> str:
-    """Name the command that mends a run that crossed a limit; a blend cannot be continued."""
-    words = ["dygmamba", "train", found.data, *(["--from", str(run)] if found.can_start_from else [])]
-    return f"import '{found.data}' again with the new events in it, then train on it: {shlex.join(words)}"
+def _advise_training(found: "MonitoringResult", request: "MonitorRequest") -> str:
+    """Name the commands that mend a run that crossed a limit; a blend cannot be continued."""
+    append = ["dygmamba", "data", "import", str(request.events), "--append", found.data]
+    start = ["--from", str(request.run)] if found.can_start_from else []
+    train = ["dygmamba", "train", found.data, *start]
+    return f"append the new events and train on: {shlex.join(append)} && {shlex.join(train)}"
 
 
 def audit(

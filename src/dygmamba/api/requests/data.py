@@ -94,6 +94,6 @@ class GenerateRequest(Request):
 
     def check(self) -> Self:
         hints = get_setting_hints(GeneratorConfig)
-        validate_settings(GeneratorConfig.__name__, hints, dict(self.settings))
+        validate_settings("a generated dataset", hints, dict(self.settings))
         check_dataset_name(self.name)
         return self

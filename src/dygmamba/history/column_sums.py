@@ -72,7 +72,7 @@ class ColumnSumTable:
     def compute_features(
         self, src: Int64[Tensor, "p"], dst: Int64[Tensor, "p"], time: Float64[Tensor, "p"]
     ) -> Float32[Tensor, "p f"]:
-        """Return all features of each pair, in the order of `ColumnFeatures.names`; a node may be -1."""
+        """Return all features of each pair, in the order of `ColumnFeatures.units`; a node may be -1."""
         given = (src >= 0) & (dst >= 0)
         found = [
             sum_before(lists, torch.where(given, key, -1), time)

@@ -224,7 +224,7 @@ class ColumnTable(Growing):
         time: Float64[np.ndarray, "p"],
         query: ColumnValues | None = None,
     ) -> Float32[np.ndarray, "p f"]:
-        """Return all features of each pair, in the order of `ColumnFeatures.names`."""
+        """Return all features of each pair, in the order of `ColumnFeatures.units`."""
         columns = self.request.columns
         if self.request.query and query is None:
             names = ", ".join(column.name for column in (*columns.numeric, *columns.types))
@@ -284,7 +284,7 @@ def summarise_numbers(
     unit: Any,
     z: Float64[np.ndarray, "p c"] | None = None,
 ) -> Any:
-    """Return the features of the numeric columns of each pair, in the order of `ColumnFeatures.names`.
+    """Return the features of the numeric columns of each pair, in the order of `ColumnFeatures.units`.
 
     Args:
         xp: The module of the arrays, numpy or torch.

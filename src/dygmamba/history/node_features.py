@@ -75,7 +75,7 @@ class NodeFeatures(FeatureRequest):
         dst: Int64[Tensor, "p"],
         time: Float64[Tensor, "p"],
     ) -> Float32[Tensor, "p f"]:
-        """Return all features of each pair, in the order of `names`."""
+        """Return all features of each pair, in the order of `units`."""
         found = [rows.find_last_before(node, time) for node in (src, dst)]
         parts = [_compute_age(rows, row, time)[:, None] for row in found]
         for column in self.columns.numeric:

@@ -65,9 +65,10 @@ def test_a_request_says_whether_it_is_looked_up_on_the_host(request_, monkeypatc
 
 
 def list_requests(base):
-    """Yield the names of all requests that derive from a class."""
+    """Yield the names of all requests of the package that derive from a class; tests define more."""
     for kind in base.__subclasses__():
-        yield kind.__name__
+        if kind.__module__.startswith("dygmamba."):
+            yield kind.__name__
         yield from list_requests(kind)
 
 

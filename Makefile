@@ -79,6 +79,7 @@ SECONDS := 600
 LONG := tests/e2e/test_demo.py tests/e2e/test_locales.py tests/api/test_runs.py tests/ops/test_numba_kernels.py
 LONG += tests/test_goldens.py tests/api/test_register.py tests/test_examples.py tests/benchmarks
 LONG += tests/e2e/test_data_cli.py tests/e2e/test_processes.py tests/e2e/test_node_cli.py tests/audit/test_audit.py
+LONG += tests/runs/test_export.py # both formats
 LONG += tests/live/test_live_run.py # more simulated sequences of operations
 LONG += tests/server/test_fuzz.py # 5,000 requests
 LONG += tests/ops/test_scan_triton.py tests/ops/test_scan_cuda.py # all combinations

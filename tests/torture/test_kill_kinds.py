@@ -20,7 +20,7 @@ from trained import TREES, read_letters
 NETWORK = {"neighbors": 4, "time_dim": 4, "epochs": 3, "device": "cpu"}
 NODE_TREES = {"trees": 6, "rounds": 3, "epochs": 2, "device": "cpu"}
 TRIAL = {"rounds": 2, "epochs": 2, "neighbors": 0, "device": "cpu"}
-QUICK = ("train_node_head", "blend", "choose")  # other tests kill or interrupt the other kinds once
+QUICK = ("blend", "choose")  # other tests kill or interrupt the other kinds once
 FAMILY = "kill -9, kinds of run"
 UNSTABLE = ("run", "backbone", "folder", "page", "preset")  # paths
 # children are forked from a server that has imported everything and computed nothing

@@ -1,4 +1,4 @@
-"""What boosted trees use: exact Shapley values of their features over a sample of the test, added up by group.
+"""Use of features by boosted trees: exact Shapley values over a sample of the test, added up by group.
 
 A group is a column of the dataset by its name, or a kind of feature that needs no column, such as the counts of the
 source's events.

@@ -1,4 +1,4 @@
-"""What a dataset holds, as a document and in phrases; importable without torch, as the command line needs it."""
+"""Facts about a dataset, as a document and in phrases; importable without torch, as the command line needs it."""
 
 from collections.abc import Callable
 from dataclasses import astuple

@@ -38,7 +38,7 @@ LOGGER_PACKAGES = {"tensorboard": "tensorboard", "mlflow": "mlflow-skinny"}  # l
 
 @dataclass(frozen=True, kw_only=True)
 class _RunRequest(Request):
-    """What a new and a resumed training have in common."""
+    """Arguments that a new and a resumed training share."""
 
     settings: Mapping[str, Any] = field(default_factory=dict)
     negatives: Names = "random"

@@ -3,7 +3,7 @@
     python -m research.paper_queue docs/research/results STUDIES
 
 The plan takes many hours and its trainings are made on several machines, of which only the records remain. A training
-whose run another job of the plan evaluates is left out: that job needs its run directory.
+whose run a job without a record evaluates is left out: that job needs its run directory.
 """
 
 import sys
@@ -21,7 +21,7 @@ def restore_trainings(results: Path, studies: Path, data_dir: Path | None = None
     """Write a job result for each stored training of the plan; return how many there are."""
     stored = {_identify(record): record for record in read_records(results, FILE)}
     jobs, cache = plan_jobs(FILE, StudyRequest(data_dir=data_dir)), ResultCache(studies)
-    evaluated = {job.needs for job in jobs}
+    evaluated = {job.needs for job in jobs if _identify(job) not in stored}
     restored = {
         job.key: (job, stored[_identify(job)])
         for job in jobs

@@ -23,9 +23,12 @@ def test_a_restored_training_is_the_record_it_came_from(real_data, tmp_path):
 
 
 def test_a_training_whose_run_is_evaluated_is_trained_again(real_data, tmp_path):
-    """A job that needs a run finds no result without its run directory."""
+    """A job without a result that needs a run finds none without its run directory; one with a result needs none."""
     restore_trainings(RESULTS, tmp_path, real_data)
-    cache = ResultCache(tmp_path)
-    needed = {job.needs for job in plan_jobs("paper", StudyRequest(data_dir=real_data)) if job.needs}
+    jobs, cache = plan_jobs("paper", StudyRequest(data_dir=real_data)), ResultCache(tmp_path)
+    needed = {job.needs for job in cache.select_missing(jobs) if job.needs}
+    done = {job.needs for job in jobs if job.needs and cache.load(job.key)} - needed
     assert needed
+    assert done
     assert not any(cache.load(key) for key in needed)
+    assert all(cache.load(key) for key in done)

@@ -351,7 +351,8 @@ class BoostedTrees(TreeScorer, TreeBank):
             decays = facts.walk_decays(config.walk_decays)
             requests.append(WalkRequest(config.walks, config.walk_dim, decays, config.walk_seed))
         if config.transitions:
-            requests.append(TransitionFeatures(facts.transition_scales, config.transitions))
+            scales = facts.transition_scales
+            requests.append(TransitionFeatures(scales, config.transitions, config.associations))
         requests += request_columns(facts, config.query_columns, config.numeric_columns, config.event_types)
         if config.node_columns:
             requests += request_node_features(facts, config.node_columns)

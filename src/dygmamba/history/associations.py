@@ -15,7 +15,7 @@ Legend: a appended events, p pairs, k destinations of a window, f features per p
 """
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float64, Int64
@@ -58,6 +58,14 @@ def summarise_associations(xp: Any, counts: tuple[Any, Any, Any, Any], is_given:
     since = xp.where(best > 0, xp.log1p(xp.clip(since, 0, None)), -1.0)
     shares = [xp.log(number + LEAST_SHARE) for number in (best, mean)]
     return xp.stack([*shares, xp.log1p(best * rate), xp.log1p(mean * rate), since], axis=1)
+
+
+class Association(NamedTuple):
+    """A last destination of a source, n(w, v) and c(w)."""
+
+    node: int
+    followed: int
+    visits: int
 
 
 class AssociationTable(Growing):

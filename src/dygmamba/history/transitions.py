@@ -22,7 +22,13 @@ from jaxtyping import Float32, Float64, Int64
 
 from dygmamba.core.errors import ConfigError
 from dygmamba.core.memory_budget import require_memory
-from dygmamba.history.associations import AssociationTable, name_associations, summarise_associations
+from dygmamba.history.associations import (
+    PRIOR,
+    Association,
+    AssociationTable,
+    name_associations,
+    summarise_associations,
+)
 from dygmamba.history.block_lists import BlockLists, CountLists, EventRows, directed_key, flatten_rows
 from dygmamba.history.counts import scale_label
 from dygmamba.history.table_request import FeatureRequest, TableRequest
@@ -273,6 +279,18 @@ class TransitionTable(Growing):
         entry = self.met.find_last(directed_key(src, dst), time)
         since = self.met.read("time", entry, -np.inf)
         return np.where(entry >= 0, self.sources.count_between(src, since, time), -1)
+
+    def find_best_association(
+        self, src: Int64[np.ndarray, "1"], dst: Int64[np.ndarray, "1"], time: Float64[np.ndarray, "1"]
+    ) -> Association | None:
+        """Return the last destination of the source with the best share, the latest of equal ones; None without any."""
+        assert self.associations is not None
+        window = self.sources.last_destinations(src, time)[:, : self.window]
+        followed, visits, _, _ = self.associations.count(window, dst, time)
+        best = int((followed / (visits + PRIOR))[0].argmax())
+        if not followed[0, best]:
+            return None
+        return Association(int(window[0, best]), int(followed[0, best]), int(visits[0, best]))
 
     @np.errstate(all="ignore")  # numbers of any size, which may overflow
     def compute_features(

@@ -4,10 +4,10 @@ A query is a row of features. Those of a link (`BoostedTrees`) are decayed count
 common events on nine time scales, counts of one node with the other's neighbors, and the ages of the last events
 (`history/counts.py`); the time scales are log-spaced from the median time gap of a node to the training period.
 Further ones say how often the destination followed the source's last destinations, of any source
-(`history/transitions.py`), and summarise the columns of earlier events, such as amounts and types
-(`history/columns.py`), and the named node features of both ends (`history/node_features.py`). Those of a label
-(`NodeTrees`) are such counts, new partners and means of the edge features of earlier events
-(`history/node_values.py`), and the node features of both ends.
+(`history/transitions.py`), and how likely it is after one of the last ten (`history/associations.py`), and summarise
+the columns of earlier events, such as amounts and types (`history/columns.py`), and the named node features of both
+ends (`history/node_features.py`). Those of a label (`NodeTrees`) are such counts, new partners and means of the edge
+features of earlier events (`history/node_values.py`), and the node features of both ends.
 
 There is no memory and no backbone: a score is a function of the pair, the time, strictly earlier events and node
 features, and with `query_columns` of the columns that the query carries. The trees are stored in buffers, so a

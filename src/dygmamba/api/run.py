@@ -135,6 +135,14 @@ class Run:
         return pa.Table.from_pylist(self._folder.rules())
 
     @property
+    def ranking(self) -> pa.Table:
+        """Ranks of test events among all destinations: the run first, then baselines, the best MRR first.
+
+        No rows where ranking takes too long; `evaluate(metrics="mrr,hits@10", candidates="all")` ranks every event.
+        """
+        return rows_to_table(self._folder.ranking())
+
+    @property
     def selection(self) -> dict[str, Any]:
         """The models tried within a `budget` and why this run was chosen; empty for a run trained alone.
 

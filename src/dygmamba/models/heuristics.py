@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float, Float64, Int64
 from torch import Tensor
 
-from dygmamba.history.associations import AssociationRequest
+from dygmamba.history.association_rules import AssociationRequest
 from dygmamba.history.block_lists import directed_key, pair_key
 from dygmamba.history.event_history import EventHistory, HistoryRequest, StreamTotals
 from dygmamba.history.view import LabelledView, PairView
@@ -162,8 +162,8 @@ class SourceRecency(HistoryRule):
 class Association(HistoryRule):
     """Association rules: what most often followed the source's last ten destinations.
 
-    The score is the best confidence over them (`history/associations.py`). Destinations that never followed any of them
-    come after all others, by their number of events.
+    The score is the best confidence over them (`history/association_rules.py`). Destinations that never followed any of
+    them come after all others, by their number of events.
     """
 
     def __init__(self, config: NoConfig, facts: DatasetFacts) -> None:

@@ -254,11 +254,6 @@ class TreeScorer(nn.Module, Scorer):
 
     def forward(self, view: PairView) -> Float64[Tensor, "p *k"]:
         """Return the outputs of each query, summed on the CPU, where the features are computed."""
-        if int(getattr(self, self.checksum_name)) != self._checksum:
-            raise FileError(
-                "the trees of this run use other features than this version computes; train the run again",
-                code="tree-features-changed",
-            )
         features = self.features(view)
         sums = torch.stack([bank.sums(features) for bank in self.output_banks], dim=1)
         return (self.base.cpu() + sums).squeeze(-1).to(view.pairs.node.device)
@@ -268,6 +263,11 @@ class TreeScorer(nn.Module, Scorer):
 
         Tables that are used again, as in validation, give the same table again.
         """
+        if int(getattr(self, self.checksum_name)) != self._checksum:
+            raise FileError(
+                "the trees of this run use other features than this version computes; train the run again",
+                code="tree-features-changed",
+            )
         pairs, tables = view.pairs, [view[request] for request in self.requests]
         for number, request in enumerate(self.requests):
             if isinstance(request, WalkRequest):
@@ -368,6 +368,16 @@ class BoostedTrees(TreeScorer, TreeBank):
             self._read_rows(part, offset).sort_by_event(part.pairs.group) for part in queries
         )
         return self._build_table(rows, SoftmaxObjective(len(rows.label) // int(rows.label.sum())))
+
+
+class FeatureTable(Scorer):
+    """The features that trees read of each pair, instead of a score."""
+
+    def __init__(self, trees: TreeScorer) -> None:
+        self.requests, self._trees = trees.requests, trees
+
+    def __call__(self, view: PairView) -> Float32[Tensor, "p f"]:
+        return self._trees.features(view)
 
 
 class NodeTrees(TreeScorer):

@@ -8,11 +8,9 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
-import dygmamba as dm
 from dygmamba.api.prediction import run_prediction
 from dygmamba.api.requests.prediction import PredictRequest
-
-FILES, ROWS = 6, 40_000
+from engine_cases import FILES, ROWS
 
 
 class Job(NamedTuple):
@@ -36,12 +34,3 @@ def job(trees_run, tmp_path_factory) -> Job:
         request = PredictRequest(run=trees_run.path, pairs=part, device="cpu")
         expected += run_prediction(request.check()).table["score"].to_pylist()
     return Job(trees_run.path, pairs, expected)
-
-
-def read_scores(folder: Path) -> list[float]:
-    """The scores of all files, in the order of the keys; every pair has one."""
-    files = [path for path in sorted(folder.rglob("*.parquet")) if path.is_file()]
-    table = pa.concat_tables(map(parquet.read_table, files)).sort_by("key")
-    assert table["key"].to_pylist() == list(range(FILES * ROWS))
-    assert len(table["run_digest"].unique()) == len(table["known_until"].unique()) == 1
-    return table["score"].to_pylist()

@@ -6,7 +6,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import read_scores
+
+from engine_cases import read_scores
 
 pytest.importorskip("ray", reason="Ray is not installed: pip install 'dyg-mamba[ray]'")
 EXAMPLE = Path(__file__).parents[2] / "examples" / "score_on_ray.py"

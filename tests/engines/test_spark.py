@@ -9,7 +9,8 @@ from pathlib import Path
 
 import psutil
 import pytest
-from conftest import read_scores
+
+from engine_cases import read_scores
 
 pyspark = pytest.importorskip("pyspark", reason="Spark is not installed: pip install 'dyg-mamba[spark]'")
 if shutil.which("java") is None:

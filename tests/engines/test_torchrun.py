@@ -23,6 +23,8 @@ SETTINGS = {
     "patience": 100,
 }
 SECONDS = 240
+# without it an agent that stays does not tell a new one the address of the store (torch 2.13)
+ENVIRONMENT = {"TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
 
 
 def start_agent(number: int, folder: Path, port: int) -> subprocess.Popen:
@@ -34,7 +36,7 @@ def start_agent(number: int, folder: Path, port: int) -> subprocess.Popen:
     line += ["--max-restarts", "3", "--rdzv-backend", "c10d", "--rdzv-endpoint", f"localhost:{port}"]
     line += ["--rdzv-id", "mine", "--rdzv-conf", "timeout=200,is_host=0", "-m", "dygmamba", "train", "stream"]
     line += ["--model", "graphmixer", "--device", "cpu", "--out", str(folder / "out"), *settings]
-    own_settings = {"TMPDIR": str(own), "DYGMAMBA_DATA": str(folder), "OMP_NUM_THREADS": "1"}
+    own_settings = {"TMPDIR": str(own), "DYGMAMBA_DATA": str(folder), "OMP_NUM_THREADS": "1", **ENVIRONMENT}
     log = (own / "log").open("a")
     return subprocess.Popen(line, cwd=own, env=os.environ | own_settings, stdout=log, stderr=log)
 

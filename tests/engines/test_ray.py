@@ -20,8 +20,8 @@ from ray.cluster_utils import Cluster
 def kill_a_worker(scores):
     while not list(scores.glob("*.parquet")):
         time.sleep(0.05)
-    for process in psutil.process_iter(["cmdline"]):
-        if "ray::score_file" in " ".join(process.info["cmdline"] or []):
+    for process in psutil.Process().children(recursive=True):
+        if process.cmdline()[:1] == ["ray::score_file"]:
             process.kill()
             print("killed")
             return

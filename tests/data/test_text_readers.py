@@ -262,6 +262,29 @@ def test_arrow_and_python_read_the_same_json(tmp_path, monkeypatch, odd):
     assert read() == first
 
 
+@pytest.mark.parametrize("unit", ["s", "ms", "ns"])
+@pytest.mark.parametrize("later", ["{}.25", "{}.0", "{}", "{}123456789", "{}e3", "null"])
+def test_fractions_of_ticks_are_read_the_same(tmp_path, monkeypatch, unit, later):
+    """Arrow reads times with fractions; whole ones in later blocks stay as they are written, to be divided exactly."""
+    monkeypatch.setattr("dygmamba.data.readers.json_lines.BLOCK_BYTES", 1 << 12)
+    times = [f"{1_600_000_000_000 + k}.{k % 9}" for k in range(200)]
+    times += [later.format(1_700_000_000_001 + k) for k in range(200)]
+    path = tmp_path / "log.jsonl"
+    path.write_text(
+        "".join(f'{{"src": {k % 5}, "dst": 7, "time": {time}}}\n' for k, time in enumerate(times))
+    )
+
+    def read() -> str:
+        try:
+            return read_dataset(path, ReadOptions(time_unit=unit)).digest
+        except DygError as error:
+            return str(error)
+
+    first = read()
+    monkeypatch.setattr("dygmamba.data.readers.json_lines._detect_schema", lambda *_: None)
+    assert read() == first
+
+
 @pytest.mark.parametrize(("skip", "code"), [(False, "bad-rows"), (True, "mostly-bad-rows")])
 def test_thousands_of_rows_of_wrong_width_are_one_sentence(tmp_path, capfd, skip, code):
     """Reading stops with the error about these rows, and prints nothing else."""

@@ -99,16 +99,13 @@ def _build_temporary_entries(
 
 
 def _write_entries(path: Path, edges: IndexedEvents, key: str) -> None:
-    def blocks() -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]:
-        return ((src, dst, event) for src, dst, _, event in edges.blocks())
-
-    event_time, start = edges.columns[2].numpy(), count_entries(blocks, edges.num_nodes)
+    start = count_entries(edges.blocks, edges.num_nodes)
     shapes = {name: (dtype, (int(start[-1]),)) for name, dtype in ENTRY_COLUMNS.items()}
     shapes["start"] = (torch.int64, start.shape)
     with TensorFileWriter(path, shapes, {"format": "dygmamba-index", "key": key}) as file:
         file.put("start", 0, start)
         for low, high in split_nodes(start, MAX_ENTRY_BYTES // ENTRY_BYTES):
-            columns = sort_entries(blocks, event_time, start, low, high)
+            columns = sort_entries(edges.blocks, start, low, high)
             for name, column in zip(ENTRY_COLUMNS, columns, strict=True):
                 file.put(name, int(start[low]), column)
             del columns  # before the next range is sorted: both together would double the peak

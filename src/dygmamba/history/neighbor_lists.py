@@ -3,6 +3,7 @@
 import numpy as np
 
 from dygmamba.history.block_lists import BlockLists, EventRows, interleave
+from dygmamba.ops.recent_neighbors.counting_sort import put_entries
 from dygmamba.ops.recent_neighbors.cpu_kernels import append_neighbors, append_weights, weigh_blocks
 
 
@@ -16,9 +17,12 @@ class NeighborLists(BlockLists):
     def __init__(self, rows: EventRows, is_growing: bool = False) -> None:
         super().__init__((np.int32, ()), (np.int32, ()), (np.float64, ()), is_growing=is_growing)
         nodes = rows.num_nodes
-        self.reserve(np.bincount(rows.src, minlength=nodes) + np.bincount(rows.dst, minlength=nodes))
-        for part in rows.split():
-            self.append_rows(part)
+        count = np.bincount(rows.src, minlength=nodes) + np.bincount(rows.dst, minlength=nodes)
+        self.reserve(count)
+        # sorted into their blocks, which takes half the time of appending them
+        columns, events = (self.neighbor, self.event, self.time), (rows.src, rows.dst, rows.time, rows.event)
+        put_entries(*map(np.ascontiguousarray, events), 0, nodes, self.start.copy(), *columns)
+        self.size[:nodes] = count
 
     @property
     def entries(self) -> tuple[np.ndarray, ...]:

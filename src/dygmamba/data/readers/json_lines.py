@@ -8,6 +8,7 @@ from itertools import chain, islice
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.json as arrow_json
 
@@ -115,7 +116,7 @@ def _iter_batches(
     first, schema = 1, None
     for block in _iter_blocks(path, options):
         schema = schema if first > 1 else _detect_schema(_split_lines(block)[:SAMPLE_OBJECTS], layout)
-        table = None if schema is None else _parse_with_arrow(block, schema)
+        table = None if schema is None else _parse_with_arrow(block, schema, layout.time)
         if table is None:
             texts = _split_lines(block)
             table = _parse_lines(texts, layout, bad_rows, first)
@@ -149,7 +150,8 @@ def _parse_lines(texts: list[str], layout: Layout, bad_rows: BadRows, first: int
 def _detect_schema(texts: list[str], layout: Layout) -> pa.Schema | None:
     """Return the types by which Arrow parses lines like these to the same text; None if it cannot.
 
-    Ids, times and categories must be strings or integers, because other numbers are not kept as they are written.
+    Ids and categories must be strings or integers, because other numbers are not kept as they are written. Times may
+    be fractions: another spelling of a fraction is the same float64.
     """
     kinds: dict[str, set[type]] = {name: set() for name in layout.needed}
     try:
@@ -159,20 +161,20 @@ def _detect_schema(texts: list[str], layout: Layout) -> pa.Schema | None:
                 found.add(type(fields.get(name)))
     except (ValueError, RecursionError, AttributeError):
         return None
-    exact = {layout.src, layout.dst, layout.time, *layout.types}
+    exact = {layout.src, layout.dst, *layout.types}
     types = {}
     for name, found in kinds.items():
         found -= {type(None)}
         if found == {int} or found <= {str}:
             types[name] = pa.int64() if found == {int} else pa.string()
-        elif found <= {int, float} and name not in exact:
+        elif found <= {int, float} and name not in exact and (name != layout.time or found == {float}):
             types[name] = pa.float64()
         else:
             return None
     return pa.schema(types)
 
 
-def _parse_with_arrow(block: bytes, schema: pa.Schema) -> pa.Table | None:
+def _parse_with_arrow(block: bytes, schema: pa.Schema, time: str | None) -> pa.Table | None:
     """Parse lines with Arrow, many times as fast as one by one; None if a line does not fit the schema."""
     lines = (block.replace(b"\r\n", b"\n") if b"\r" in block else block).strip()
     count = 1 + lines.count(b"\n")
@@ -188,6 +190,11 @@ def _parse_with_arrow(block: bytes, schema: pa.Schema) -> pa.Table | None:
         return None
     if table.num_rows != count:
         return None
+    if time in schema.names and pa.types.is_floating(schema.field(time).type):
+        times = table[time].drop_null().to_numpy()
+        # ticks are whole numbers, which are divided exactly if they are still written as such
+        if (np.floor(times) == times).all():
+            return None
     return table.select(schema.names).cast(pa.schema({name: pa.string() for name in schema.names}))
 
 

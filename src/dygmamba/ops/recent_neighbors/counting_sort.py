@@ -12,9 +12,8 @@ import numpy as np
 
 from dygmamba.ops.numba_kernels import kernel
 
-EventBlocks = Callable[
-    [], Iterator[tuple[np.ndarray, np.ndarray, np.ndarray]]
-]  # source, destination and event, in time order
+# source, destination, time and row of events in time order
+EventBlocks = Callable[[], Iterator[tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]]]
 Entries = tuple[np.ndarray, np.ndarray, np.ndarray]  # neighbor, event and time
 ENTRY_BYTES = 16
 
@@ -22,7 +21,7 @@ ENTRY_BYTES = 16
 def count_entries(blocks: EventBlocks, num_nodes: int) -> np.ndarray:
     """Return where each node's entries begin, and as the last item where the last node's end."""
     start = np.zeros(num_nodes + 1, np.int64)
-    for src, dst, _ in blocks():
+    for src, dst, _, _ in blocks():
         _count(src, dst, start)
     return np.cumsum(start, out=start)
 
@@ -37,14 +36,12 @@ def split_nodes(start: np.ndarray, most: int) -> Iterator[tuple[int, int]]:
         low = high
 
 
-def sort_entries(
-    blocks: EventBlocks, event_time: np.ndarray, start: np.ndarray, low: int, high: int
-) -> Entries:
+def sort_entries(blocks: EventBlocks, start: np.ndarray, low: int, high: int) -> Entries:
     """Return the entries of nodes `low` to `high - 1`, sorted by (node, event)."""
     fill, size = start[low:high] - start[low], int(start[high] - start[low])
     neighbor, entry, time = np.empty(size, np.int32), np.empty(size, np.int32), np.empty(size, np.float64)
-    for src, dst, event in blocks():
-        _put(src, dst, event, event_time, low, high, fill, neighbor, entry, time)
+    for events in blocks():
+        put_entries(*events, low, high, fill, neighbor, entry, time)
     return neighbor, entry, time
 
 
@@ -56,7 +53,8 @@ def _count(src, dst, start):
 
 
 @kernel()
-def _put(src, dst, event, event_time, low, high, fill, neighbor, entry, time):
+def put_entries(src, dst, event_time, event, low, high, fill, neighbor, entry, time):
+    """Write the entries of nodes `low` to `high - 1`; `fill` is where the next entry of each of them belongs."""
     for i in range(src.shape[0]):
         for side in range(2):
             v, w = (src[i], dst[i]) if side == 0 else (dst[i], src[i])
@@ -65,4 +63,4 @@ def _put(src, dst, event, event_time, low, high, fill, neighbor, entry, time):
                 fill[v - low] = at + 1
                 neighbor[at] = w
                 entry[at] = event[i]
-                time[at] = event_time[event[i]]
+                time[at] = event_time[i]

@@ -37,8 +37,8 @@ def start_agent(number: int, folder: Path, port: int) -> subprocess.Popen:
     line += ["--rdzv-id", "mine", "--rdzv-conf", "timeout=200,is_host=0", "-m", "dygmamba", "train", "stream"]
     line += ["--model", "graphmixer", "--device", "cpu", "--out", str(folder / "out"), *settings]
     own_settings = {"TMPDIR": str(own), "DYGMAMBA_DATA": str(folder), "OMP_NUM_THREADS": "1", **ENVIRONMENT}
-    log = (own / "log").open("a")
-    return subprocess.Popen(line, cwd=own, env=os.environ | own_settings, stdout=log, stderr=log)
+    with (own / "log").open("a") as log:
+        return subprocess.Popen(line, cwd=own, env=os.environ | own_settings, stdout=log, stderr=log)
 
 
 def lose(agent: subprocess.Popen) -> None:

@@ -67,11 +67,16 @@ class BatchScorer:
             columns = {RAW_SCORE_COLUMN if predictor.calibration is None else SCORE_COLUMN: "double"}
         path = predictor.dataset.path
         folder = run.data_dir if path is None else path.parent  # another machine may have other defaults
+        places = {
+            "path": run.path,
+            "data_dir": folder,
+            "observed": run.observed,
+        }  # and another current folder
         return BatchScorer(
             columns | {"run_digest": "string", "known_until": "string"},
             compute_run_digest(predictor.run.folder)[:DIGEST_LENGTH],
             describe_last_time(predictor.dataset),
-            replace(run, path=run.path.absolute(), data_dir=None if folder is None else folder.absolute()),
+            replace(run, **{name: place and place.absolute() for name, place in places.items()}),
             predictor.dataset.digest,
             names,
             at,
@@ -132,10 +137,8 @@ def _open_once(run: "Run", digest: str, events: str) -> Predictor:
     if run.address:
         run = replace(run, path=fetch_shared_run(run.address))
     predictor = run._predictor
-    if (compute_run_digest(predictor.run.folder)[:DIGEST_LENGTH], predictor.dataset.digest) != (
-        digest,
-        events,
-    ):
+    found = compute_run_digest(predictor.run.folder)[:DIGEST_LENGTH]
+    if (found, predictor.dataset.digest) != (digest, events):
         raise FileError(
             f"{run.address or run.path} has changed since its scorer was made; make a new scorer, and score all parts "
             "with it",

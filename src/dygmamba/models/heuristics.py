@@ -11,15 +11,18 @@ import torch
 from jaxtyping import Float, Float64, Int64
 from torch import Tensor
 
-from dygmamba.history.association_rules import AssociationRequest
+from dygmamba.history.associations import LEAST_SHARE, name_associations
 from dygmamba.history.block_lists import directed_key, pair_key
 from dygmamba.history.event_history import EventHistory, HistoryRequest, StreamTotals
+from dygmamba.history.transitions import TransitionFeatures
 from dygmamba.history.view import LabelledView, PairView
 from dygmamba.models.base import DatasetFacts, Heuristic
 from dygmamba.models.configs import EdgeBankConfig, NoConfig
 from dygmamba.nn.logistic import fit_logistic
 
 POPULARITY_SCALE = 1e-3  # time scale of decayed popularity, as a share of the training period
+WINDOW = 10  # last destinations of a source that associations start from
+NO_SHARE = float(np.float32(np.log(LEAST_SHARE)))
 LOG_OF_NONE = -1e3  # below the logarithm of any positive number
 
 
@@ -162,21 +165,24 @@ class SourceRecency(HistoryRule):
 class Association(HistoryRule):
     """Association rules: what most often followed the source's last ten destinations.
 
-    The score is the best confidence over them (`history/association_rules.py`). Destinations that never followed any of
-    them come after all others, by their number of events.
+    The score is the best share over them (`history/associations.py`). Destinations that never followed any of them come
+    after all others, by their number of events.
     """
 
     def __init__(self, config: NoConfig, facts: DatasetFacts) -> None:
         super().__init__(config, facts)
-        self.rules = AssociationRequest()
-        self.requests = (self.request, self.rules)
+        # of these features only the associations are read, which have no scale and no lag
+        self.associations = TransitionFeatures((1.0,), lags=1, window=WINDOW)
+        self.requests = (self.request, self.associations)
 
     def __call__(self, view: PairView) -> Float[Tensor, "p"]:
         queries = PairQueries(view, self.request)
-        ends = (queries.src.numpy(), queries.dst.numpy(), queries.time.numpy())
-        confidence = torch.from_numpy(view[self.rules].find_best_confidence(*ends))
+        best = view[self.associations][
+            :, self.associations.names.index(name_associations(WINDOW)[0])
+        ].double()
         popularity = queries.number("received", queries.dst).double()
-        return torch.where(confidence > 0, 1 + confidence, popularity / (1 + popularity))
+        share = best.exp() - LEAST_SHARE
+        return torch.where(best > NO_SHARE, 1 + share, popularity / (1 + popularity))
 
 
 class RecencyRegression(HistoryRule):

@@ -21,7 +21,12 @@ warnings.filterwarnings("ignore", module="ipykernel")
 EXAMPLES = Path(__file__).parents[1] / "examples"
 NOTEBOOKS = {path.stem: path for path in sorted(EXAMPLES.glob("*.ipynb"))}
 ONE_FILE = "dyg_mamba_in_one_file"  # which needs no package; test_one_file_model.py
-SCRIPTS = {path.stem: path for path in sorted(EXAMPLES.glob("*.py")) if path.stem != ONE_FILE}
+ON_ENGINES = {path.stem: path for path in sorted(EXAMPLES.glob("score_on_*.py"))}  # tests/engines runs them
+SCRIPTS = {
+    path.stem: path
+    for path in sorted(EXAMPLES.glob("*.py"))
+    if path.stem != ONE_FILE and path.stem not in ON_ENGINES
+}
 
 
 def run_notebook(name: str, folder: Path) -> str:
@@ -50,7 +55,8 @@ def script_outputs(tmp_path_factory) -> dict[str, str]:
 
 def test_every_example_is_tested():
     """A new example needs a test below."""
-    assert list(NOTEBOOKS) == ["analyst", "researcher"]
+    assert list(ON_ENGINES) == ["score_on_ray", "score_on_spark"]
+    assert list(NOTEBOOKS) == ["analyst", "researcher", "shop_and_helpdesk"]
     assert list(SCRIPTS) == [
         "audit_a_stream",
         "node_classification",
@@ -73,11 +79,11 @@ def test_a_notebook_is_stored_without_output(name):
     assert not re.search(r"[\"'( ]/(home|root|tmp|usr|work|Users)/", text)
 
 
-@pytest.mark.parametrize("name", SCRIPTS)
+@pytest.mark.parametrize("name", [*SCRIPTS, *ON_ENGINES])
 def test_a_script_says_what_it_does_and_uses_public_names_only(name):
     """It has a docstring with its command, imports only the package itself, and uses no private name."""
-    text = SCRIPTS[name].read_text()
-    assert f"python examples/{name}.py" in text.split('"""')[1]
+    text = (SCRIPTS | ON_ENGINES)[name].read_text()
+    assert re.search(rf"(python|spark-submit) examples/{name}\.py", text.split('"""')[1])
     assert "import dygmamba as dm\n" in text
     assert not re.search(r"from dygmamba|import dygmamba\.|dm\.\w+\._|\b_[a-z]\w*\(", text)
 
@@ -166,6 +172,21 @@ def test_the_analyst_notebook_ranks_and_updates_a_score(tmp_path):
     before, after = re.findall(r"alice to hal: (\S+), after one message (\S+)", text)[0]
     assert float(before) != float(after)
     assert list(tmp_path.glob("runs/mail/trees/*/report.html"))
+
+
+@pytest.mark.e2e
+@pytest.mark.slow
+def test_the_shop_notebook_answers_both_questions(tmp_path):
+    """The ink follows its printer; a ticket goes to an agent of its topic, and an agent gets customers of theirs."""
+    text = run_notebook("shop_and_helpdesk", tmp_path)
+    assert {"trees", "association", "popularity"} <= set(text.split())
+    assert re.search(r"^ *ink-2 .* 1$", text, re.MULTILINE)
+    topic, first, last = map(int, re.findall(r"topic (\d), which agents (\d+) to (\d+) know", text)[0])
+    assert {int(agent) for agent in re.findall(r"^ *agent (\d+) ", text, re.MULTILINE)} == {
+        *range(first, last + 1)
+    }
+    assert topic * 3 == first
+    assert re.search(r"of agent 0: \[0(, 0){9}\]", text)
 
 
 @pytest.mark.e2e

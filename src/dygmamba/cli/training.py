@@ -201,6 +201,7 @@ def _print_runs(runs: "Sequence[Run]", refits: "Sequence[Run]", as_json: bool) -
     found = collect_results(runs)
     if as_json:
         comparison = {"rules": found.rules, "verdicts": found.verdicts} if found.rules else {}
+        comparison |= {"ranking": found.ranking} if found.ranking else {}
         refitted = {"refits": [str(run.path) for run in refits]} if refits else {}
         tried = {"selections": found.selections} if found.selections else {}
         emit_json({"results": found.rows, **comparison, **refitted, **tried})

@@ -253,11 +253,6 @@ class TreeScorer(nn.Module, Scorer):
 
     def forward(self, view: PairView) -> Float64[Tensor, "p *k"]:
         """Return the outputs of each query, summed on the CPU, where the features are computed."""
-        if int(getattr(self, self.checksum_name)) != self._checksum:
-            raise FileError(
-                "the trees of this run use other features than this version computes; train the run again",
-                code="tree-features-changed",
-            )
         features = self.features(view)
         sums = torch.stack([bank.sums(features) for bank in self.output_banks], dim=1)
         return (self.base.cpu() + sums).squeeze(-1).to(view.pairs.node.device)
@@ -267,6 +262,11 @@ class TreeScorer(nn.Module, Scorer):
 
         Tables that are used again, as in validation, give the same table again.
         """
+        if int(getattr(self, self.checksum_name)) != self._checksum:
+            raise FileError(
+                "the trees of this run use other features than this version computes; train the run again",
+                code="tree-features-changed",
+            )
         pairs, tables = view.pairs, [view[request] for request in self.requests]
         for number, request in enumerate(self.requests):
             if isinstance(request, WalkRequest):
@@ -364,6 +364,16 @@ class BoostedTrees(TreeScorer, TreeBank):
         """Put all training queries into one table of bins, in which each event competes with its candidates."""
         rows = self._join_rows(self._read_rows(part).sort_by_event(part.pairs.group) for part in queries)
         return self._build_table(rows, SoftmaxObjective(len(rows.label) // int(rows.label.sum())))
+
+
+class FeatureTable(Scorer):
+    """The features that trees read of each pair, instead of a score."""
+
+    def __init__(self, trees: TreeScorer) -> None:
+        self.requests, self._trees = trees.requests, trees
+
+    def __call__(self, view: PairView) -> Float32[Tensor, "p f"]:
+        return self._trees.features(view)
 
 
 class NodeTrees(TreeScorer):

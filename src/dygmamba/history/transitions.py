@@ -196,7 +196,7 @@ class TransitionTable(Growing):
     def lists(self) -> Mapping[str, BlockLists]:
         """The lists in which two nodes are looked up, by name."""
         lists = {"sources": self.sources, "followed": self.followed, "left": self.left}
-        return lists if self.associations is None else lists | self.associations.parts
+        return lists if self.associations is None else {**lists, **self.associations.parts}
 
     def require_memory(self, events: int) -> None:
         """Raise MemoryBudgetError if the table of so many events does not fit into memory."""

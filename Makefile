@@ -5,7 +5,7 @@ USER_READY := .venv/.ready-user
 READY := .venv/.ready
 INSTALL := $(BIN)/pip install --disable-pip-version-check -c constraints.txt
 
-.PHONY: setup demo check test test-fast goldens torture site results release-check
+.PHONY: setup demo check test test-fast goldens torture engines site results release-check
 
 # the package alone: all that `make demo` needs
 $(USER_READY): pyproject.toml constraints.txt
@@ -49,7 +49,7 @@ check: $(READY)
 # types are checked beside the tests, because that takes one core for most of a minute;
 # `make test OPTIONS=--cov` also shows which lines the tests run
 WORKERS := 2
-PYTEST := $(BIN)/pytest -n $(WORKERS) --dist worksteal
+PYTEST := $(BIN)/pytest -n $(WORKERS) --dist worksteal --ignore tests/engines
 OPTIONS :=
 test: $(READY)
 	$(INSTALL_BROWSER)
@@ -87,6 +87,11 @@ LONG += tests/history tests/engine/test_stream_scorer.py tests/engine/test_ranke
 torture: $(READY)
 	$(INSTALL_BROWSER)
 	DYGMAMBA_TORTURE=$(SECONDS) $(BIN)/pytest -s tests/torture $(LONG)
+
+# scoring on Ray and Spark (which needs Java 17) and training on torchrun, each with a worker killed half-way
+engines: $(READY)
+	$(INSTALL) -e '.[ray,spark]'
+	$(BIN)/pytest tests/engines
 
 # docs/research/results.md out of docs/research/results/: the stored results and the text around them
 results: $(READY)

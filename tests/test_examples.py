@@ -21,7 +21,12 @@ warnings.filterwarnings("ignore", module="ipykernel")
 EXAMPLES = Path(__file__).parents[1] / "examples"
 NOTEBOOKS = {path.stem: path for path in sorted(EXAMPLES.glob("*.ipynb"))}
 ONE_FILE = "dyg_mamba_in_one_file"  # which needs no package; test_one_file_model.py
-SCRIPTS = {path.stem: path for path in sorted(EXAMPLES.glob("*.py")) if path.stem != ONE_FILE}
+ON_ENGINES = {path.stem: path for path in sorted(EXAMPLES.glob("score_on_*.py"))}  # tests/engines runs them
+SCRIPTS = {
+    path.stem: path
+    for path in sorted(EXAMPLES.glob("*.py"))
+    if path.stem != ONE_FILE and path.stem not in ON_ENGINES
+}
 
 
 def run_notebook(name: str, folder: Path) -> str:
@@ -50,6 +55,7 @@ def script_outputs(tmp_path_factory) -> dict[str, str]:
 
 def test_every_example_is_tested():
     """A new example needs a test below."""
+    assert list(ON_ENGINES) == ["score_on_ray", "score_on_spark"]
     assert list(NOTEBOOKS) == ["analyst", "researcher", "shop_and_helpdesk"]
     assert list(SCRIPTS) == [
         "audit_a_stream",
@@ -73,11 +79,11 @@ def test_a_notebook_is_stored_without_output(name):
     assert not re.search(r"[\"'( ]/(home|root|tmp|usr|work|Users)/", text)
 
 
-@pytest.mark.parametrize("name", SCRIPTS)
+@pytest.mark.parametrize("name", [*SCRIPTS, *ON_ENGINES])
 def test_a_script_says_what_it_does_and_uses_public_names_only(name):
     """It has a docstring with its command, imports only the package itself, and uses no private name."""
-    text = SCRIPTS[name].read_text()
-    assert f"python examples/{name}.py" in text.split('"""')[1]
+    text = (SCRIPTS | ON_ENGINES)[name].read_text()
+    assert re.search(rf"(python|spark-submit) examples/{name}\.py", text.split('"""')[1])
     assert "import dygmamba as dm\n" in text
     assert not re.search(r"from dygmamba|import dygmamba\.|dm\.\w+\._|\b_[a-z]\w*\(", text)
 

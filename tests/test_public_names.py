@@ -157,6 +157,8 @@ CLASSES = {
         "data_dir": "",
         "time_unit": "",
         "time_format": "",
+        "observed": "",
+        "address": "",
         "config": "",
         "task": "",
         "finished": "",
@@ -177,6 +179,8 @@ CLASSES = {
         "orders: int = 4, columns: Mapping[str, Any] | None = None) -> Explanation",
         "observe": "(self, events: Source, fill: float | None = None, **options: Any) -> Run",
         "save": "(self, to: Path | str) -> Path",
+        "scorer": "(self, *, features: bool = False, at: str | float | None = None, src: str | None = None, dst: str | "
+        "None = None, time: str | None = None) -> BatchScorer",
         "evaluate": "(self, negatives: str | Sequence[str] | None = None, split: str | Sequence[str] = test, "
         "setting: str | Sequence[str] = (transductive, inductive), visible: str | None = None, *, metrics: "
         "str | Sequence[str] | None = None, candidates: int | str | None = None, filtered: bool = False, "

@@ -14,6 +14,7 @@ from dygmamba.tasks.calibration import (
     MIN_PAIRS,
     Calibration,
     NewNodes,
+    compute_logistic,
     compute_reliability,
     fit_calibration,
     fit_line,
@@ -246,3 +247,13 @@ def test_the_prior_is_the_share_of_positives():
     assert isinstance(found, Calibration)
     assert found.prior == pytest.approx(float(y[kept].mean()))
     assert float(found.probability(z[kept]).mean()) == pytest.approx(found.prior, abs=5e-3)
+
+
+@given(st.integers(1, 300), st.integers(0, 40))
+def test_a_probability_does_not_depend_on_its_place(count, before):
+    """For all lengths of a table and of the one before it: every value has the bits that it has alone."""
+    odds = drawn(before + count, spread=8.0)[0]
+    alone = torch.stack([compute_logistic(value) for value in odds])
+    assert torch.equal(compute_logistic(odds), alone)
+    assert torch.equal(compute_logistic(odds[before:]), alone[before:])
+    assert torch.allclose(alone, odds.sigmoid(), rtol=1e-15, atol=0)

@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from dygmamba.api.batch_scoring import BatchScorer
 from dygmamba.api.evaluation import rows_to_table, run_evaluation, warn_if_unfinished
 from dygmamba.api.monitoring import run_monitoring
 from dygmamba.api.reports import run_report
 from dygmamba.api.requests.base import Names
 from dygmamba.api.requests.evaluation import EvaluateRequest, MonitorRequest
 from dygmamba.api.requests.prediction import ExportRequest, ReportRequest
+from dygmamba.api.sharing import fetch_shared_run
 from dygmamba.api.trusted_code import import_if_trusted
 from dygmamba.core.argument_types import check_arguments
 from dygmamba.core.errors import ConfigError, DygWarning
@@ -69,18 +71,24 @@ class Run:
     data_dir: Path | None = None
     time_unit: str = "auto"
     time_format: str | None = None
+    observed: Path | None = None  # a file of `save`, whose events it knows too
+    address: str = ""  # of the shared run that `path` is a copy of
     _extended: Predictor | None = field(default=None, repr=False, compare=False)  # with the observed events
 
     @cached_property
     def _predictor(self) -> Predictor:
+        if self._extended is not None:
+            return self._extended
         options = ReadOptions(time_unit=self.time_unit, time_format=self.time_format)
-        return self._extended or Predictor.open(self._folder, self.device, self.data_dir, options)
+        predictor = Predictor.open(self._folder, self.device, self.data_dir, options)
+        return predictor if self.observed is None else load_observed(predictor, self.observed)
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the fields, without the opened model, which the copy opens again from the run directory."""
         if self._extended is not None:
             raise ConfigError(
-                f"a run that observed events cannot be pickled; `save` them, and pickle the one of {self.path}",
+                f"a run that observed events cannot be sent to another process; `save` them, and open {self.path} with "
+                "that file as `observed`",
                 code="run-not-picklable",
             )
         return {item.name: getattr(self, item.name) for item in fields(self)}
@@ -246,6 +254,33 @@ class Run:
         return save_observed(self._predictor, Path(to))
 
     @check_arguments
+    def scorer(
+        self,
+        *,
+        features: bool = False,
+        at: TimeLike | None = None,
+        src: str | None = None,
+        dst: str | None = None,
+        time: str | None = None,
+    ) -> BatchScorer:
+        """Return a function that adds scores to batches of pairs, and can be sent to the processes of an engine.
+
+        It takes an Arrow table or record batch, a pandas or a polars frame, and returns the same with the columns that
+        its attribute `columns` lists: the score, and which run and which events it is of. A batch has the scores that
+        `score` gives its pairs. Pass it to `map_batches` of Ray or `map_partitions` of Dask, and its `map_batches` to
+        `mapInArrow` of Spark. Every machine must be able to read the run and its dataset, under the same path or, for a
+        run opened from an address, from there.
+
+        Args:
+            features: Add the features that trees read of each pair instead, to be read by other models.
+            at: Time of all pairs, if they have no column of times.
+            src: Name of the column of sources, by default the dataset's or a usual one; so are `dst` and `time`.
+            dst: Name of the column of destinations.
+            time: Name of the column of times.
+        """
+        return BatchScorer.create(self, {"src": src, "dst": dst, "time": time}, at, features)
+
+    @check_arguments
     def evaluate(
         self,
         negatives: Names | None = None,
@@ -362,7 +397,8 @@ def open(
     `time_unit` and `time_format` say how times in queries are read; by default dates are read as in the run's own data,
     or as ISO dates. A model of another package must be registered, or come from an installed entry point; with `trust`
     the module that the run names is imported, which runs its code. `observed` is a file of `Run.save`: the run knows
-    its events too.
+    its events too. `folder` may also be the address of a shared run, such as s3://bucket/run (read with fsspec) or
+    hf://user/name; it is copied into the user's cache, once for each content.
 
     >>> import dygmamba as dm
     >>> (trained,) = dm.train(dm.generate(nodes=40, events=600, communities=4), "trees", epochs=1)
@@ -372,13 +408,17 @@ def open(
     >>> run.observe([(3, 39, 1.8e9)]).score([(3, 39)]).num_rows
     1
     """
-    path = find_run(folder)
-    if path not in (Path(folder), Path(folder).resolve()):
+    address = folder if isinstance(folder, str) and "://" in folder else ""
+    path = fetch_shared_run(address) if address else find_run(folder)
+    if not address and path not in (Path(folder), Path(folder).resolve()):
         warnings.warn(DygWarning(f"{str(folder)!r} is the run {path}"), stacklevel=3)
     import_if_trusted(trust, path)
-    run = Run(path, device, None if data_dir is None else Path(data_dir), time_unit, time_format)
+    data_dir, observed = (None if place is None else Path(place) for place in (data_dir, observed))
+    run = Run(path, device, data_dir, time_unit, time_format, observed, address)
     warn_if_unfinished(run._folder)  # also raises for a folder that is not a run
-    return run if observed is None else replace(run, _extended=load_observed(run._predictor, Path(observed)))
+    if observed is not None:
+        _ = run.data  # raises for events of another run
+    return run
 
 
 @check_arguments

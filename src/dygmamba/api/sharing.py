@@ -8,14 +8,26 @@ import re
 import tempfile
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dygmamba.core.argument_types import check_arguments
-from dygmamba.core.errors import ConfigError, DownloadError, DygWarning, first_line, make_package_error
-from dygmamba.runs.run_names import get_run_path
+from dygmamba.core.errors import (
+    ConfigError,
+    DownloadError,
+    DygWarning,
+    FileError,
+    WriteError,
+    first_line,
+    make_package_error,
+)
+from dygmamba.core.files.untrusted import describe_file
+from dygmamba.core.files.writing import create_temporary_folder, publish_path
+from dygmamba.data.storage.locations import get_former_data_folder
+from dygmamba.runs.run_names import get_run_path, iterate_runs
 
 if TYPE_CHECKING:
     from dygmamba.api.run import Run
@@ -76,14 +88,68 @@ def download_files(repository: str, revision: str | None, limits: dict[str, int]
         info = client.model_info(repository, revision=revision, files_metadata=True)
         sizes = {file.rfilename: file.size for file in info.siblings or [] if file.rfilename in limits}
         for name, size in sizes.items():
-            if size is None or size > limits[name]:
-                raise DownloadError(
-                    f"{name} of {repository} has {size} bytes, at most {limits[name]:,} are accepted; pull another run",
-                    code="shared-file-too-large",
-                )
+            check_size(name, repository, size, limits[name])
         client.snapshot_download(
             repository, revision=info.sha, allow_patterns=list(sizes), local_dir=str(folder)
         )
+
+
+def download_from_store(address: str, limits: dict[str, int], folder: Path) -> None:
+    """Download the files named in `limits` from an object store; a file above its limit in bytes is an error."""
+    if find_spec("fsspec") is None:
+        raise make_package_error(address, "fsspec", "fsspec")
+    import fsspec
+
+    try:
+        store, root = fsspec.url_to_fs(address)
+        for name, limit in limits.items():
+            path = f"{root}/{name}"
+            if store.exists(path):
+                check_size(name, address, store.size(path), limit)
+                store.get_file(path, str(folder / name))
+    except DownloadError:
+        raise
+    except Exception as error:  # every store has its own kinds
+        raise DownloadError(
+            f"cannot read {address} ({type(error).__name__}: {first_line(error)}); check the address, the network and "
+            "your access",
+            code="store-failed",
+        ) from error
+
+
+def check_size(name: str, source: str, size: int | None, limit: int) -> None:
+    """Raise DownloadError for a file of a shared run that is too large, or of unknown size."""
+    if size is None or size > limit:
+        raise DownloadError(
+            f"{name} of {source} has {size} bytes, at most {limit:,} are accepted; pull another run",
+            code="shared-file-too-large",
+        )
+
+
+def fetch_shared_run(address: str) -> Path:
+    """Return the copy of a shared run in the user's cache, in a folder per content; it is fetched if there is none."""
+    from dygmamba.runs.sharing import MANIFEST_FILE, MAX_MANIFEST_BYTES, SHARED_FILES, unpack_run
+
+    limits = {name: limit for name, (_, limit) in SHARED_FILES.items()}
+    cache = get_former_data_folder() / "shared-runs"
+    download = partial(download_from_store, address)
+    if address.startswith(HUB_PREFIX):
+        download = partial(download_files, str(check_target(address)), None)
+    with create_temporary_folder(cache) as scratch:
+        manifest = scratch / MANIFEST_FILE
+        download({MANIFEST_FILE: MAX_MANIFEST_BYTES}, scratch)
+        if not manifest.is_file():
+            raise FileError(
+                f"{address} is not a shared run: it has no {MANIFEST_FILE}; give an address that a run was pushed to",
+                code="not-a-shared-run",
+            )
+        root = cache / describe_file(manifest)["sha256"][:32]
+        if not root.is_dir():
+            download(limits, scratch)
+            unpack_run(scratch, scratch / "runs")
+            with suppress(WriteError):  # another process was faster
+                publish_path(scratch / "runs", root)
+    return next(iterate_runs(root))
 
 
 @contextmanager

@@ -90,8 +90,7 @@ def train(
     train_negatives: Annotated[
         str | None,
         optional(
-            help="Train against random, historical or mixed negatives, mixed-odds (mixed, with the loss corrected "
-            "for how often each kind is drawn), or popular-odds (recently popular destinations, corrected likewise).",
+            help="Train against random, historical or mixed negatives.",
             default="random",
         ),
     ] = None,

@@ -29,6 +29,7 @@ from dygmamba.history.columns import find_query_columns
 from dygmamba.history.view import PairBatch
 from dygmamba.models.base import Scorer
 from dygmamba.models.classifiers import SourceEmbedding
+from dygmamba.models.trees import FeatureTable, TreeScorer
 from dygmamba.runs.calibration import load_calibration
 from dygmamba.runs.export import build_view, export_inputs, require_exportable
 from dygmamba.runs.node_predictions import label_columns
@@ -148,7 +149,7 @@ class Predictor:
         self, pairs: QuerySource, at: TimeLike | QueryTimes | None = None, progress: Progress = SILENT
     ) -> Predictions:
         """Score each pair, in the given order: columns src, dst, time, those that the model reads of a query, score."""
-        self._require_task("link")
+        self.require_task("link")
         queries, parser = self._read_queries(pairs, at), self.query_parser
         if queries.table.dst is None:
             raise NotFoundError(
@@ -172,9 +173,26 @@ class Predictor:
         """Return which ends of pairs are new, as `NewNodes.find`; None if the calibration does not depend on it."""
         return None if self.new_nodes is None else self.new_nodes.find(src, dst, time)
 
+    def get_trees(self) -> TreeScorer:
+        """Return the trees of the run; ConfigError if its model is another one, which reads no table of features."""
+        if not isinstance(self.run.scorer, TreeScorer):
+            raise ConfigError(
+                f"model '{self.run.model}' reads no table of features; use a run of 'trees'",
+                code="no-features",
+            )
+        return self.run.scorer
+
+    def compute_features(self, pairs: QuerySource, at: TimeLike | None = None) -> Predictions:
+        """Compute what the trees read of each pair, in the given order: a column of 32-bit floats per feature."""
+        trees, queries, scorer = self.get_trees(), self._read_queries(pairs, at), self.ranker.stream_scorer
+        batch = PairBatch.from_pairs(queries.src, queries.dst, queries.time).with_columns(queries.columns)
+        table = StreamScorer(FeatureTable(trees), scorer.stream, self.run.seed, tokens=scorer.tokens)(batch)
+        columns = {name: pa.array(table[:, k].numpy()) for k, name in enumerate(trees.names)}
+        return build_predictions(queries, columns, self.calibration)
+
     def inputs(self, pairs: QuerySource, at: TimeLike | None = None) -> dict[str, Tensor]:
         """Return the tensors that an exported program takes to score these pairs."""
-        self._require_task("link")
+        self.require_task("link")
         queries, stream = self._read_queries(pairs, at), self.ranker.stream_scorer.stream
         batch = PairBatch.from_pairs(queries.src, queries.dst, queries.time).with_columns(queries.columns)
         require_exportable(self.run.scorer, self.run.model)
@@ -223,7 +241,7 @@ class Predictor:
         Without candidates, all nodes of the side are, or a shortlist of them if they are many (`engine/shortlist.py`);
         "all" is always all.
         """
-        self._require_task("link")
+        self.require_task("link")
         parser = self.query_parser
         if parser.columns:
             raise ConfigError(
@@ -317,7 +335,7 @@ class Predictor:
         Without `nodes`, all nodes that were a source before are scored. Then, or with `k`, rows are sorted by
         descending score (of numbers: by descending value) and numbered in a column rank.
         """
-        self._require_task("node")
+        self.require_task("node")
         queries = (
             self._query_all_sources(at) if nodes is None else self._read_queries(nodes, at, nodes_only=True)
         )
@@ -387,7 +405,7 @@ class Predictor:
             )
         return queries
 
-    def _require_task(self, task: str) -> None:
+    def require_task(self, task: str) -> None:
         if (task == "node") == (self.run.target is not None):
             return
         path = self.run.folder.path

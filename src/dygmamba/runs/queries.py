@@ -31,7 +31,7 @@ from dygmamba.data.readers.times import format_iso_time
 from dygmamba.data.storage.dataset import Dataset
 from dygmamba.data.storage.extension import check_time_scale, next_instant
 from dygmamba.history.query_columns import QueryColumns
-from dygmamba.tasks.calibration import Calibration
+from dygmamba.tasks.calibration import Calibration, compute_logistic
 
 TimeLike = str | float  # a date or a number
 
@@ -359,7 +359,7 @@ def score_column(
     The arguments are those of `Calibration.probability`.
     """
     if calibration is None:
-        return {RAW_SCORE_COLUMN: _finite_column(torch.sigmoid(logit.double()))}
+        return {RAW_SCORE_COLUMN: _finite_column(compute_logistic(logit.double()))}
     return {SCORE_COLUMN: _finite_column(calibration.probability(logit, new_ends))}
 
 

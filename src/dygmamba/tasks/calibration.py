@@ -148,7 +148,16 @@ class Calibration:
         self, logit: Float[Tensor, "*p"], new_ends: Bool[Tensor, "*p 2"] | None = None
     ) -> Float64[Tensor, "*p"]:
         """Return the calibrated probabilities; the arguments are those of `log_odds`."""
-        return torch.sigmoid(self.log_odds(logit, new_ends))
+        return compute_logistic(self.log_odds(logit, new_ends))
+
+
+def compute_logistic(odds: Float64[Tensor, "*p"]) -> Float64[Tensor, "*p"]:
+    """Return the logistic function of log-odds, equal bits for equal values.
+
+    Of a contiguous tensor, torch computes the last values in another way than the others, which rounds some of them
+    differently: the score of a pair would depend on its place in the table. Of a view with gaps, all are alike.
+    """
+    return torch.sigmoid(torch.stack([odds, odds], dim=-1)[..., 0])
 
 
 @dataclass(frozen=True, slots=True)

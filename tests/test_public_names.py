@@ -106,9 +106,9 @@ CLASSES = {
         "append": "(self, events: Iterable[Mapping[str, Any] | Sequence[Any]]) -> dict[str, Any]",
         "score": "(self, pairs: Iterable[Sequence[Any] | Mapping[str, Any]], at: str | float | None = None, *, "
         "min_sequence: int | None = None) -> list[dict[str, Any]]",
-        "rank": "(self, sources: Iterable[str | int], k: int = 10, at: str | float | None = None, *, candidates: "
-        "Iterable[str | int] | None = None, only_new: bool = False, min_sequence: int | None = None) -> "
-        "list[dict[str, Any]]",
+        "rank": "(self, sources: Iterable[str | int] | None = None, k: int = 10, at: str | float | None = None, *, "
+        "candidates: Iterable[str | int] | None = None, only_new: bool = False, destinations: Iterable[str | int] | "
+        "None = None, min_sequence: int | None = None) -> list[dict[str, Any]]",
         "classify": "(self, nodes: Iterable[str | int] | None = None, at: str | float | None = None, k: int | None = "
         "None, *, min_sequence: int | None = None) -> list[dict[str, Any]]",
         "explain": "(self, src: str | int, dst: str | int | None = None, at: str | float | None = None, *, orders: "
@@ -166,10 +166,12 @@ CLASSES = {
         "metrics": "",
         "results": "",
         "rules": "",
+        "ranking": "",
         "selection": "",
         "score": "(self, pairs: Source, at: str | float | None = None) -> Table",
-        "rank": "(self, sources: Nodes, k: int = 10, at: str | float | None = None, candidates: Iterable[str "
-        "| int] | Path | None = None, only_new: bool = False) -> Table",
+        "rank": "(self, sources: Nodes | None = None, k: int = 10, at: str | float | None = None, candidates: "
+        "Iterable[str | int] | Path | None = None, only_new: bool = False, *, destinations: Nodes | None = None) -> "
+        "Table",
         "embed": "(self, nodes: Nodes, at: str | float | None = None) -> Table",
         "classify": "(self, nodes: Nodes | None = None, at: str | float | None = None, k: int | None = None) -> "
         "Table",

@@ -261,8 +261,9 @@ class Predictor:
         # a source has fewer than k rows if it has fewer than k candidates: the rest is -inf
         row, position = torch.nonzero(torch.isfinite(best.logit), as_tuple=True)
         logit, asked = best.logit[row, position], parser.to_user_type(given.table.src)
-        ends = (given.src[row], best.node[row, position])
-        new_ends = self.find_new_ends(*(ends if side == "dst" else ends[::-1]), given.time[row])
+        src, dst = given.src[row], best.node[row, position]
+        src, dst = (src, dst) if side == "dst" else (dst, src)
+        new_ends = self.find_new_ends(src, dst, given.time[row])
         own = asked.take(pa.array(row.numpy()))
         ranked = parser.to_user_type(self.dataset.ids.to_user(best.node[row, position].numpy()))
         columns = {

@@ -44,7 +44,7 @@ NODE_COLUMNS = (
     ),
     "n",
 )
-TRAININGS = ("random", "mixed", "mixed-odds")
+TRAININGS = ("random", "mixed")
 
 
 def add_runs(folder: Path, runs: Iterable[Path]) -> None:

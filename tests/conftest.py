@@ -54,7 +54,7 @@ def rank_few_events() -> Iterator[Callable | None]:
     from dygmamba.runs.final_evaluation import count_affordable_events
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(RANKED, lambda scorer: 5)
+        patch.setattr(RANKED, lambda scorer, destinations=None: 5)
         yield count_affordable_events
 
 

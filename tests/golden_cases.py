@@ -101,7 +101,6 @@ def training_cases() -> dict[str, dict[str, Any]]:
     }
     cases["dyg-mamba ranking"] = base | {"loss": "ranking", "train_candidates": 5}
     cases["tgn batch"] = cases["tgn"] | {"visible": "batch"}
-    cases["trees odds"] = cases["trees"] | {"train_negatives": "mixed-odds"}
     return cases
 
 

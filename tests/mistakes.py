@@ -613,7 +613,7 @@ CALLS = [
     wrong("no-query-columns", dm.train, DATA, "dyg-mamba-counts", query_columns=True, **TRAIN),
     wrong("loss-needs-random-negatives", dm.train, DATA, "trees", train_negatives="mixed", **RANKING),
     wrong("loss-needs-random-negatives", dm.train, DATA, "jodie", train_negatives="mixed", **RANKING),
-    wrong("loss-needs-random-negatives", dm.train, DATA, "jodie", train_negatives="mixed-odds", **RANKING),
+    wrong("former-negatives", dm.train, DATA, "jodie", train_negatives="mixed-odds", **TRAIN),
     wrong("setting-out-of-bounds", dm.train, DATA, "jodie", train_candidates=0, **RANKING),
     wrong("invalid-every", dm.backtest, DATA, "trees", every="often", out="out"),
     wrong("invalid-window", dm.backtest, DATA, "trees", every="1d", window="0d", out="out"),

@@ -56,7 +56,7 @@ def script_outputs(tmp_path_factory) -> dict[str, str]:
 def test_every_example_is_tested():
     """A new example needs a test below."""
     assert list(ON_ENGINES) == ["score_on_ray", "score_on_spark"]
-    assert list(NOTEBOOKS) == ["analyst", "researcher"]
+    assert list(NOTEBOOKS) == ["analyst", "researcher", "shop_and_helpdesk"]
     assert list(SCRIPTS) == [
         "audit_a_stream",
         "node_classification",
@@ -172,6 +172,21 @@ def test_the_analyst_notebook_ranks_and_updates_a_score(tmp_path):
     before, after = re.findall(r"alice to hal: (\S+), after one message (\S+)", text)[0]
     assert float(before) != float(after)
     assert list(tmp_path.glob("runs/mail/trees/*/report.html"))
+
+
+@pytest.mark.e2e
+@pytest.mark.slow
+def test_the_shop_notebook_answers_both_questions(tmp_path):
+    """The ink follows its printer; a ticket goes to an agent of its topic, and an agent gets customers of theirs."""
+    text = run_notebook("shop_and_helpdesk", tmp_path)
+    assert {"trees", "association", "popularity"} <= set(text.split())
+    assert re.search(r"^ *ink-2 .* 1$", text, re.MULTILINE)
+    topic, first, last = map(int, re.findall(r"topic (\d), which agents (\d+) to (\d+) know", text)[0])
+    assert {int(agent) for agent in re.findall(r"^ *agent (\d+) ", text, re.MULTILINE)} == {
+        *range(first, last + 1)
+    }
+    assert topic * 3 == first
+    assert re.search(r"of agent 0: \[0(, 0){9}\]", text)
 
 
 @pytest.mark.e2e

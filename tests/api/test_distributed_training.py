@@ -49,7 +49,9 @@ def test_a_report_that_is_not_an_object_is_empty(line):
 
 def test_two_processes_write_one_backbone_and_one_classifier(tmp_path, monkeypatch):
     """Every file of both runs exists once, written by the first process; only the first one reports."""
-    monkeypatch.setattr("dygmamba.runs.final_evaluation.count_affordable_events", lambda scorer: 2)
+    monkeypatch.setattr(
+        "dygmamba.runs.final_evaluation.count_affordable_events", lambda scorer, destinations=None: 2
+    )
     store = labelled_stream(events=200)
     dataset, messages = Dataset.from_events("labelled", store, NodeIds.identity(store.num_nodes)), []
 

@@ -40,6 +40,7 @@ def test_an_ordinary_stream_has_no_anomalies():
             ("src", "u1", "u2"), ("dst", "u2", "u3"), ("time", NOW, NOW + DAY))}),
         ("one node", {"src": ["root"] * 40 + [f"u{k % 7}" for k in range(20)]}),
         ("two kinds", {"dst": [f"i{k % 7}" for k in range(60)]}),
+        ("which side", {"src": [f"s{k % 3}" for k in range(60)], "dst": [f"u{k // 2}" for k in range(60)]}),
         ("like ids", {"src": ["Ann", "ann "[:3]] * 30}),
         ("constant features", {"x": [1.0] * 60}),
     ],

@@ -42,7 +42,7 @@ def call(*words: str) -> str:
     with pytest.MonkeyPatch.context() as patch, redirect_stdout(printed):
         patch.setattr(stream, "GeneratorConfig", short)
         patch.setattr(forgetting, "GeneratorConfig", short)
-        patch.setattr(final_evaluation, "count_affordable_events", lambda scorer: 20)
+        patch.setattr(final_evaluation, "count_affordable_events", lambda scorer, destinations=None: 20)
         app(list(words), standalone_mode=False)
     return printed.getvalue()
 

@@ -51,7 +51,7 @@ def fit_of(stream, model, ranks, folder, **loop):
 
 
 @pytest.mark.parametrize(
-    ("model", "against"), [*((model, "random") for model in VARIANTS), ("dyg-mamba", "mixed-odds")]
+    ("model", "against"), [*((model, "random") for model in VARIANTS), ("dyg-mamba", "mixed")]
 )
 def test_several_processes_train_as_one(model, against, stream, tmp_path, monkeypatch):
     """For batches that the number of processes does not divide: losses, weights and scores agree to rounding.

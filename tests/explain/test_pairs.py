@@ -316,3 +316,22 @@ def test_events_are_named_with_their_types_and_numbers(tmp_path):
     assert named in describe_event(found, strongest)
     assert named in render_document(build_explanation_document(found))
     assert found.table["columns"].to_pylist() == [reason.columns for reason in found.reasons]
+
+
+def test_the_destination_that_makes_another_one_likely_is_named(tmp_path):
+    """Where each source comes to b0, b1 or b2 after a0, a1 or a2, with others in between."""
+    rows = [
+        (f"u{who}", f"{kind}{who % 3}" if kind != "x" else f"x{who % 7}", 100.0 * who + after)
+        for who in range(60)
+        for after, kind in enumerate("axxb")
+    ]
+    events = [
+        *rows,
+        *((f"v{number}", f"{kind}", 7000.0 + number) for number, kind in enumerate(("a1", "x5"))),
+    ]
+    events += [("v0", "x5", 7003.0)]
+    (run,) = dm.train(events, "trees", out=tmp_path, device="cpu", epochs=1, trees=4, rounds=4)
+    (note,) = [note for note in run.explain(("v0", "b1"), at=7010.0, orders=1).notes if "after" in note]
+    assert note.startswith("b1 after a1: 20 events on b1 had a1 among the last 10 destinations")
+    assert note.endswith("a1 had 21 events")
+    assert not any("after" in note for note in run.explain(("v1", "a1"), at=7001.5, orders=1).notes)

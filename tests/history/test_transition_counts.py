@@ -12,17 +12,17 @@ from dygmamba.history.view import PairBatch
 from strategies import event_streams
 from streams import unsplit
 
-SCALES, LAGS = (0.5, 300.0), 3
+SCALES, LAGS, WINDOW = (0.5, 300.0), 3, 5
 
 
 @given(event_streams(), st.data())
 def test_table_equals_that_of_the_host(store, data):
     """For all pairs of nodes and all lags, at times of events, between and after them; node -1 counts zero."""
-    request = TransitionLookup(SCALES, LAGS)
+    request = TransitionLookup(SCALES, LAGS, WINDOW)
     rows = EventRows(store.src.numpy(), store.dst.numpy(), store.time.numpy(), store.num_nodes)
     table, transitions = TransitionCountTable.build(rows, request), TransitionTable(request)
     transitions.append_rows(rows)
-    host = TransitionCountTable.from_transitions(transitions)
+    host = TransitionCountTable.from_transitions(transitions, request)
     at = data.draw(st.sampled_from([0.0, *store.time.tolist()]))
     at += data.draw(st.sampled_from([-0.25, 0.0, 7.0]))
     node = torch.arange(-1, store.num_nodes)
@@ -37,6 +37,11 @@ def test_table_equals_that_of_the_host(store, data):
     assert torch.equal(total, host.count_all(lag, origin, when))
     asked = (node, torch.full(node.shape, at, dtype=torch.float64))
     assert torch.equal(table.last_destinations(*asked), host.last_destinations(*asked))
+    asked = (origin[:, 0], dst[:, 0], when[:, 0])
+    found, width = table.compute_associations(*asked), request.association_width
+    features = transitions.compute_features(*(column.numpy() for column in asked))[:, -width:]
+    torch.testing.assert_close(found, torch.from_numpy(features), rtol=1e-6, atol=1e-6)
+    assert torch.equal(found, host.compute_associations(*asked))
 
 
 def test_a_model_reads_beyond_its_sequences():

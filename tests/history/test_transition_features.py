@@ -1,6 +1,7 @@
 """Transition features of pairs: equal to brute force, strictly earlier, the same in any batch and from disk."""
 
 import math
+from statistics import mean
 
 import torch
 from hypothesis import given, settings
@@ -15,7 +16,7 @@ from raising import raises
 from strategies import event_streams
 
 SCALES = (4.0, 0.5)
-REQUEST = TransitionFeatures(SCALES, lags=2)
+REQUEST = TransitionFeatures(SCALES, lags=2, window=4)
 
 
 def numbers(store, pairs, request=REQUEST, events=None):
@@ -33,9 +34,9 @@ def by_name(store, u, v, now):
     """Features of one pair by brute force over the list of events, by their names."""
     events = list(zip(store.src.tolist(), store.dst.tolist(), store.time.tolist(), strict=True))
 
-    def last_of(node, time):
+    def last_of(node, time, count=REQUEST.lags):
         own = sorted(((t, b) for a, b, t in events if a == node and t < time), reverse=True)
-        return [b for _, b in own[: REQUEST.lags]]
+        return [b for _, b in own[:count]]
 
     moves = [(lag, w, b, t) for a, b, t in events for lag, w in enumerate(last_of(a, t)) if t < now]
 
@@ -65,7 +66,22 @@ def by_name(store, u, v, now):
     met = [t for a, b, t in events if (a, b) == (u, v) and t < now]
     ages = [math.log1p((now - t) / min(SCALES)) for t in own[:AGES]]
     since = math.log1p(sum(t > max(met) for t in own)) if met else -1.0
-    return [*often, *share, *near, *ages, *[-1.0] * (AGES - len(ages)), since]
+    usual = [*often, *share, *near, *ages, *[-1.0] * (AGES - len(ages)), since]
+    earlier, window = [event for event in events if event[2] < now], last_of(u, now, REQUEST.window)
+
+    def visits(node):
+        return sum(b == node for _, b, _ in earlier) + 5
+
+    def confidence(w):
+        followed = sum(b == v and w in last_of(a, t, REQUEST.window) for a, b, t in earlier)
+        return followed / visits(w)
+
+    confidences = [confidence(w) for w in window] or [0.0]
+    summaries = [max(confidences), mean(confidences)]
+    lifts = [math.log1p(number * len(earlier) / visits(v)) for number in summaries]
+    best = [t for t, number in zip(own, confidences, strict=False) if 0 < number == max(confidences)]
+    age = math.log1p((now - max(best)) / min(SCALES)) if best else -1.0
+    return [*usual, *(math.log(number + 1e-3) for number in summaries), *lifts, age]
 
 
 @settings(max_examples=15, deadline=None)

@@ -13,7 +13,7 @@ from dygmamba.history.transitions import MAX_LAGS, TransitionFeatures, Transitio
 from raising import raises
 from strategies import event_streams
 
-LAGS = 3
+LAGS, WINDOW = 3, 5
 SCALES = (0.5, 30.0)
 
 
@@ -24,7 +24,7 @@ def rows(store, low=0, high=None):
 
 
 def built(store, cut=None):
-    table = TransitionTable(TransitionFeatures(SCALES, LAGS))
+    table = TransitionTable(TransitionFeatures(SCALES, LAGS, WINDOW))
     table.append_rows(rows(store, 0, cut))
     return table
 
@@ -39,14 +39,16 @@ def questions(store, shifts=(0.0, 0.25, 100.0)):
 
 def answers(table, src, dst, time):
     """Everything that a table tells about these queries."""
-    origin = table.sources.last_destinations(src, time)
+    window = table.sources.last_destinations(src, time)
+    origin = window[:, :LAGS]
     return [
-        origin,
+        window,
         table.counts(origin, dst, time),
         table.totals(origin, time),
         table.covisits(origin, dst, time),
         table.sources.last_ages(src, time, 4),
         table.events_since_met(src, dst, time),
+        *table.associations.count(window, dst, time),
     ]
 
 
@@ -60,7 +62,7 @@ def test_the_order_of_simultaneous_events_is_irrelevant(store, seed):
     """For all orders of the events of each instant: the same bits."""
     shuffled = torch.randperm(len(store), generator=torch.Generator().manual_seed(seed))
     order = shuffled[torch.argsort(store.time[shuffled], stable=True)]
-    other = TransitionTable(TransitionFeatures(SCALES, LAGS))
+    other = TransitionTable(TransitionFeatures(SCALES, LAGS, WINDOW))
     ends = (store.src[order].numpy(), store.dst[order].numpy())
     other.append_rows(EventRows(*ends, store.time.numpy(), store.num_nodes))
     asked = questions(store)
@@ -72,7 +74,7 @@ def test_the_order_of_simultaneous_events_is_irrelevant(store, seed):
 def test_appending_is_building_anew(store, steps, is_growing):
     """For all ways of cutting a stream into calls, within instants too: the bits of the whole; nodes may be new."""
     cuts = sorted({0, *(min(step, len(store)) for step in steps), len(store)})
-    table = TransitionTable(TransitionFeatures(SCALES, LAGS), is_growing)
+    table = TransitionTable(TransitionFeatures(SCALES, LAGS, WINDOW), is_growing)
     for low, high in pairwise(cuts):
         table.append_rows(rows(store, low, high))
     queries = questions(store)
@@ -83,10 +85,10 @@ def test_a_query_without_a_past_has_no_transitions():
     """Node -1 and a source without events."""
     none = np.zeros(0, np.int64)
     for ends in (none, np.array([1])):
-        table = TransitionTable(TransitionFeatures(SCALES, LAGS))
+        table = TransitionTable(TransitionFeatures(SCALES, LAGS, WINDOW))
         table.append_rows(EventRows(ends, ends, ends.astype(np.float64), 3))
-        found = answers(table, np.array([-1, 0]), np.array([1, 1]), np.array([9.0, 9.0]))
-        assert [np.unique(part).tolist() for part in found] == [[-1], [0], [0], [0], [-1], [-1]]
+        *found, _, _ = answers(table, np.array([-1, 0]), np.array([1, 1]), np.array([9.0, 9.0]))
+        assert [np.unique(part).tolist() for part in found] == [[-1], [0], [0], [0], [-1], [-1], [0], [0]]
 
 
 def test_lags_must_fit_into_a_key():

@@ -104,7 +104,7 @@ def test_names_are_those_of_the_implementations():
         (get_args(choices.LawName), LAWS),
         (choices.FORMATS, FORMATS),
         (get_args(choices.LossName), LOSSES),
-        (get_args(choices.TrainNegativesName), TRAINING_NEGATIVES),
+        (get_args(choices.StoredNegativesName)[:-2], TRAINING_NEGATIVES),
         (STUDY_NAMES, STUDIES),
     ]
     for listed, implemented in pairs:

@@ -1,5 +1,7 @@
 """Heuristics: each ranks pairs by what it says it looks at, from strictly earlier events only."""
 
+import itertools
+from collections import Counter
 from dataclasses import replace
 
 import numpy as np
@@ -16,6 +18,7 @@ from dygmamba.models import MODELS
 from dygmamba.models.base import DatasetFacts
 from dygmamba.models.configs import NoConfig
 from dygmamba.models.heuristics import (
+    Association,
     DecayedPopularity,
     DestinationRecency,
     PairRecency,
@@ -32,7 +35,9 @@ STORE = EventStore.from_columns(
     torch.tensor([0, 0, 1, 2]), torch.tensor([3, 4, 4, 3]), torch.tensor([1.0, 2.0, 3.0, 5.0]), num_nodes=6
 )
 FACTS = DatasetFacts.of(STORE)
-RULES = [DecayedPopularity, DestinationRecency, PairRecency, Popularity, Recency, SourceRecency]
+RULES = [
+    Association, DecayedPopularity, DestinationRecency, PairRecency, Popularity, Recency, SourceRecency,
+]  # fmt: skip
 
 
 def look_up(rule, store, src, dst, time):
@@ -101,6 +106,33 @@ def test_source_recency_ranks_by_when_the_source_was_active_whoever_is_asked_abo
     assert found[1] == found[2]
     assert found[3] == found[4]
     assert found[5] == 0
+
+
+@given(store=event_streams(min_events=2, max_events=40), cut=st.floats(0, 1))
+def test_association_is_the_best_confidence_over_the_last_ten_destinations(store, cut):
+    """For all streams, pairs and times: c(w -> v) / (c(w) + 5), counted event by event; without a rule, popularity."""
+    asked_at = float(torch.quantile(store.time, cut))
+    events = sorted(
+        zip(store.time.tolist(), store.src.tolist(), store.dst.tolist(), strict=True),
+        key=lambda event: (event[0], event[2]),  # as `history/transitions.py` orders an instant
+    )
+
+    def list_recent(source, time):
+        return [dst for when, src, dst in events if src == source and when < time][-10:]
+
+    earlier = [event for event in events if event[0] < asked_at]
+    visits = Counter(dst for _, _, dst in earlier)
+    followed = Counter((w, dst) for when, src, dst in earlier for w in set(list_recent(src, when)))
+    nodes = range(store.num_nodes)
+    grid = torch.cartesian_prod(torch.arange(store.num_nodes), torch.arange(store.num_nodes)).reshape(-1, 2)
+    time = torch.full((len(grid),), asked_at, dtype=torch.float64)
+    found = look_up(Association(NoConfig(), DatasetFacts.of(store)), store, grid[:, 0], grid[:, 1], time)
+    expected = []
+    for source, dst in itertools.product(nodes, nodes):
+        rules = [followed[w, dst] / (visits[w] + 5) for w in list_recent(source, asked_at)]
+        best = max(rules, default=0)
+        expected.append(1 + best if best else visits[dst] / (1 + visits[dst]))
+    torch.testing.assert_close(found, torch.tensor(expected, dtype=torch.float64))
 
 
 @given(store=event_streams(min_events=2), rule=st.sampled_from(RULES), cut=st.floats(0, 1))

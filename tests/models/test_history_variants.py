@@ -21,6 +21,7 @@ SMALL = TINY["dyg-mamba-counts"]
 FORMER = {
     "channels": ("node", "edge", "time", "decayed-cooccurrence", "decayed-counts", "walks"),
     "pair_features": ("decayed-pair", "walks"),
+    "associations": 0,
     "walk_decays": 1,
     "relation": "separate",
     "relation_dropout": 0.0,

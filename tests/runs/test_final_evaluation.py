@@ -11,12 +11,12 @@ from dygmamba.engine.run_directory import RunDirectory
 from dygmamba.history.view import PairBatch
 from dygmamba.report.comparison import compare_runs
 from dygmamba.report.results import build_rank_table, build_results_document
-from dygmamba.runs.baselines import BASELINES
+from dygmamba.runs.baselines import BASELINES, RANKING_BASELINES
 from dygmamba.runs.evaluation import Queries, Scored
-from dygmamba.runs.final_evaluation import compare_with_baseline
+from dygmamba.runs.final_evaluation import compare_ranks, compare_with_baseline
 from dygmamba.tasks.base import EvaluationSet
 from dygmamba.tasks.metric_names import QUERY_TYPE_LABELS
-from trained import generate_stream
+from trained import TREES, generate_stream
 
 # with random negatives, which keep the source, its recency tells no pair apart
 TELLING = [rule for rule in BASELINES if rule != "source-recency"]
@@ -55,6 +55,43 @@ def test_the_verdict_is_about_the_best_heuristic_of_the_test(trees_run):
     assert verdict["rule"] == best["model"]
     assert verdict["difference"] == own["ap"] - best["ap"]
     assert best["model"] in verdict["sentence"]
+
+
+def test_ranks_among_all_destinations_stand_beside_those_of_baselines(run_ranked):
+    """Each row is what `evaluate` gives; the sentence names the best baseline; the page has the table."""
+    own, *others = run_ranked.ranking.to_pylist()
+    assert (own["model"], own["candidates"], own["n"]) == ("trees", "all", 45)
+    assert {row["model"] for row in others} == set(RANKING_BASELINES)
+    everything = {"metrics": "mrr,hits@10", "candidates": "all", "setting": "transductive"}
+    (again,) = run_ranked.evaluate(**everything).to_pylist()
+    for row in others:
+        (asked,) = dm.evaluate(generate_stream(), row["model"], **everything).to_pylist()
+        assert (row["mrr"], row["hits@10"], row["n"]) == (asked["mrr"], asked["hits@10"], asked["n"])
+    assert (own["mrr"], own["mrr_se"], own["by_type"]) == (again["mrr"], again["mrr_se"], again["by_type"])
+    verdict, best = RunDirectory(run_ranked.path).ranking_verdict(), others[0]
+    assert best["mrr"] == max(row["mrr"] for row in others)
+    assert (verdict["rule"], verdict["metric"]) == (best["model"], "mrr")
+    assert verdict["difference"] == pytest.approx(own["mrr"] - best["mrr"])
+    assert "45 of 45 test events among all 29 destinations" in verdict["sentence"]
+    page = (run_ranked.path / "report.html").read_text()
+    assert verdict["sentence"].rpartition("(")[2] in page
+
+
+def test_a_baseline_that_ranks_better_is_recommended():
+    """For all ranks: the sign of the difference of MRR decides, and the sentence names the baseline to use."""
+    own, other = (
+        Scored(Queries(build_set(100)), torch.zeros(200), rank=ranks, about={"split": "test", "setting": "x"})
+        for ranks in (torch.full((100,), 5.0), torch.arange(100) % 3 + 1.0)
+    )
+    worse = compare_ranks(own, other, "association", 40)
+    assert (worse["stands"], compare_ranks(other, own, "association", 40)["stands"]) == ("below", "above")
+    assert worse["sentence"].startswith("a baseline is better: use `association`")
+
+
+@pytest.fixture(scope="module")
+def run_ranked(rank_all_events, tmp_path_factory):
+    (run,) = dm.train(generate_stream(), "trees", out=tmp_path_factory.mktemp("ranked"), **TREES)
+    return run
 
 
 def test_results_report_and_tables_have_the_query_types(trees_run, monkeypatch, capsys):

@@ -141,6 +141,16 @@ def test_the_number_of_ranked_events_depends_on_the_model_alone(model, settings,
     assert count_affordable_events(scorer) == events
 
 
+@pytest.mark.parametrize(
+    ("destinations", "events"), [(297, 1_924), (1_862, 306), (20_000, 50), (100_000, 50), (200_000, 0)]
+)
+def test_fewer_events_are_ranked_among_more_destinations(destinations, events):
+    """Ten seconds' worth by the stored cost of a pair, at least 50, and none if 50 take more than two minutes."""
+    spec = find_model("trees")
+    scorer = spec.build(build_config(spec.config, {}), DatasetFacts(40, 0, 0))
+    assert count_affordable_events(scorer, destinations) == events
+
+
 OFFSETS = {"new_source": 0.7, "new_destination": -1.1, "both_new": 0.4}
 
 
@@ -256,9 +266,10 @@ def test_the_rank_of_an_event_does_not_depend_on_the_others(run):
     )
     assert torch.equal(some, every[chosen])
     given = (opened.scorer, stream, evaluation_set, opened.rule, opened.seed)
-    row = Ranking(("mrr",), 5, max_events=7).rank(*given)
+    ranking = Ranking(("mrr",), 5, max_events=7)
+    row = ranking.build_row(ranking.rank_events(*given))
     assert row["n"] == 7
-    assert row == Ranking(("mrr",), 5, max_events=7).rank(*given)
+    assert row == ranking.build_row(ranking.rank_events(*given))
 
 
 def test_the_probabilities_of_all_candidates_sum_to_one(run):

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import dygmamba as dm
-from dygmamba.core.errors import FileError, Interrupted
+from dygmamba.core.errors import ConfigError, FileError, Interrupted
 from dygmamba.engine.checkpoint import load_best, read_checkpoint, save_checkpoint
 from dygmamba.engine.run_directory import RunDirectory
 from dygmamba.history.view import PairBatch
@@ -16,6 +16,7 @@ from dygmamba.runs.link_training import start_link_run
 from dygmamba.runs.opening import open_run, resume_training, store_run_dataset
 from dygmamba.runs.recipes import build_scorer
 from dygmamba.runs.run_config import RunConfig
+from forged_runs import forge_run
 from observers import StepCounter
 from raising import raises
 
@@ -47,6 +48,18 @@ def test_a_run_has_what_every_run_has(trained):
     assert {row["train_negatives"] for row in rows} == {"random"}
     assert all(row["ap"] > 0.6 for row in rows if row["setting"] == "transductive")
     assert (trained.path / "report.html").exists()
+
+
+def test_a_run_of_former_training_negatives_opens_and_is_not_continued(trained):
+    """A stored run that names them scores and is evaluated to the same bits; training with them is refused."""
+    run = forge_run(trained.path, trained.path.parent / "former", train={"train_negatives": "mixed-odds"})
+    again = dm.open(run.path)
+    assert again.score([(3, 17)]).equals(trained.score([(3, 17)]))
+    rows, other = (one.evaluate("random").to_pylist() for one in (again, trained))
+    assert [row["ap"] for row in rows] == [row["ap"] for row in other]
+    assert {row["train_negatives"] for row in rows} == {"mixed-odds"}
+    with raises("former-negatives", ConfigError):
+        dm.resume(run.path, epochs=4)
 
 
 @pytest.mark.parametrize("step", [5, 8])

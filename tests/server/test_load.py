@@ -13,7 +13,7 @@ import pytest
 
 import dygmamba as dm
 from dygmamba.api.client import Client
-from dygmamba.live.live_view import LiveView
+from dygmamba.runs.predictor import Predictor
 from dygmamba.server import connections
 from live_server import running, running_server
 from raising import raises
@@ -61,17 +61,17 @@ def test_a_body_of_many_values_holds_up_nobody(server, path, body, code):
 def test_a_long_ranking_gives_way_to_others(server, monkeypatch):
     """While ranking in parts, other rankings are answered and appended events are seen; all parts are in the answer."""
     url, _ = server
-    original, parts = LiveView.find_top, []
+    original, parts = Predictor.rank, []
 
-    def find_slowly(view, sources, *others):
+    def find_slowly(predictor, sources, *others):
         parts.append(list(sources))
         time.sleep(0.05 * len(sources))
-        return original(view, sources, *others)
+        return original(predictor, sources, *others)
 
     sources = [f"n{k}" for k in range(60)] + ["alice", "bob"]
     with Client(url) as client, Client(url) as other:
         expected = client.rank(sources, 2, at="2024-03-01")
-        monkeypatch.setattr(LiveView, "find_top", find_slowly)
+        monkeypatch.setattr(Predictor, "rank", find_slowly)
         answers = []
         asking = threading.Thread(target=lambda: answers.append(client.rank(sources, 2, at="2024-03-01")))
         asking.start()
@@ -109,7 +109,7 @@ def test_a_query_that_nobody_waits_for_ends(mail, tmp_path, monkeypatch, how):
     """At the next pass of the model, so that the server can be stopped and the thread answers others."""
     ended = threading.Event()
 
-    def find_for_ever(view, sources, k, at, candidates, only_new, progress):
+    def find_for_ever(predictor, sources, destinations, k, at, candidates, only_new, progress):
         try:
             while True:
                 progress.advance()
@@ -117,7 +117,7 @@ def test_a_query_that_nobody_waits_for_ends(mail, tmp_path, monkeypatch, how):
         finally:
             ended.set()
 
-    monkeypatch.setattr(LiveView, "find_top", find_for_ever)
+    monkeypatch.setattr(Predictor, "rank", find_for_ever)
     timeout = 20.0 if how == "leaves" else 0.3
     with running(lambda: dm.live(mail, tmp_path / "state"), timeout=timeout) as url:
         connection = http.client.HTTPConnection(urlsplit(url).netloc, timeout=20)

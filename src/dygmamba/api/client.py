@@ -91,17 +91,20 @@ class Client:
 
     def rank(
         self,
-        sources: Iterable[str | int],
+        sources: Iterable[str | int] | None = None,
         k: int = 10,
         at: str | float | None = None,
         *,
         candidates: Iterable[str | int] | None = None,
         only_new: bool = False,
+        destinations: Iterable[str | int] | None = None,
         min_sequence: int | None = None,
     ) -> list[dict[str, Any]]:
-        """Rank the k likeliest destinations of each source."""
+        """Rank the k likeliest destinations of each source, or sources of each of the given `destinations`."""
         among = None if candidates is None else list(candidates)
-        ask = {"sources": _list_ids(sources), "k": k, "at": at, "candidates": among, "only_new": only_new}
+        ask: dict[str, Any] = {"k": k, "at": at, "candidates": among, "only_new": only_new}
+        given = {"sources": sources, "destinations": destinations}
+        ask |= {name: _list_ids(ids) for name, ids in given.items() if ids is not None}
         return self._ask("/v1/rank", ask, min_sequence)["ranking"]
 
     def classify(

@@ -135,7 +135,8 @@ def _evaluate_run(request: EvaluateRequest) -> list[Row]:
                 for where in dict.fromkeys(choice[1:] for choice in choices):
                     if has_events(store, run.stream.split, *where):
                         pairs = build_event_set(store, run.stream.split, *where)
-                        rows.append(about | ranking.rank(*given, pairs, visibility, run.seed))
+                        found = ranking.rank_events(*given, pairs, visibility, run.seed)
+                        rows.append(about | ranking.build_row(found))
             return rows
     _check_node_request(request, ranking)
     fit = open_run(folder.path, device, request.data_dir, task="node").build_trainer()
@@ -180,8 +181,8 @@ def _evaluate_untrained(request: EvaluateRequest, progress: Progress) -> list[Ro
             for seed in draws if ranking.is_sampled else (None,):
                 with progress.stage(" ".join(("ranks", *choice[1:]))) as stage:
                     drawn = replace(ranking, seed=seed)
-                    row = baselines.rank(model, settings, choice, drawn, stage.advance)
-                    rows.append(row | _describe_draw(seed))
+                    found = baselines.rank(model, settings, choice, drawn, stage.advance)
+                    rows.append(drawn.build_row(found) | _describe_draw(seed))
     given = split_rule.stamp | ({"settings": settings} if settings else {})
     return [row | given for row in rows]
 

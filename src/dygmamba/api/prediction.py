@@ -51,11 +51,13 @@ def run_prediction(request: PredictRequest, progress: Progress = SILENT) -> Pred
     if top is None:
         assert request.pairs is not None
         return predictor.score(request.pairs, at, progress)
-    candidates = request.candidates
-    among = None if candidates is None else _read_ids(candidates, predictor.dataset)
-    among = pa.array(among["src"], pa.large_string()) if isinstance(among, dict) else among
-    queries = request.pairs or _read_ids(request.sources or "", predictor.dataset)
-    return predictor.top(queries, top, at, progress, among, request.only_new)
+    among = candidates = request.candidates
+    if candidates is not None and candidates != "all":
+        among = _read_ids(candidates, predictor.dataset)
+        among = pa.array(among["src"], pa.large_string()) if isinstance(among, dict) else among
+    queries = request.pairs or _read_ids(request.destinations or request.sources or "", predictor.dataset)
+    side = "dst" if request.destinations is None else "src"
+    return predictor.top(queries, top, at, progress, among, request.only_new, side)
 
 
 def select_alerts(

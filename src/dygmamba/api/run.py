@@ -32,7 +32,7 @@ from dygmamba.runs.export import load_program as load_exported
 from dygmamba.runs.observed_events import load_observed, save_observed
 from dygmamba.runs.predictor import Predictor
 from dygmamba.runs.queries import Predictions, TimeLike
-from dygmamba.runs.query_inputs import as_id_column, as_sources, require_positive
+from dygmamba.runs.query_inputs import as_sources, require_positive
 from dygmamba.runs.run_names import find_run
 from dygmamba.tasks.link import SETTINGS
 from dygmamba.tasks.metric_names import list_metrics
@@ -143,6 +143,14 @@ class Run:
         return pa.Table.from_pylist(self._folder.rules())
 
     @property
+    def ranking(self) -> pa.Table:
+        """Ranks of test events among all destinations: the run first, then baselines, the best MRR first.
+
+        No rows where ranking takes too long; `evaluate(metrics="mrr,hits@10", candidates="all")` ranks every event.
+        """
+        return rows_to_table(self._folder.ranking())
+
+    @property
     def selection(self) -> dict[str, Any]:
         """The models tried within a `budget` and why this run was chosen; empty for a run trained alone.
 
@@ -166,27 +174,22 @@ class Run:
     @check_arguments
     def rank(
         self,
-        sources: "Nodes",
+        sources: "Nodes | None" = None,
         k: int = 10,
         at: TimeLike | None = None,
         candidates: Iterable[str | int] | Path | None = None,
         only_new: bool = False,
+        *,
+        destinations: "Nodes | None" = None,
     ) -> pa.Table:
-        """Rank the k likeliest destinations of each source, among the candidates or all known destinations.
+        """Rank the k likeliest destinations of each source, or the sources of each of the given `destinations`.
 
-        Returns columns src, dst, time, score, probability, rank; `probability` is that of being the true destination,
-        given that exactly one candidate is. Candidates are ids or a file of them. With `only_new`, destinations that
-        the source met before are left out. Without self-loops in the data, a node is not its own destination.
+        Returns columns src, dst, time, score, probability, rank; `probability` is that of being the true one, given
+        that exactly one candidate is. Candidates are ids, a file of them, or "all"; by default all nodes of the side,
+        or a shortlist of more than 20,000, which the logger "dygmamba" says. With `only_new`, nodes that were met
+        before are left out. Without self-loops in the data, a node is not its own destination.
         """
-        require_positive(k)
-        among = (
-            candidates
-            if candidates is None or isinstance(candidates, Path)
-            else as_id_column("candidates", candidates)
-        )
-        return _log_unknown_ids(
-            self._predictor.top(as_sources("sources", sources), k, at, candidates=among, only_new=only_new)
-        )
+        return _log_unknown_ids(self._predictor.rank(sources, destinations, k, at, candidates, only_new))
 
     @check_arguments
     def embed(self, nodes: "Nodes", at: TimeLike | None = None) -> pa.Table:
@@ -446,6 +449,8 @@ def _log_unknown_ids(found: Predictions) -> pa.Table:
         LOGGER.warning("%s scored without a history: %s", subject, shown)
     for text in (*found.wrong_sides.describe(), *found.unknown_values.describe()):
         LOGGER.warning("%s", text)
+    if found.shortlist:
+        LOGGER.info("%s", found.shortlist)
     return found.table
 
 

@@ -456,16 +456,19 @@ class CollectedResults:
     rules: list[dict[str, Any]]
     verdicts: list[dict[str, Any]]
     selections: list[dict[str, Any]]
+    ranking: list[dict[str, Any]]
+    ranking_verdicts: list[dict[str, Any]]
 
     @property
     def document(self) -> Document:
         """The results with the best baselines, the verdict on each run, and what was tried."""
         sentences = [
             f"seed {seed}: {verdict['sentence']}" if len(self.seeds) > 1 else verdict["sentence"]
-            for seed, verdict in zip(self.seeds, self.verdicts, strict=False)
+            for verdicts in (self.verdicts, self.ranking_verdicts)
+            for seed, verdict in zip(self.seeds, verdicts, strict=False)
         ]
         tried = [section for one in self.selections if (section := build_selection_section(one)) is not None]
-        return build_results_document(self.rows, self.rules, sentences, tried)
+        return build_results_document(self.rows, self.rules, sentences, tried, self.ranking)
 
 
 def collect_results(runs: Sequence[Run]) -> CollectedResults:
@@ -477,4 +480,6 @@ def collect_results(runs: Sequence[Run]) -> CollectedResults:
         folders[0].rules(),
         [verdict for folder in folders if (verdict := folder.verdict())],
         [selection for folder in folders if (selection := folder.selection())],
+        [*(row for folder in folders for row in folder.ranking()[:1]), *folders[0].ranking()[1:]],
+        [verdict for folder in folders if (verdict := folder.ranking_verdict())],
     )

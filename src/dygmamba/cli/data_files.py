@@ -193,6 +193,7 @@ def _describe_origin(dataset: "Dataset") -> dict[str, str]:
     origin, store = dataset.origin, dataset.store
     number = "" if origin.header else "number "
     lines = {"columns": f"{number}{origin.src} -> {number}{origin.dst} at {number}{origin.time}"}
+    lines["predicts"] = f"given a source ({number}{origin.src}), which destination ({number}{origin.dst})"
     if origin.delimiter:
         comments = ""
         if origin.comments:

@@ -48,6 +48,9 @@ def predict(
     sources: Annotated[
         str | None, optional(help="Rank the destinations of these ids, a,b,c or a file; with --top.")
     ] = None,
+    destinations: Annotated[
+        str | None, optional(help="Rank the sources of these ids, a,b,c or a file; with --top.")
+    ] = None,
     nodes: Annotated[
         str | None,
         optional(help="Predict the labels of these ids, a,b,c or a file; for runs of the node task."),
@@ -82,7 +85,10 @@ def predict(
     ] = None,
     candidates: Annotated[
         str | None,
-        optional(help="Rank only these ids, a,b,c or a file; with --top.", default="all destinations"),
+        optional(
+            help="Rank only these ids, a,b,c or a file, or all; with --top.",
+            default="all; of more than 20,000 a shortlist",
+        ),
     ] = None,
     only_new: Annotated[
         bool, typer.Option("--only-new", help="Rank only destinations that the source never met; with --top.")
@@ -155,6 +161,8 @@ def _print_notes(found: "Predictions", run: Path) -> None:
     notes += found.unknown_values.describe()
     if found.unread_columns:
         notes.append(found.unread_columns)
+    if found.shortlist:
+        notes.append(found.shortlist)
     if found.without:
         count = f"{len(found.without):,} source{'s' * (len(found.without) != 1)}"
         notes.append(f"{count} without any destination left: {_shorten(found.without)}")

@@ -90,8 +90,7 @@ def train(
     train_negatives: Annotated[
         str | None,
         optional(
-            help="Train against random, historical or mixed negatives, mixed-odds (mixed, with the loss corrected "
-            "for how often each kind is drawn), or popular-odds (recently popular destinations, corrected likewise).",
+            help="Train against random, historical or mixed negatives.",
             default="random",
         ),
     ] = None,
@@ -202,6 +201,7 @@ def _print_runs(runs: "Sequence[Run]", refits: "Sequence[Run]", as_json: bool) -
     found = collect_results(runs)
     if as_json:
         comparison = {"rules": found.rules, "verdicts": found.verdicts} if found.rules else {}
+        comparison |= {"ranking": found.ranking} if found.ranking else {}
         refitted = {"refits": [str(run.path) for run in refits]} if refits else {}
         tried = {"selections": found.selections} if found.selections else {}
         emit_json({"results": found.rows, **comparison, **refitted, **tried})

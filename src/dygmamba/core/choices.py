@@ -10,7 +10,8 @@ Strategy = Literal["recent", "uniform", "time_aware"]  # of neighbor sampling
 Visibility = Literal["strict", "batch"]  # which earlier events a memory may know
 LossName = Literal["pairwise", "ranking"]
 TargetKind = Literal["binary", "classes", "regression"]  # of node labels
-TrainNegativesName = Literal["random", "historical", "mixed", "mixed-odds", "popular-odds"]
+# Training negatives, those of stored runs too: the last two corrected the loss for the odds of sampling.
+StoredNegativesName = Literal["random", "historical", "mixed", "mixed-odds", "popular-odds"]
 LawName = Literal["exponential", "power", "stretched", "never"]  # of forgetting, in generated streams
 BestMetric = Literal["ap", "mrr"]  # of the validation, which chooses the best epoch
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from dygmamba.core.choices import BestMetric, LossName, TrainNegativesName, Visibility
+from dygmamba.core.choices import BestMetric, LossName, StoredNegativesName, Visibility
 from dygmamba.core.settings import Bounds, Settings
 
 if TYPE_CHECKING:  # this module is imported without torch, to check options
@@ -51,9 +51,7 @@ class FitConfig(Settings):
 class LinkFitConfig(FitConfig):
     """Settings of link prediction: negatives, activity rate and loss."""
 
-    train_negatives: TrainNegativesName = (
-        "random"  # random destinations, historical pairs, both; both or popular destinations with known odds
-    )
+    train_negatives: StoredNegativesName = "random"  # random destinations, historical pairs, or both
     activity: bool = (
         False  # add the source's log activity rate to the score where negatives replace the source
     )

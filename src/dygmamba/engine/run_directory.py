@@ -275,6 +275,14 @@ class RunDirectory:
         """Read the comparison of the run with its best baseline; empty if there is none."""
         return self._read_entry("verdict", is_result_row)
 
+    def ranking(self) -> list[dict[str, Any]]:
+        """Read the rows of ranks among all destinations, the run first, then baselines; empty if there are none."""
+        return self._read("results.json", lambda text: json.loads(text).get("ranking", []))
+
+    def ranking_verdict(self) -> dict[str, Any]:
+        """Read the comparison of these ranks; empty if there is none."""
+        return self._read_entry("ranking_verdict", is_result_row)
+
     def selection(self) -> dict[str, Any]:
         """Read what was tried before this run was chosen within a budget; empty for a run that was trained alone."""
         return self._read_entry("selection", is_plain_object)

@@ -317,6 +317,7 @@ class Ranker:
         advance: Advance = no_advance,
         *,
         only_new: bool = False,
+        rank_sources: bool = False,
         log_odds: Callable[[Tensor, Tensor], Tensor] | None = None,
     ) -> TopCandidates:
         """Return the `k` best candidates of each source; ties keep the order of `candidates`.
@@ -329,6 +330,7 @@ class Ranker:
             candidates: Candidate destinations of all sources.
             k: Number of candidates to return.
             advance: Called with the number of pairs of each finished pass.
+            rank_sources: `src` are destinations, and `candidates` are sources.
             only_new: Also exclude candidates that the source had an event with before, in either direction.
             log_odds: Map from logits of all candidates of some sources, and the positions of these sources in `src`, to
                 the log-odds that are summed up in `total`; default: the logits themselves.
@@ -339,6 +341,7 @@ class Ranker:
         # in time order, because a memory only moves forward; few sources at once, so that their scores fit into memory
         for rows in torch.argsort(time, stable=True).split(max(1, self._max_pairs // max(c, 1))):
             ends = (src[rows].repeat_interleave(c), candidates.repeat(len(rows)))
+            ends = ends[::-1] if rank_sources else ends
             scores = self.logits(*ends, time[rows].repeat_interleave(c), advance).view(len(rows), c)
             if not self._has_loops:
                 scores[src[rows][:, None] == candidates] = -inf

@@ -66,7 +66,7 @@ def group_features(scorer: BoostedTrees) -> list[FeatureGroup]:
 
 
 def _group_features_of(request: Any) -> list[FeatureGroup]:
-    if isinstance(request, CountFeatures):
+    if isinstance(request, CountFeatures | TransitionFeatures):
         return [FeatureGroup(HISTORY, subject) for subject in request.subjects]
     if isinstance(request, WalkRequest):
         return [FeatureGroup(HISTORY, "temporal walks")] * len(request.kinds)
@@ -74,8 +74,7 @@ def _group_features_of(request: Any) -> list[FeatureGroup]:
         return [FeatureGroup(EVENT_COLUMN, unit.column) for unit in request.units]
     if isinstance(request, NodeFeatures):
         return [FeatureGroup(NODE_COLUMN, unit.column or "age of the features") for unit in request.units]
-    name = "order of destinations" if isinstance(request, TransitionFeatures) else "other features"
-    return [FeatureGroup(HISTORY, name)] * len(request.names)
+    return [FeatureGroup(HISTORY, "other features")] * len(request.names)
 
 
 def add_up_groups(

@@ -23,6 +23,8 @@ from dygmamba.explain.event_removal import Player, RemovalGame, WindowRemoval, b
 from dygmamba.explain.explanation import Explanation, Number, Numbers, Reason, Without, describe_columns
 from dygmamba.explain.hidden_states import read_last_scan, values_by_event
 from dygmamba.explain.shapley import CachedGame, ShapleyValues, attribute_trees, estimate_shapley
+from dygmamba.history.index import to_host
+from dygmamba.history.transitions import TransitionFeatures
 from dygmamba.history.view import PairBatch
 from dygmamba.models.trees import BoostedTrees
 from dygmamba.runs.predictor import Predictor
@@ -119,7 +121,7 @@ def explain_pair(
         orders=min(orders, removal.orders),
         scored=game.num_scored,
         gap=abs(values.base + float(values.value.sum()) - values.logit),
-        notes=_build_notes(removal, queries),
+        notes=(*_build_notes(removal, queries), *_describe_associations(predictor, one, ids)),
     )
 
 
@@ -354,6 +356,24 @@ def _explain_numbers(predictor: Predictor, pair: PairBatch) -> Numbers | None:
     order = trees.contribution[0].abs().argsort(descending=True, stable=True).tolist()
     value, contribution = trees.value[0].tolist(), trees.contribution[0].tolist()
     return Numbers(trees.base, tuple(Number(trees.names[at], value[at], contribution[at]) for at in order))
+
+
+def _describe_associations(predictor: Predictor, pair: PairBatch, ids: list[Any]) -> list[str]:
+    """Say after which earlier destination of the source the destination is likeliest, if the trees read that."""
+    requests = getattr(predictor.run.scorer, "requests", ())
+    request = next((one for one in requests if isinstance(one, TransitionFeatures) and one.window), None)
+    if request is None:
+        return []
+    table = request.prepare(predictor.ranker.stream_scorer.stream.index)
+    best = table.find_best_association(*to_host(pair.src, pair.dst, pair.table_time))
+    if best is None:
+        return []
+    dataset = predictor.dataset
+    node = predictor.query_parser.to_user_type(dataset.ids.to_user([best.node]))[0].as_py()
+    return [
+        f"{ids[1]} after {node}: {best.followed:,} events on {ids[1]} had {node} among the last {request.window} "
+        f"destinations of their source, as this query has, and {node} had {best.visits:,} events"
+    ]
 
 
 def _queried_ids(predictor: Predictor, queries: QueryBatch) -> list[Any]:

@@ -62,15 +62,6 @@ class SortedLists:
         )
         return SortedLists(known, instant, key, torch.from_numpy(number + 1), columns, scale)
 
-    @staticmethod
-    def count_events(
-        group: Int64[Tensor, "m"], time: Float64[Tensor, "m"], scale: Float64[Tensor, "s"]
-    ) -> "SortedLists":
-        """Count events in time order by group."""
-        lists = CountLists(scale.numpy())
-        lists.append(group.numpy(), time.numpy())
-        return SortedLists.from_blocks(lists, torch.unique(time))
-
     def to(self, device: torch.device | str) -> "SortedLists":
         return replace(
             self,

@@ -22,6 +22,13 @@ from jaxtyping import Float32, Float64, Int64
 
 from dygmamba.core.errors import ConfigError
 from dygmamba.core.memory_budget import require_memory
+from dygmamba.history.associations import (
+    PRIOR,
+    Association,
+    AssociationTable,
+    name_associations,
+    summarise_associations,
+)
 from dygmamba.history.block_lists import BlockLists, CountLists, EventRows, directed_key, flatten_rows
 from dygmamba.history.counts import scale_label
 from dygmamba.history.table_request import FeatureRequest, TableRequest
@@ -30,6 +37,7 @@ from dygmamba.ops.growing import Growing
 from dygmamba.ops.key_slots import KeySlots
 
 MAX_LAGS = 7  # a key has 3 bits for the lag, and 30 for each node
+ORDER, ASSOCIATIONS = "order of destinations", "associations of destinations"  # what features are about
 AGES = 6  # last events of the source whose ages are features
 BYTES_PER_EVENT, BYTES_PER_LAG = (
     150,
@@ -48,17 +56,19 @@ class TransitionScales(TableRequest):
     Attributes:
         scales: Time scales of the decay exp(-age / scale).
         lags: Largest number of events from the first node of a transition to the second one.
+        window: Last destinations of an event that are associated with its own; 0: no associations.
     """
 
     precision: ClassVar[type[np.floating]] = np.float64  # of the scales
     scales: tuple[float, ...]
     lags: int = 3
+    window: int = 0
 
     def __post_init__(self) -> None:
-        if not self.scales or min(self.scales) <= 0 or not 0 < self.lags <= MAX_LAGS:
+        if not self.scales or min(self.scales) <= 0 or not 0 < self.lags <= MAX_LAGS or self.window < 0:
             raise ConfigError(
-                f"a transition request needs time scales above 0 and 1 to {MAX_LAGS} lags; got "
-                f"scales={self.scales}, lags={self.lags}",
+                f"a transition request needs time scales above 0, 1 to {MAX_LAGS} lags and a window of at least 0; got "
+                f"scales={self.scales}, lags={self.lags}, window={self.window}",
                 code="invalid-request",
             )
 
@@ -90,7 +100,14 @@ class TransitionFeatures(TransitionScales, FeatureRequest):
                 for number in range(1, AGES + 1)
             ),
             "number of events of the source since its last one on the destination",
+            *name_associations(self.window),
         ]
+
+    @property
+    def subjects(self) -> list[str]:
+        """Return what each feature is about, in the order of `names`."""
+        associations = len(name_associations(self.window))
+        return [ORDER] * (len(self.names) - associations) + [ASSOCIATIONS] * associations
 
 
 def _ordinal(number: int) -> str:
@@ -156,25 +173,38 @@ class TransitionTable(Growing):
         followed: Transitions by (l, w, v).
         left: Transitions by (w, l), with key w * lags + l.
         met: Events by (source, destination); only their times are read, so there is no scale.
+        associations: Destinations that followed others within the window, if there is one.
     """
 
     def __init__(self, request: TransitionScales, is_growing: bool = False) -> None:
         """Create a table without events."""
         self.lags, scale = request.lags, np.array(request.scales, request.precision).astype(np.float64)
         self.shortest = min(request.scales)
-        self.sources = DestinationLists(request.lags, is_growing)
+        self.sources = DestinationLists(max(request.lags, request.window), is_growing)
+        self.window = request.window
+        self.associations = AssociationTable(is_growing) if request.window else None
         self.followed = CountLists(scale, KeySlots(), is_growing)
         self.left = CountLists(scale, None, is_growing)
         self.met = CountLists(scale[:0], KeySlots(), is_growing)
 
     @property
     def parts(self) -> Mapping[str, Growing]:
-        return {name: getattr(self, name) for name in ("sources", "followed", "left", "met")}
+        parts = {name: getattr(self, name) for name in ("sources", "followed", "left", "met")}
+        return parts if self.associations is None else parts | {"associations": self.associations}
+
+    @property
+    def lists(self) -> Mapping[str, BlockLists]:
+        """The lists in which two nodes are looked up, by name."""
+        lists = {"sources": self.sources, "followed": self.followed, "left": self.left}
+        return lists if self.associations is None else lists | self.associations.parts
 
     def require_memory(self, events: int) -> None:
         """Raise MemoryBudgetError if the table of so many events does not fit into memory."""
-        size = events * (BYTES_PER_EVENT + self.lags * (BYTES_PER_LAG + 16 * len(self.left.scale)))
-        require_memory(size, f"the table of transitions of {events:,} events (none with `transitions=0`)")
+        lags = self.lags * (BYTES_PER_LAG + 16 * len(self.left.scale)) + self.window * BYTES_PER_LAG
+        hint = "a smaller one with `associations=0`, none with `transitions=0`"
+        require_memory(
+            events * (BYTES_PER_EVENT + lags), f"the table of transitions of {events:,} events ({hint})"
+        )
 
     def append_rows(self, rows: EventRows) -> None:
         """Append events."""
@@ -189,20 +219,25 @@ class TransitionTable(Growing):
 
     def _record(self, rows: EventRows) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Append events to the histories of their sources; return the keys and the time of each transition."""
-        event, key, total = self._list_transitions(self.sources.append(rows), rows.dst)
+        previous = self.sources.append(rows)
+        if self.associations is not None:
+            self.associations.append_after(previous[:, : self.window], rows)
+        event, key, total = self._list_transitions(previous, rows.dst)
         return key, total, rows.time[event]
 
     def _list_transitions(
         self, previous: Int64[np.ndarray, "a l"], dst: Int64[np.ndarray, "a"]
     ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Return event and keys of each transition, from the last destinations before each event."""
-        event, lag = np.nonzero(previous >= 0)
+        event, lag = np.nonzero(previous[:, : self.lags] >= 0)
         origin = previous[event, lag]
         return event, cell_key(origin, dst[event], lag), origin * self.lags + lag
 
     def drop_rows(self, rows: EventRows) -> None:
         """Drop the newest events."""
         previous = self.sources.last_destinations(rows.src, rows.time)  # as they were appended
+        if self.associations is not None:
+            self.associations.drop_after(previous[:, : self.window], rows)
         _, key, total = self._list_transitions(previous, rows.dst)
         self.followed.drop(key)
         self.left.drop(total)
@@ -245,20 +280,38 @@ class TransitionTable(Growing):
         since = self.met.read("time", entry, -np.inf)
         return np.where(entry >= 0, self.sources.count_between(src, since, time), -1)
 
+    def find_best_association(
+        self, src: Int64[np.ndarray, "1"], dst: Int64[np.ndarray, "1"], time: Float64[np.ndarray, "1"]
+    ) -> Association | None:
+        """Return the last destination of the source with the best share, the latest of equal ones; None without any."""
+        assert self.associations is not None
+        window = self.sources.last_destinations(src, time)[:, : self.window]
+        followed, visits, _, _ = self.associations.count(window, dst, time)
+        best = int((followed / (visits + PRIOR))[0].argmax())
+        if not followed[0, best]:
+            return None
+        return Association(int(window[0, best]), int(followed[0, best]), int(visits[0, best]))
+
     @np.errstate(all="ignore")  # numbers of any size, which may overflow
     def compute_features(
         self, src: Int64[np.ndarray, "p"], dst: Int64[np.ndarray, "p"], time: Float64[np.ndarray, "p"]
     ) -> Float32[np.ndarray, "p f"]:
         """Return all features of each pair, in the order of `TransitionFeatures.names`."""
-        origin = self.sources.last_destinations(src, time)
+        last = self.sources.last_destinations(src, time)
+        origin = last[:, : self.lags]
         followed, left = self.counts(origin, dst, time), self.totals(origin, time)
         share = np.log((followed + LEAST_COUNT) / (left + LEAST_TOTAL))
         near = np.log1p(self.covisits(origin, dst, time))
-        age = self.sources.last_ages(src, time, AGES)
-        age = np.where(age < 0, -1.0, np.log1p(np.maximum(age, 0) / self.shortest))
+        ages = self.sources.last_ages(src, time, max(AGES, self.window)) / self.shortest
+        age = ages[:, :AGES]
+        age = np.where(age < 0, -1.0, np.log1p(np.maximum(age, 0)))
         since = self.events_since_met(src, dst, time)
         since = np.where(since < 0, -1.0, np.log1p(np.maximum(since, 0)))
         parts = [flatten_rows(np.log1p(followed)), flatten_rows(share), near, age, since[:, None]]
+        if self.associations is not None:
+            window = last[:, : self.window]
+            counts = self.associations.count(window, dst, time)
+            parts.append(summarise_associations(np, counts, window >= 0, ages[:, : self.window]))
         return np.concatenate(parts, axis=1, dtype=np.float32)
 
 

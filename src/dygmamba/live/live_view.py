@@ -15,8 +15,8 @@ from dygmamba.core.progress import SILENT, Progress
 from dygmamba.explain.explanation import Explanation
 from dygmamba.explain.pairs import DEFAULT_ORDERS, explain_pair
 from dygmamba.runs.predictor import Predictor
-from dygmamba.runs.queries import Predictions, TimeLike
-from dygmamba.runs.query_inputs import as_id_column, as_pairs, as_sources, require_positive
+from dygmamba.runs.queries import TimeLike
+from dygmamba.runs.query_inputs import as_pairs, as_sources, require_positive
 
 TIMEOUT = 5.0  # seconds that a query waits for `min_sequence`
 
@@ -56,18 +56,21 @@ class LiveQueries(ABC):
     @check_arguments
     def rank(
         self,
-        sources: Any,
+        sources: Any = None,
         k: int = 10,
         at: TimeLike | None = None,
         candidates: Iterable[str | int] | Path | None = None,
         only_new: bool = False,
         *,
+        destinations: Any = None,
         min_sequence: int | None = None,
         timeout: float = TIMEOUT,
     ) -> pa.Table:
-        """Rank the k likeliest destinations of each source as `Run.rank` does."""
+        """Rank destinations of sources, or sources of `destinations`, as `Run.rank` does."""
         with self.read(min_sequence, timeout) as view:
-            return view.find_top(sources, k, at, candidates, only_new).table
+            return view.predictor.rank(
+                as_pairs(sources), as_pairs(destinations), k, at, candidates, only_new
+            ).table
 
     @check_arguments
     def classify(
@@ -129,20 +132,3 @@ class LiveView(LiveQueries):
         if min_sequence is not None and min_sequence > self.sequence:
             raise make_unreached_error(min_sequence, self.sequence)
         yield self
-
-    def find_top(
-        self,
-        sources: Any,
-        k: int = 10,
-        at: TimeLike | None = None,
-        candidates: Iterable[str | int] | Path | None = None,
-        only_new: bool = False,
-        progress: Progress = SILENT,
-    ) -> Predictions:
-        """Rank destinations; return what a user should know about the ranking too."""
-        require_positive(k)
-        among = candidates
-        if among is not None and not isinstance(among, Path):
-            among = as_id_column("candidates", among)
-        queries = as_sources("sources", as_pairs(sources))
-        return self.predictor.top(queries, k, at, progress, among, only_new)

@@ -197,6 +197,14 @@ MODELS: dict[str, ModelSpec] = {
         looks_at="the source's last event, sent or received",
         cost="one look-up of the source",
     ),
+    "association": ModelSpec(
+        config=configs.NoConfig,
+        build=Builder("dygmamba.models.heuristics:Association"),
+        trainable=False,
+        title="association rules (confidence; Agrawal et al. 1993)",
+        looks_at="how often the destination followed the source's last ten destinations, of any source",
+        cost="ten look-ups of a pair of destinations",
+    ),
     "recency-regression": ModelSpec(
         config=configs.NoConfig,
         build=Builder("dygmamba.models.heuristics:RecencyRegression"),

@@ -19,7 +19,7 @@ from dygmamba.data.events.event_store import EventBatch, EventStore, FeatureTabl
 from dygmamba.data.events.node_rows import select_node_columns
 from dygmamba.data.events.statistics import compute_median_gap
 from dygmamba.data.events.stream_prefix import StreamPrefix
-from dygmamba.history.view import LabelledView, NeighborRequest, PairBatch, PairView, Request
+from dygmamba.history.view import LabelledView, NeighborRequest, PairView, Request
 from dygmamba.models.configs import NetworkConfig
 from dygmamba.models.spec import ModelSpec as ModelSpec
 from dygmamba.ops.rows import gather_rows
@@ -122,9 +122,6 @@ def _gap_statistics(node: Int64[Tensor, "k"], time: Float64[Tensor, "k"]) -> tup
     return float(gap.mean()), deviation if deviation > 0 else 1.0
 
 
-Offset = Callable[[PairBatch], Tensor | None]
-
-
 class Model:
     """What scorers and encoders have in common; a model overrides what it has, and the rest does nothing.
 
@@ -193,14 +190,11 @@ class Scorer(Model):
     names: Sequence[str] = ()  # of the features of each pair, if these are what it reads
     __call__: Callable[[PairView], Tensor]
 
-    def study(self, queries: Iterable[LabelledView], offset: Offset | None = None) -> Any:
-        """Prepare the training table: all queries of the training period with their labels.
-
-        `offset` returns what is added to the logits of queries in the loss, and in no score.
-        """
+    def study(self, queries: Iterable[LabelledView]) -> Any:
+        """Prepare the training table: all queries of the training period with their labels."""
         raise NotImplementedError
 
-    def study_groups(self, queries: Iterable[LabelledView], offset: Offset | None = None) -> Any:
+    def study_groups(self, queries: Iterable[LabelledView]) -> Any:
         """Prepare a table as `study` does, for a softmax over each event and its candidates.
 
         All queries of an event have the same number in `group` and come together, and every event has equally many.

@@ -29,6 +29,7 @@ MAX_STATES = 256  # the spectral bound is exact up to this many states (`MOST_RO
 
 Decay = Annotated[float, Bounds(0, 1e12)]
 Bank = Annotated[int, Bounds(1, 16)]
+Window = Annotated[int, Bounds(0, 100)]
 WalkSeed = Annotated[int, Bounds(0, 2**63 - 1)]  # an integer of TOML
 Fraction = Annotated[float, Bounds(1e-6, 1)]
 MemoryAfterTraining = Literal["carried", "replayed"]
@@ -136,6 +137,9 @@ class DyGMambaCountsConfig(DyGMambaConfig):
     walk_decays: Bank = 5  # decays of walks; several: spaced from the typical time gap to 4 training periods
     walk_seed: WalkSeed = 0  # seed of the random vectors, if walks are used; 0: the seed of the run
     transitions: Annotated[int, Bounds(1, 7)] = 3  # lags of transitions, if they are used
+    associations: Window = (
+        10  # last destinations of the source that history associates with the destination; 0: none
+    )
     event_types: Annotated[int, Bounds(1, 32)] = (
         32  # frequent values of a categorical column with an embedding of their own, if event-types is used
     )
@@ -380,6 +384,9 @@ class TreesConfig(BoostingConfig):
     walk_seed: WalkSeed = 0  # seed of the random vectors, if walks are used; 0: the seed of the run
     transitions: Annotated[int, Bounds(0, 7)] = (
         3  # last destinations of the source, whose followers are counted; 0: none
+    )
+    associations: Window = (
+        10  # last destinations of the source that are associated with the destination; 0: none
     )
     numeric_columns: Annotated[int, Bounds(0, 32)] = (
         8  # most numeric columns of events that are read; 0: none

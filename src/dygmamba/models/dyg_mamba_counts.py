@@ -84,7 +84,11 @@ def list_history_sizes(
             facts.walk_decays(config.walk_decays, config.walk_decay),
             config.walk_seed,
         ),
-        TransitionLookup(facts.transition_scales, config.transitions),
+        TransitionLookup(
+            facts.transition_scales,
+            config.transitions,
+            config.associations if "history" in config.pair_features else 0,
+        ),
         config.width,
         config.table_dropout,
         config.relation_dropout,

@@ -11,6 +11,7 @@ import torch
 from jaxtyping import Float, Float64, Int64
 from torch import Tensor
 
+from dygmamba.history.association_rules import AssociationRequest
 from dygmamba.history.block_lists import directed_key, pair_key
 from dygmamba.history.event_history import EventHistory, HistoryRequest, StreamTotals
 from dygmamba.history.view import LabelledView, PairView
@@ -156,6 +157,26 @@ class SourceRecency(HistoryRule):
     def __call__(self, view: PairView) -> Float[Tensor, "p"]:
         queries = PairQueries(view, self.request)
         return _recency(queries.age("node", queries.src))
+
+
+class Association(HistoryRule):
+    """Association rules: what most often followed the source's last ten destinations.
+
+    The score is the best confidence over them (`history/association_rules.py`). Destinations that never followed any of
+    them come after all others, by their number of events.
+    """
+
+    def __init__(self, config: NoConfig, facts: DatasetFacts) -> None:
+        super().__init__(config, facts)
+        self.rules = AssociationRequest()
+        self.requests = (self.request, self.rules)
+
+    def __call__(self, view: PairView) -> Float[Tensor, "p"]:
+        queries = PairQueries(view, self.request)
+        ends = (queries.src.numpy(), queries.dst.numpy(), queries.time.numpy())
+        confidence = torch.from_numpy(view[self.rules].find_best_confidence(*ends))
+        popularity = queries.number("received", queries.dst).double()
+        return torch.where(confidence > 0, 1 + confidence, popularity / (1 + popularity))
 
 
 class RecencyRegression(HistoryRule):

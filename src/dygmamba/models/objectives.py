@@ -13,7 +13,6 @@ from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy,
 
 from dygmamba.models.base import TargetFacts
 
-BISECTIONS = 50  # after which the interval is as small as float64 can resolve
 MIN_SHARE = 1e-6  # of a class in training, so that its initial logit is finite
 
 
@@ -21,8 +20,8 @@ MIN_SHARE = 1e-6  # of a class in training, so that its initial logit is finite
 class Objective(Protocol):
     """Loss of the rows of a training table, given the scores of each of them."""
 
-    def fit_base(self, start: Float64[Tensor, "r"]) -> Float64[Tensor, "k"]:
-        """Return the constants that the trees are added to; `start` are the offsets of the rows."""
+    def fit_base(self) -> Float64[Tensor, "k"]:
+        """Return the constants that the trees are added to."""
         ...
 
     def loss(self, score: Float64[Tensor, "r k"]) -> Float64[Tensor, ""]:
@@ -46,16 +45,11 @@ class LogisticObjective:
         low, high = self.weights or (1.0, 1.0)
         return torch.where(self.label > 0, high, low).double()
 
-    def fit_base(self, start: Float64[Tensor, "r"]) -> Float64[Tensor, "1"]:
-        """Return the logit that, added to the offsets, gives the mean label; by bisection, as it is monotone."""
+    def fit_base(self) -> Float64[Tensor, "1"]:
+        """Return the logit of the mean label."""
         weight = self._weight
         share = ((weight * self.label).sum() / weight.sum()).clamp(MIN_SHARE, 1 - MIN_SHARE)
-        low, high = torch.logit(share) - start.max(), torch.logit(share) - start.min()
-        for _ in range(BISECTIONS if low < high else 0):
-            middle = (low + high) / 2
-            mean = (weight * torch.sigmoid(middle + start)).sum() / weight.sum()
-            low, high = (middle, high) if mean < share else (low, middle)
-        return ((low + high) / 2)[None]
+        return torch.logit(share)[None]
 
     def loss(self, score: Float64[Tensor, "r 1"]) -> Float64[Tensor, ""]:
         return binary_cross_entropy_with_logits(score[:, 0], self.label, weight=self._weight)
@@ -75,9 +69,9 @@ class SoftmaxObjective:
 
     width: int  # rows of an event
 
-    def fit_base(self, start: Float64[Tensor, "r"]) -> Float64[Tensor, "1"]:
+    def fit_base(self) -> Float64[Tensor, "1"]:
         """Return 0: a constant cancels in the softmax."""
-        return start.new_zeros(1)
+        return torch.zeros(1, dtype=torch.float64)
 
     def loss(self, score: Float64[Tensor, "r 1"]) -> Float64[Tensor, ""]:
         rows = score.view(-1, self.width)  # [e w]
@@ -102,8 +96,8 @@ class ClassObjective:
     def _weight(self) -> Float64[Tensor, "k"]:
         return torch.tensor(self.weights or (1.0,) * self.outputs, dtype=torch.float64)
 
-    def fit_base(self, start: Float64[Tensor, "r"]) -> Float64[Tensor, "k"]:
-        """Return the logarithms of the classes' shares; classes have no offsets."""
+    def fit_base(self) -> Float64[Tensor, "k"]:
+        """Return the logarithms of the classes' shares."""
         count = torch.bincount(self.label.long(), minlength=self.outputs).double() * self._weight
         return torch.log((count / count.sum()).clamp(min=MIN_SHARE))
 
@@ -123,8 +117,8 @@ class RegressionObjective:
 
     label: Float64[Tensor, "r"]
 
-    def fit_base(self, start: Float64[Tensor, "r"]) -> Float64[Tensor, "1"]:
-        return (self.label - start).mean()[None]
+    def fit_base(self) -> Float64[Tensor, "1"]:
+        return self.label.mean()[None]
 
     def loss(self, score: Float64[Tensor, "r 1"]) -> Float64[Tensor, ""]:
         return (score[:, 0] - self.label).square().mean()

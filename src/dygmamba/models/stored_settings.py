@@ -13,6 +13,7 @@ EXTENDED_MODELS = {"dyg-mamba": "dyg-mamba-counts", "mamba": "dyg-mamba-counts"}
 
 FIRST_TREES: dict[str, Any] = {
     "transitions": 0,
+    "associations": 0,
     "max_rows": 1_000_000_000,
     "numeric_columns": 0,
     "event_types": 0,
@@ -33,6 +34,7 @@ STORED_DEFAULTS: dict[str, dict[str, Any]] = {
         ],
         "pair_features": ["decayed-pair", "walks"],
         "walk_dim": 120,
+        "associations": 0,
         "walk_decays": 1,
         "relation": "separate",
         "relation_dropout": 0.0,

@@ -4,10 +4,10 @@ A query is a row of features. Those of a link (`BoostedTrees`) are decayed count
 common events on nine time scales, counts of one node with the other's neighbors, and the ages of the last events
 (`history/counts.py`); the time scales are log-spaced from the median time gap of a node to the training period.
 Further ones say how often the destination followed the source's last destinations, of any source
-(`history/transitions.py`), and summarise the columns of earlier events, such as amounts and types
-(`history/columns.py`), and the named node features of both ends (`history/node_features.py`). Those of a label
-(`NodeTrees`) are such counts, new partners and means of the edge features of earlier events
-(`history/node_values.py`), and the node features of both ends.
+(`history/transitions.py`), and how likely it is after one of the last ten (`history/associations.py`), and summarise
+the columns of earlier events, such as amounts and types (`history/columns.py`), and the named node features of both
+ends (`history/node_features.py`). Those of a label (`NodeTrees`) are such counts, new partners and means of the edge
+features of earlier events (`history/node_values.py`), and the node features of both ends.
 
 There is no memory and no backbone: a score is a function of the pair, the time, strictly earlier events and node
 features, and with `query_columns` of the columns that the query carries. The trees are stored in buffers, so a
@@ -34,7 +34,7 @@ from dygmamba.history.node_values import NodeValueFeatures
 from dygmamba.history.transitions import TransitionFeatures
 from dygmamba.history.view import LabelledView, PairView, Request
 from dygmamba.history.walks import WalkRequest
-from dygmamba.models.base import DatasetFacts, Offset, Scorer, TargetFacts
+from dygmamba.models.base import DatasetFacts, Scorer, TargetFacts
 from dygmamba.models.column_requests import request_columns, request_node_features
 from dygmamba.models.configs import BoostingConfig, NodeTreesConfig, TreesConfig
 from dygmamba.models.objectives import Objective, SoftmaxObjective, create_objective
@@ -62,16 +62,15 @@ COLUMN_TYPES = {
 
 @dataclass(frozen=True, slots=True)
 class TrainingRows:
-    """Training queries: features, label, offset and time."""
+    """Training queries: features, label and time."""
 
     features: Float32[Tensor, "r f"]
     label: Float64[Tensor, "r"]
-    start: Float64[Tensor, "r"]
     time: Float64[Tensor, "r"]
 
     @property
     def columns(self) -> tuple[Tensor, ...]:
-        return self.features, self.label, self.start, self.time
+        return self.features, self.label, self.time
 
     def __getitem__(self, chosen: Tensor) -> "TrainingRows":
         return TrainingRows(*(column[chosen] for column in self.columns))
@@ -285,16 +284,14 @@ class TreeScorer(nn.Module, Scorer):
             found = joined[key] = (refs, torch.cat([*tables, *ends], dim=1))
         return found[1]
 
-    def study(self, queries: Iterable[LabelledView], offset: Offset | None = None) -> TrainingTable:
-        """Put all training queries into one table of bins; the trees are fitted on top of the offsets."""
-        rows = self._join_rows(self._read_rows(part, offset) for part in queries)
+    def study(self, queries: Iterable[LabelledView]) -> TrainingTable:
+        """Put all training queries into one table of bins."""
+        rows = self._join_rows(map(self._read_rows, queries))
         return self._build_table(rows, create_objective(rows.label, self.target))
 
-    def _read_rows(self, queries: LabelledView, offset: Offset | None) -> TrainingRows:
+    def _read_rows(self, queries: LabelledView) -> TrainingRows:
         pairs = queries.pairs
-        start = None if offset is None else offset(pairs)
-        start = torch.zeros_like(pairs.label) if start is None else start
-        columns = (self.features(queries.view), pairs.label.double(), start.double(), pairs.time)
+        columns = (self.features(queries.view), pairs.label.double(), pairs.time)
         return TrainingRows(*(column.cpu() for column in columns))
 
     def _join_rows(self, parts: Iterable[TrainingRows]) -> TrainingRows:
@@ -306,10 +303,10 @@ class TreeScorer(nn.Module, Scorer):
     def _build_table(self, rows: TrainingRows, objective: Objective) -> TrainingTable:
         known = self.output_banks[0].num_carried
         if not known:
-            self.base.copy_(objective.fit_base(rows.start).view_as(self.base))
+            self.base.copy_(objective.fit_base().view_as(self.base))
         edges = bin_edges(rows.features)
         bins = bin_columns(rows.features, edges)
-        score = self.base.cpu() + rows.start[:, None]
+        score = self.base.cpu() + torch.zeros_like(rows.label)[:, None]
         if known:  # their thresholds are not among the edges of this table
             columns = zip(self.output_banks, score.unbind(1), strict=True)
             sums = [
@@ -351,7 +348,8 @@ class BoostedTrees(TreeScorer, TreeBank):
             decays = facts.walk_decays(config.walk_decays)
             requests.append(WalkRequest(config.walks, config.walk_dim, decays, config.walk_seed))
         if config.transitions:
-            requests.append(TransitionFeatures(facts.transition_scales, config.transitions))
+            scales = facts.transition_scales
+            requests.append(TransitionFeatures(scales, config.transitions, config.associations))
         requests += request_columns(facts, config.query_columns, config.numeric_columns, config.event_types)
         if config.node_columns:
             requests += request_node_features(facts, config.node_columns)
@@ -362,11 +360,9 @@ class BoostedTrees(TreeScorer, TreeBank):
         """Take the trees grown so far as those of an earlier run; `trees` more may follow."""
         self.carried = self.grown.clone()
 
-    def study_groups(self, queries: Iterable[LabelledView], offset: Offset | None = None) -> TrainingTable:
+    def study_groups(self, queries: Iterable[LabelledView]) -> TrainingTable:
         """Put all training queries into one table of bins, in which each event competes with its candidates."""
-        rows = self._join_rows(
-            self._read_rows(part, offset).sort_by_event(part.pairs.group) for part in queries
-        )
+        rows = self._join_rows(self._read_rows(part).sort_by_event(part.pairs.group) for part in queries)
         return self._build_table(rows, SoftmaxObjective(len(rows.label) // int(rows.label.sum())))
 
 

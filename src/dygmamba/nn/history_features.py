@@ -238,7 +238,7 @@ def count_transitions(
 ) -> Float32[Tensor, "p n"]:
     """Return the transition numbers of each destination after the last destinations of its source."""
     origin = table.last_destinations(src, time)
-    lag = torch.arange(table.lags, device=origin.device).expand(origin.shape)
+    lag = torch.arange(table.request.lags, device=origin.device).expand(origin.shape)
     dsts, times = (column[:, None].expand(origin.shape) for column in (dst, time))
     return transition_numbers(table, lag, origin, dsts, times)
 
@@ -253,7 +253,7 @@ class TokenTransitions(nn.Module):
 
     def forward(self, tokens: Tokens, sequences: SequencePairs) -> Float[Tensor, "r l c"]:
         table, node = sequences.view[self.transitions], torch.where(tokens.mask, tokens.node.long(), -1)
-        lag = torch.arange(table.lags, device=node.device).expand(*node.shape, table.lags)
+        lag = torch.arange(table.request.lags, device=node.device).expand(*node.shape, table.request.lags)
         with torch.no_grad():
             other, time = (
                 column[:, None, None].expand(lag.shape) for column in (sequences.other, sequences.time)

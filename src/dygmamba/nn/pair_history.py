@@ -82,7 +82,8 @@ class PairHistory(nn.Module):
         self.config, self.requests = config, (config.recent, config.counts, config.transitions)
         self.shortest, self.out_dim = min(config.counts.scales), OUT
         scales, ages = len(config.counts.scales), sum(with_age for _, _, with_age in ROLES)
-        width = len(ROLES) * scales + 2 * ages + 2 * MEETINGS * scales + config.transitions.width
+        width = len(ROLES) * scales + 2 * ages + 2 * MEETINGS * scales
+        width += config.transitions.width + config.transitions.association_width
         least = [LEAST_DEVIATION] * width
         if config.columns is not None:
             self.requests = (*self.requests, config.columns)
@@ -112,7 +113,10 @@ class PairHistory(nn.Module):
         parts = self._count_roles(counts, src, dst, time)
         for row, other in ((pairs.src_row, dst), (pairs.dst_row, src)):
             parts += count_meetings(counts, recent[row], other, time)
-        parts.append(count_transitions(view[config.transitions], src, dst, time))
+        transitions = view[config.transitions]
+        parts.append(count_transitions(transitions, src, dst, time))
+        if config.transitions.window:
+            parts.append(transitions.compute_associations(src, dst, time))
         if config.columns is not None:
             parts.append(view[config.columns].compute_features(src, dst, time))
         return torch.cat(parts, dim=1)

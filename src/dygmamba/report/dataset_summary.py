@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from dygmamba.data.events.anomalies import describe_rare_destinations
 from dygmamba.data.events.ids import NodeIds
 from dygmamba.data.events.splits import Split
 from dygmamba.data.events.statistics import ACTIVITY_BINS
@@ -61,8 +62,11 @@ def build_dataset_section(dataset: Dataset, split: Split) -> Section:
     text = (
         f"{facts.events:,} events among {facts.nodes:,} nodes, from {times.format_time(time[0])} to "
         f"{times.format_time(time[-1])}. The model was trained on the first part, the best epoch was selected on the "
-        "second (validation), and the last part is the test."
+        "second (validation), and the last part is the test. Given a source, the model predicts the destination."
     )
+    sent, received = (np.bincount(column.cpu().numpy()) for column in (dataset.store.src, dataset.store.dst))
+    if side := describe_rare_destinations(sent[sent > 0], received[received > 0]):
+        text += f" {side[0].upper()}{side[1:]}."
     return Section("Data", text, tables, (_build_event_histogram(time, split, times),))
 
 

@@ -46,7 +46,11 @@ TYPE_EXPLANATION = (
 
 
 def build_results_document(
-    rows: Rows, baselines: Baselines = (), verdicts: Sequence[str] = (), selections: Sequence[Section] = ()
+    rows: Rows,
+    baselines: Baselines = (),
+    verdicts: Sequence[str] = (),
+    selections: Sequence[Section] = (),
+    ranking: Sequence[Row] = (),
 ) -> Document:
     """Build the results of a training or an evaluation, with the best baselines.
 
@@ -55,8 +59,10 @@ def build_results_document(
         baselines: Result rows of baselines on the same pairs.
         verdicts: Sentences that compare the model with the best baseline.
         selections: What was tried within a budget.
+        ranking: Rows of ranks among all destinations, of the model and of baselines.
     """
     tables = build_result_tables(rows, baselines, SHOWN_BASELINES)
+    tables += build_ranking_tables(ranking, rows[0]["model"], SHOWN_BASELINES)
     typed = filter(None, map(select_typed_rows, split_ranked(rows)))
     tables += tuple(build_type_table(own, baselines) for own in typed)
     results = Section("Results", "\n".join(verdicts), tables)
@@ -120,14 +126,30 @@ def build_rank_table(rows: Rows, baselines: Baselines = (), most_baselines: int 
     return _build_table(groups, metrics, counts, about, beside, "ranks and calibration")
 
 
-def _build_candidate_table(rows: Rows) -> ReportTable:
-    """Build a table of the ranking metrics that were asked for, a line per split and nodes."""
+def build_ranking_tables(
+    ranking: Sequence[Row], model: str, most_baselines: int | None = None
+) -> tuple[ReportTable, ...]:
+    """Build the table of ranks among all destinations, of a model and of baselines; none without such rows."""
+    own = [row for row in ranking if row["model"] == model]
+    others = [row for row in ranking if row["model"] != model]
+    title = "ranks among all destinations"
+    return (_build_candidate_table(own, others, most_baselines, title),) if own else ()
+
+
+def _build_candidate_table(
+    rows: Rows, baselines: Baselines = (), most_baselines: int | None = None, title: str = ""
+) -> ReportTable:
+    """Build a table of the ranking metrics that were asked for, a line per split and nodes, then the baselines."""
     first, groups = rows[0], group_rows(rows, PAIR_KEYS[:2])
     among = f"among {first['candidates']} destinations{', filtered' if first['filtered'] else ''}"
     among = f"among the candidates of {first['board']}" if first.get("board") else among
     about = [f"ranks {among}", f"ties: {first['ties']}"]
     about += ["± standard error"] * (len(rows) == len(groups))
-    return _build_table(groups, tuple(filter(is_rank_metric, first)), {"events": _count("n")}, about)
+    metrics, beside = (
+        tuple(filter(is_rank_metric, first)),
+        _group_baselines(baselines, PAIR_KEYS[:2], most_baselines),
+    )
+    return _build_table(groups, metrics, {"events": _count("n")}, about, beside, title)
 
 
 def _build_node_table(rows: Rows) -> ReportTable:

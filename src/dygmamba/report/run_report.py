@@ -39,6 +39,7 @@ from dygmamba.report.run_sections import (
     build_baselines_section,
     build_forgetting_section,
     build_query_type_section,
+    build_ranking_section,
     build_results_section,
     build_training_section,
     describe_start,
@@ -78,13 +79,14 @@ def build_report_document(
     """Build the report of a run; see `write_report`."""
     config, forgetting, task = run.config(), load_forgetting(run), find_report_task(run)
     epochs, verdict, selection = run.metrics(), run.verdict(), run.selection()
-    results = [*run.results(), *run.rules()]
-    _check_stored(run, task, results)
+    results, ranking = [*run.results(), *run.rules()], run.ranking()
+    _check_stored(run, task, results, ranking)
     about = config["run"]
     own = about["model"]
     sections = [
         build_results_section(results, own, task),
         build_query_type_section(results, own),
+        build_ranking_section(ranking, own, run.ranking_verdict()),
         build_baselines_section(results, own, verdict),
         build_selection_section(selection),
         *data_sections,
@@ -118,7 +120,7 @@ def _format_setting(setting: tuple[str, Any]) -> tuple[str, Cell]:
     return name, Cell(", ".join(map(str, value)) if isinstance(value, list) else str(value), "words")
 
 
-def _check_stored(run: RunDirectory, task: ReportTask, results: Records) -> None:
+def _check_stored(run: RunDirectory, task: ReportTask, results: Records, ranking: Records) -> None:
     """Raise FileError unless the files of a run have every entry that the sections read.
 
     The sections are built outside of this, so that their own errors are not taken for damage.
@@ -129,6 +131,10 @@ def _check_stored(run: RunDirectory, task: ReportTask, results: Records) -> None
             sum(itemgetter("epoch", "loss", "seconds", f"val_{task.watched}")(epoch))
         for row in results:
             itemgetter("model", "split", "n", *(("negatives",) if "setting" in row else ()))(row)
+        for row in ranking:
+            itemgetter("model", "split", "setting", "candidates", "filtered", "ties", "mrr", "n", "by_type")(
+                row
+            )
         if selection := run.selection():
             itemgetter("reason", "run")(selection)
             format_rough_duration(selection["budget"])

@@ -13,6 +13,7 @@ from dygmamba.report.document import AxisKind, BarChart, Card, LineChart, Point,
 from dygmamba.report.results import (
     MIN_EVENTS,
     PAIR_KEYS,
+    build_ranking_tables,
     build_result_tables,
     build_type_table,
     select_typed_rows,
@@ -119,6 +120,19 @@ def build_query_type_section(results: Records, own: str) -> Section | None:
         return None
     others = [row for row in results if row["model"] != own]
     return Section("Results by query type", "", (build_type_table(rows, others),))
+
+
+def build_ranking_section(ranking: Records, own: str, verdict: dict[str, Any]) -> Section | None:
+    """Show the ranks of test events among all destinations; None for a run without them."""
+    if not ranking:
+        return None
+    sentence = verdict.get("sentence", "").rstrip(".")
+    text = "A list of ten shows the true destination in as many of 100 cases as Hits@10 says."
+    rows = [row for row in ranking if row["model"] == own]
+    tables = (*build_ranking_tables(ranking, own), build_type_table(rows, ()))
+    return Section(
+        "Ranks among all destinations", " ".join(filter(None, (sentence and f"{sentence}.", text))), tables
+    )
 
 
 def build_baselines_section(

@@ -23,7 +23,6 @@ from dygmamba.runs.evaluation import (
     EvaluationKey,
     Queries,
     Ranking,
-    Row,
     Scored,
     evaluate_queries,
     rank_queries,
@@ -42,6 +41,8 @@ BASELINES = (
     "pair-recency",
     "recency-regression",
 )
+# Those whose ranks of the true destination stand beside a model's
+RANKING_BASELINES = ("popularity", "decayed-popularity", "edgebank", "pair-recency", "association")
 MAX_FITTED_EVENTS = 20_000  # training events that a baseline with weights is fitted to
 
 
@@ -137,12 +138,13 @@ class Baselines:
         key: EvaluationKey,
         ranking: Ranking,
         advance: Advance = no_advance,
-    ) -> Row:
+    ) -> Scored:
         """Rank the events of a split and scope; the baseline has its preset for random negatives."""
         pairs = build_event_set(self.stream.store, self.stream.split, *key[1:])
         scorer = self.build(model, settings)
-        row = ranking.rank(scorer, self.stream, pairs, self.visibility, advance=advance)
-        return {"dataset": self.dataset, "model": model, "seed": row["candidate_seed"], **row}
+        found = ranking.rank_events(scorer, self.stream, pairs, self.visibility, advance=advance)
+        about = {"dataset": self.dataset, "model": model, "seed": found.about["candidate_seed"]}
+        return replace(found, about=about | found.about)
 
     def has_events(self, key: EvaluationKey) -> bool:
         return has_events(self.stream.store, self.stream.split, *key[1:])

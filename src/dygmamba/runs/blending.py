@@ -30,7 +30,7 @@ from dygmamba.runs.run_config import RunConfig, describe_run
 from dygmamba.tasks.base import EvaluationSet
 from dygmamba.tasks.link import build_link_set
 from dygmamba.tasks.metrics import link_metrics
-from dygmamba.tasks.training_negatives import RANKING_NEGATIVES
+from dygmamba.tasks.training_negatives import TRAINING_NEGATIVES
 
 BLEND = "blend"
 MIN_RUNS, MAX_RUNS = 2, 4
@@ -238,8 +238,9 @@ def _build_fit_config(configs: list[RunConfig]) -> LinkFitConfig:
     """
     trained: list[Any] = [config.train for config in configs]
     negatives = {settings.train_negatives for settings in trained}
-    train_negatives = negatives.pop() if len(negatives) == 1 else "mixed"
+    is_same = len(negatives) == 1 and negatives <= TRAINING_NEGATIVES.keys()
+    train_negatives = negatives.pop() if is_same else "mixed"
     losses = {settings.loss for settings in trained}
-    loss = losses.pop() if len(losses) == 1 and train_negatives in RANKING_NEGATIVES else "pairwise"
+    loss = losses.pop() if len(losses) == 1 and train_negatives == "random" else "pairwise"
     changes = {"epochs": 1, "train_negatives": train_negatives, "loss": loss, "best_metric": "ap"}
     return replace(trained[0], **changes, graphs=False)

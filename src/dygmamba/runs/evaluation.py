@@ -129,6 +129,13 @@ class Scored:
         error = standard_error(np.subtract(self.block_ap, other.block_ap))
         return Difference(self.link["ap"] - other.link["ap"], error)
 
+    def difference_of_ranks(self, other: "Scored") -> Difference:
+        """Return the MRR minus that of other ranks of the same events, with its standard error over events."""
+        assert self.rank is not None
+        assert other.rank is not None
+        difference = (1 / self.rank - 1 / other.rank).numpy()
+        return Difference(float(difference.mean()), standard_error(difference))
+
     def select(self, events: Bool[Tensor, "k"]) -> "Scored":
         """Return the scores and ranks of some of the events."""
         pairs, place = self.queries.pairs, events.cumsum(0) - 1
@@ -398,7 +405,7 @@ class Ranking:
             candidates = SampledCandidates.create(stream.store, self.count, seed, self.filtered, earlier_than)
         return replace(queries, candidates=candidates, ranked=self._sample_events(len(events), seed))
 
-    def rank(
+    def rank_events(
         self,
         scorer: Scorer,
         stream: Stream,
@@ -406,16 +413,20 @@ class Ranking:
         visibility: VisibilityRule,
         seed: int = 0,
         advance: Advance = no_advance,
-    ) -> Row:
-        """Return the result row of the ranks of an evaluation set's events; its own negatives are not used."""
+    ) -> Scored:
+        """Rank the events of an evaluation set; its own negatives are not used."""
         queries = self.add_candidates(Queries(pairs), stream)
         rank = rank_queries(scorer, stream, queries, visibility, seed, advance)
         assert queries.candidates is not None
         about = {name: pairs.about[name] for name in ("split", "setting")} | queries.candidates.about
-        scored = Scored(queries, torch.zeros(len(pairs.pairs)), rank=rank, stream=stream)
+        about = describe_queries(scorer) | about | visibility.about
+        return Scored(queries, torch.zeros(len(pairs.pairs)), rank=rank, about=about, stream=stream)
+
+    def build_row(self, scored: Scored) -> Row:
+        """Return the result row of ranked events."""
         names = (*self.metrics, *map(get_error_name, self.metrics), "ranked", BY_TYPE)
         row = {("n" if name == "ranked" else name): value for name, value in scored.row(names).items()}
-        return describe_queries(scorer) | about | visibility.about | row
+        return scored.about | row
 
     def _sample_events(self, events: int, seed: int) -> Tensor | None:
         if self.max_events is None or self.max_events >= events:

@@ -27,7 +27,6 @@ from dygmamba.runs.recipes import TRAINING_COPIES, build_run, create_task
 from dygmamba.runs.run_config import RunConfig, describe_run
 from dygmamba.runs.stored_facts import describe_facts
 from dygmamba.runs.warm_start import check_warm_start
-from dygmamba.tasks.training_negatives import RANKING_NEGATIVES
 
 TABLE_COPIES = 3  # of a training table, while it is built
 BYTES_PER_ENTRY = 16  # of a neighbor sequence: node, event and time
@@ -118,10 +117,10 @@ def _check_loss(model: str, scorer: Scorer, config: LinkFitConfig) -> None:
             f"model '{model}' is trained on single pairs and takes no `loss`; got {config.loss!r}, leave it out",
             code="loss-not-supported",
         )
-    if config.train_negatives not in RANKING_NEGATIVES:
+    if config.train_negatives != "random":
         raise ConfigError(
             f"`loss={config.loss!r}` compares destinations of the same source, but `train_negatives="
-            f"{config.train_negatives!r}` replaces the source; use {' or '.join(map(repr, RANKING_NEGATIVES))}",
+            f"{config.train_negatives!r}` replaces the source; use 'random'",
             code="loss-needs-random-negatives",
         )
 

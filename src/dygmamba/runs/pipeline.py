@@ -256,6 +256,7 @@ def _evaluate_links(fit: Trainer, strategies: tuple[str, ...], progress: Progres
     choices = [(strategy, split, kind) for strategy in strategies for split in SPLITS for kind in SETTINGS]
     found = run_final_evaluation(fit, names, choices, progress, make_prediction_saver(fit.run))
     extra = found.activity | describe_selection(fit.run)
+    extra |= {"ranking": found.ranking, "ranking_verdict": found.ranking_verdict} if found.ranking else {}
     fit.run.write_results(found.rows, rules=found.rules, verdict=found.verdict, **extra)
 
 

@@ -1,10 +1,11 @@
 """Predictions of a trained run, in the user's ids and times."""
 
+from collections.abc import Iterable
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
-from math import nan
+from math import inf, nan
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pyarrow as pa
 import torch
@@ -12,6 +13,7 @@ from torch import Tensor
 
 from dygmamba.core.errors import ConfigError, EventError, FileError, NotFoundError
 from dygmamba.core.progress import SILENT, Advance, Progress, no_advance
+from dygmamba.data.events.ids import Side
 from dygmamba.data.readers import ReadOptions, read_in_memory, read_more_events
 from dygmamba.data.readers.in_memory import is_in_memory, open_in_memory
 from dygmamba.data.readers.options import ROLES
@@ -19,7 +21,8 @@ from dygmamba.data.readers.queries import QuerySource, QueryTimes
 from dygmamba.data.storage.dataset import Dataset
 from dygmamba.data.storage.extension import check_time_scale, extend_dataset
 from dygmamba.engine.run_directory import RunDirectory
-from dygmamba.engine.scoring import Ranker, StreamScorer
+from dygmamba.engine.scoring import Ranker, StreamScorer, TopCandidates
+from dygmamba.engine.shortlist import MAX_EXACT, Shortlist
 from dygmamba.engine.stream import Stream
 from dygmamba.engine.visibility import MemorySchedule
 from dygmamba.history.columns import find_query_columns
@@ -41,6 +44,7 @@ from dygmamba.runs.queries import (
     probability_column,
     score_column,
 )
+from dygmamba.runs.query_inputs import as_id_column, as_sources, require_positive
 from dygmamba.runs.recipes import OpenRun, describe_node_run, get_encoder, hide_labels
 from dygmamba.tasks.calibration import Calibration, NewNodes
 
@@ -197,16 +201,46 @@ class Predictor:
         view = build_view(stream, self.run.scorer.requests, batch, self.run.seed)
         return export_inputs(self.run.scorer, view, new_nodes.find(queries.src, queries.dst, queries.time))
 
+    def rank(
+        self,
+        sources: Any,
+        destinations: Any,
+        k: int,
+        at: TimeLike | None = None,
+        candidates: Iterable[str | int] | Path | None = None,
+        only_new: bool = False,
+        progress: Progress = SILENT,
+    ) -> Predictions:
+        """Rank destinations of these sources, or sources of these destinations, as `Run.rank` takes them."""
+        if (sources is None) == (destinations is None):
+            raise ConfigError(
+                "give either `sources`, whose destinations are ranked, or `destinations`, whose sources are",
+                code="sources-and-destinations",
+            )
+        require_positive(k)
+        if candidates is not None and candidates != "all" and not isinstance(candidates, Path):
+            candidates = as_id_column("candidates", candidates)
+        if destinations is None:
+            return self.top(as_sources("sources", sources), k, at, progress, candidates, only_new)
+        return self.top(
+            as_sources("destinations", destinations), k, at, progress, candidates, only_new, "src"
+        )
+
     def top(
         self,
-        pairs: QuerySource,
+        queries: QuerySource,
         k: int,
         at: TimeLike | None = None,
         progress: Progress = SILENT,
-        candidates: pa.Array | Path | None = None,
+        candidates: pa.Array | Path | Literal["all"] | None = None,
         only_new: bool = False,
+        side: Side = "dst",
     ) -> Predictions:
-        """Rank the k likeliest destinations of each source and time among the candidates (default: all)."""
+        """Rank the k likeliest destinations of each source and time, or with `side="src"` the sources of destinations.
+
+        Without candidates, all nodes of the side are, or a shortlist of them if they are many (`engine/shortlist.py`);
+        "all" is always all.
+        """
         self.require_task("link")
         parser = self.query_parser
         if parser.columns:
@@ -215,35 +249,78 @@ class Predictor:
                 f"{' or '.join(parser.column_names)}; use a run trained with `query_columns=false`",
                 code="query-columns-missing",
             )
-        queries = self._read_queries(pairs, at, sources_only=True)
-        nodes, calibration = parser.read_candidates(candidates), self.calibration
+        given = self._read_queries(queries, at, sources_only=True, side="src" if side == "dst" else "dst")
+        nodes = parser.read_candidates(None if isinstance(candidates, str) else candidates, side)
+        if candidates is None and len(nodes) > MAX_EXACT:
+            best = self._rank_shortlists(given, nodes, k, only_new, side, progress)
+            shortlist = f"of {len(nodes):,} candidates a shortlist was scored; `candidates='all'` scores all"
+        else:
+            with progress.stage("scoring", len(given.src) * len(nodes)) as stage:
+                best = self._rank(given, nodes, k, only_new, side, stage.advance)
+            shortlist = ""
+        # a source has fewer than k rows if it has fewer than k candidates: the rest is -inf
+        row, position = torch.nonzero(torch.isfinite(best.logit), as_tuple=True)
+        logit, asked = best.logit[row, position], parser.to_user_type(given.table.src)
+        ends = (given.src[row], best.node[row, position])
+        new_ends = self.find_new_ends(*(ends if side == "dst" else ends[::-1]), given.time[row])
+        own = asked.take(pa.array(row.numpy()))
+        ranked = parser.to_user_type(self.dataset.ids.to_user(best.node[row, position].numpy()))
+        columns = {
+            "src": own if side == "dst" else ranked,
+            "dst": ranked if side == "dst" else own,
+            "time": given.times[row.numpy()].shown,
+            **score_column(logit, self.calibration, new_ends),
+            **probability_column(logit, best.total[row], self.calibration, new_ends),
+            "rank": pa.array((1 + position).numpy()),
+        }
+        without_candidates = asked.filter(pa.array(torch.isinf(best.total).numpy())).to_pylist()
+        without = tuple(dict.fromkeys(map(str, without_candidates)))
+        return replace(build_predictions(given, columns, self.calibration, without), shortlist=shortlist)
+
+    def _rank(
+        self,
+        given: QueryBatch,
+        nodes: Tensor,
+        k: int,
+        only_new: bool,
+        side: Side,
+        advance: Advance,
+        chosen: slice = slice(None),
+    ) -> TopCandidates:
+        """Return the best of these nodes for each query, or for the chosen ones."""
+        own, time, calibration = given.src[chosen], given.time[chosen], self.calibration
 
         def log_odds(logit: Tensor, rows: Tensor) -> Tensor:
             if calibration is None:
                 return logit.double()
-            ends = torch.broadcast_tensors(queries.src[rows, None], nodes, queries.time[rows, None])
-            return calibration.log_odds(logit, self.find_new_ends(*ends))
-
-        with progress.stage("scoring", len(queries.src) * len(nodes)) as stage:
-            best = self.ranker.top_k(
-                queries.src, queries.time, nodes, k, stage.advance, only_new=only_new, log_odds=log_odds
+            ends = (own[rows, None], nodes) if side == "dst" else (nodes, own[rows, None])
+            return calibration.log_odds(
+                logit, self.find_new_ends(*torch.broadcast_tensors(*ends, time[rows, None]))
             )
-        # a source has fewer than k rows if it has fewer than k candidates: the rest is -inf
-        row, position = torch.nonzero(torch.isfinite(best.logit), as_tuple=True)
-        logit, sources = best.logit[row, position], parser.to_user_type(queries.table.src)
-        new_ends = self.find_new_ends(queries.src[row], best.node[row, position], queries.time[row])
-        columns = {
-            "src": sources.take(pa.array(row.numpy())),
-            "dst": parser.to_user_type(self.dataset.ids.to_user(best.node[row, position].numpy())),
-            "time": queries.times[row.numpy()].shown,
-            **score_column(logit, calibration, new_ends),
-            **probability_column(logit, best.total[row], calibration, new_ends),
-            "rank": pa.array((1 + position).numpy()),
-        }
-        without_candidates = sources.filter(pa.array(torch.isinf(best.total).numpy())).to_pylist()
-        return build_predictions(
-            queries, columns, calibration, tuple(dict.fromkeys(map(str, without_candidates)))
+
+        return self.ranker.top_k(
+            own, time, nodes, k, advance, only_new=only_new, rank_sources=side == "src", log_odds=log_odds
         )
+
+    def _rank_shortlists(
+        self, given: QueryBatch, nodes: Tensor, k: int, only_new: bool, side: Side, progress: Progress
+    ) -> TopCandidates:
+        """Return the best of each query's own shortlist; a place without a candidate is -inf."""
+        shortlist = Shortlist(self.ranker.stream_scorer.stream, side, nodes)
+        node, logit = torch.zeros(len(given.src), k, dtype=torch.int64), torch.full((len(given.src), k), -inf)
+        total = torch.full((len(given.src),), -inf, dtype=torch.float64)
+        with progress.stage("scoring", len(given.src)) as stage:
+            for row in torch.argsort(given.time, stable=True).tolist():  # a memory only moves forward
+                proposed = shortlist.propose(int(given.src[row]), float(given.time[row]))
+                found = self._rank(given, proposed, k, only_new, side, no_advance, slice(row, row + 1))
+                count = found.node.shape[1]
+                node[row, :count], logit[row, :count], total[row] = (
+                    found.node[0],
+                    found.logit[0],
+                    found.total[0],
+                )
+                stage.advance(1)
+        return TopCandidates(node, logit, total)
 
     def classify(
         self,
@@ -312,8 +389,9 @@ class Predictor:
         at: TimeLike | QueryTimes | None,
         sources_only: bool = False,
         nodes_only: bool = False,
+        side: Side = "src",
     ) -> QueryBatch:
-        queries = self.query_parser.read(pairs, at, sources_only, nodes_only)
+        queries = self.query_parser.read(pairs, at, sources_only, nodes_only, side)
         self.require_known_nodes(len(queries.unknown_ids) + len(queries.wrong_sides))
         return queries
 

@@ -59,7 +59,7 @@ class WrongSides:
 
     def describe(self) -> list[str]:
         """Say which ids these are, and what to do; empty if there are none."""
-        reverse = "to find the likely sources of a destination, score pairs with it"
+        reverse = "to find the likely sources of a destination, rank them with `destinations`"
         swapped = "check that sources and destinations are not swapped"
         sides = (
             (self.only_destinations, "source", "destination", reverse),
@@ -146,11 +146,13 @@ class QueryParser:
         at: TimeLike | QueryTimes | None,
         sources_only: bool = False,
         nodes_only: bool = False,
+        side: Side = "src",
     ) -> QueryBatch:
         """Read the queries of a file or table.
 
         `at` is the time of all queries, or of each. With `sources_only` each source (and time) counts once; with
-        `nodes_only` a column node or id holds the sources.
+        `nodes_only` a column node or id holds the sources. With `side="dst"` ids in the place of sources are those of
+        destinations.
         """
         ids = read_id_list(pairs, self.options, self.dataset.origin) if isinstance(pairs, Path) else None
         table = read_queries(
@@ -161,7 +163,7 @@ class QueryParser:
             [column.name for column in self.columns.types],
             nodes_only,
         )
-        return self._to_batch(table.distinct_sources() if sources_only else table, at)
+        return self._to_batch(table.distinct_sources() if sources_only else table, at, side)
 
     def query_all_sources(self, at: TimeLike | None) -> QueryBatch:
         """Query each node that was the source of an event strictly before `at`."""
@@ -171,9 +173,11 @@ class QueryParser:
         is_known = self._resolve_times(table, at)[0].value > first_time
         return self._to_batch(table[np.flatnonzero(is_known)], at)
 
-    def _to_batch(self, table: QueryTable, at: TimeLike | QueryTimes | None) -> QueryBatch:
+    def _to_batch(
+        self, table: QueryTable, at: TimeLike | QueryTimes | None, side: Side = "src"
+    ) -> QueryBatch:
         times, assumed_time = self._resolve_times(table, at)
-        src, dst, unknown_ids, wrong_sides = self._find_nodes(table)
+        src, dst, unknown_ids, wrong_sides = self._find_nodes(table, side)
         columns, unknown_values = self._read_columns(table)
         return QueryBatch(
             table, src, dst, times, assumed_time, unknown_ids, columns, wrong_sides, unknown_values
@@ -242,16 +246,17 @@ class QueryParser:
         # "007" is cast to 7, which is another id
         return integers if integers.cast(ids.type).equals(ids) else ids
 
-    def read_candidates(self, candidates: pa.Array | Path | None) -> Tensor:
-        """Return the nodes of these ids or of those in a file; without candidates, of all destinations so far."""
+    def read_candidates(self, candidates: pa.Array | Path | None, side: Side = "dst") -> Tensor:
+        """Return the nodes of these ids or of those in a file; without candidates, all nodes of the side so far."""
         if candidates is None:
-            return self.dataset.store.destinations
+            store = self.dataset.store
+            return store.destinations if side == "dst" else torch.unique(store.src)
         ids = candidates
         if isinstance(ids, Path):
             ids = read_ids(ids, self.options, self.dataset.origin)
         if not len(ids):
             raise ConfigError("`candidates` is empty; give at least one id", code="no-ids")
-        node = self.dataset.ids.to_node(ids, "dst")
+        node = self.dataset.ids.to_node(ids, side)
         if (node < 0).any():
             unknown = ids[int((node < 0).argmax())]
             raise NotFoundError(
@@ -295,13 +300,15 @@ class QueryParser:
         check_time_scale(self.dataset, "`at`", time.is_unix_time, time.value)
         return time
 
-    def _find_nodes(self, table: QueryTable) -> tuple[Tensor, Tensor, tuple[str, ...], WrongSides]:
+    def _find_nodes(
+        self, table: QueryTable, side: Side
+    ) -> tuple[Tensor, Tensor, tuple[str, ...], WrongSides]:
         """Return the nodes of sources and destinations, the ids without a node, and those on the wrong side.
 
         Unknown ids become placeholder nodes: `num_nodes` for the source, `num_nodes + 1` for another destination.
         """
         ids, placeholder = self.dataset.ids, self.dataset.store.num_nodes
-        columns = [(table.src, ids.to_node(table.src, "src"))]
+        columns = [(table.src, ids.to_node(table.src, side))]
         if table.dst is not None:
             columns.append((table.dst, ids.to_node(table.dst, "dst")))
         missing = [column.filter(pa.array(node < 0)) for column, node in columns]
@@ -310,6 +317,8 @@ class QueryParser:
         is_same = pc.equal(src, dst).to_numpy(zero_copy_only=False) & (ids.sources is None)
         dst_node = np.where(dst_node < 0, np.where(is_same, placeholder, placeholder + 1), dst_node)
         src_node = np.where(src_node < 0, placeholder, src_node)
+        if side == "dst":
+            missing = [missing[0][:0], *missing]
         only_destinations = self._find_on_side(missing[0], "dst")
         only_sources = self._find_on_side(missing[1], "src") if len(missing) > 1 else ()
         wrong_sides = WrongSides(only_destinations, only_sources)
@@ -339,6 +348,7 @@ class Predictions:
     bad_rows: BadRows | None = None  # of the queries, left out
     unknown_values: UnknownValues = field(default_factory=UnknownValues)
     unread_columns: str = ""  # a sentence about columns of the queries that the model does not read
+    shortlist: str = ""  # a sentence that not every candidate was scored
 
 
 def score_column(

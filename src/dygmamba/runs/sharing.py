@@ -210,7 +210,7 @@ def _copy_without_paths(run: RunDirectory, copy: RunDirectory) -> None:
     if calibration is not None:
         save_calibration(copy, calibration)
     if run.finished:
-        rows = [*run.results(), *run.rules(), run.verdict()]  # raises if the file is damaged
+        rows = [*run.results(), *run.rules(), *run.ranking(), run.verdict()]  # raises if the file is damaged
         results = json.loads((run.path / "results.json").read_text("utf-8"))
         paths |= {row["run"] for row in rows if "run" in row}
         content = _replace_paths(results, paths)

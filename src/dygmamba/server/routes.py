@@ -1,6 +1,7 @@
 """The routes under /v1: events in, scores, rankings, classifications and explanations out."""
 
 import asyncio
+from collections.abc import Sequence
 from functools import partial
 from typing import Annotated, Any, Literal
 
@@ -8,7 +9,9 @@ from fastapi import APIRouter, Depends, Query, Request
 from starlette.responses import JSONResponse, Response
 
 from dygmamba.core.progress import Progress
+from dygmamba.engine.shortlist import MAX_EXACT
 from dygmamba.live.live_view import LiveView
+from dygmamba.runs.queries import Predictions
 from dygmamba.server import schemas
 from dygmamba.server.formats import (
     EVENTS_BODY_SCHEMA,
@@ -122,30 +125,39 @@ async def score_pairs(
 
 @router.post(
     "/rank",
-    summary="Rank the likeliest destinations of sources.",
+    summary="Rank the likeliest destinations of sources, or sources of destinations.",
     **describe_query(schemas.RankRequest, {"model": schemas.RankResponse}),
 )
 async def rank_destinations(
     body: Annotated[schemas.RankRequest, read_body(schemas.RankRequest)], service: Service
 ) -> Response:
     """Rows are sorted by source and rank; `probability` is that of being the true destination."""
-    sources = list(dict.fromkeys(map(str, body.sources)))
+    given = body.sources if body.destinations is None else body.destinations
+    if given is None or (body.sources, body.destinations).count(None) != 1:
+        raise Problem(422, "sources-and-destinations", "give either `sources` or `destinations`")
+    ids, side = list(dict.fromkeys(map(str, given))), "src" if body.sources is None else "dst"
     candidates = None if body.candidates is None else list(map(str, body.candidates))
 
     def count_candidates(view: LiveView, _: Progress) -> int:
-        return len(view.predictor.dataset.store.destinations) if candidates is None else len(candidates)
+        return (
+            len(view.predictor.query_parser.read_candidates(None, side))
+            if candidates is None
+            else len(candidates)
+        )
+
+    def rank(view: LiveView, part: Sequence[str], progress: Progress) -> Predictions:
+        sources, destinations = (part, None) if side == "dst" else (None, part)
+        return view.predictor.rank(
+            sources, destinations, body.k, body.at, candidates, body.only_new, progress
+        )
 
     count = (await service.query(count_candidates)).result
-    service.require_affordable(len(sources), count, body.k)
-    found, sequence = await service.query_parts(
-        sources,
-        lambda view, part, progress: view.find_top(
-            part, body.k, body.at, candidates, body.only_new, progress
-        ),
-        body.min_sequence,
-    )
+    service.require_affordable(len(ids), min(count, MAX_EXACT) if candidates is None else count, body.k)
+    found, sequence = await service.query_parts(ids, rank, body.min_sequence)
     rows = list_rows([part.table for part in found])
-    return JSONResponse({"ranking": rows, "sequence": sequence, "notes": describe_missing_history(found)})
+    shortlists = dict.fromkeys(part.shortlist for part in found if part.shortlist)
+    notes = [*describe_missing_history(found), *shortlists]
+    return JSONResponse({"ranking": rows, "sequence": sequence, "notes": notes})
 
 
 @router.post(

@@ -85,10 +85,11 @@ class ScoreResponse(BaseModel):
 
 
 class RankRequest(Body):
-    sources: Rows[Id] = Field(min_length=1)
+    sources: Rows[Id] | None = Field(None, min_length=1, description="Rank the destinations of these.")
+    destinations: Rows[Id] | None = Field(None, min_length=1, description="Rank the sources of these.")
     k: int = Field(10, strict=True, ge=1, le=10_000)
     at: Time | None = Field(None, description=AT_TEXT)
-    candidates: Rows[Id] | None = Field(None, min_length=1, description="By default all known destinations.")
+    candidates: Rows[Id] | None = Field(None, min_length=1, description="By default all known nodes.")
     only_new: bool = Field(
         False, strict=True, description="Leave out destinations that the source met before."
     )

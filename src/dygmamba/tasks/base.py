@@ -11,7 +11,7 @@ from jaxtyping import Float, Float32, Int64
 from torch import Tensor
 
 from dygmamba.data.events.event_store import EventBatch
-from dygmamba.history.view import LabelledPairs, PairBatch
+from dygmamba.history.view import LabelledPairs
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,10 +53,6 @@ class Task(Protocol):
 
     def build_queries(self, events: EventBatch, others: Int64[Tensor, "b"]) -> LabelledPairs:
         """Return the queries of a batch of training events, given what `draw_negatives` drew for them."""
-        ...
-
-    def offset(self, pairs: PairBatch) -> Float32[Tensor, "p"] | None:
-        """Return what is added to the logits in the training loss only, or None."""
         ...
 
     def loss(self, logits: Float32[Tensor, "p *c"], label: Float32[Tensor, "p"]) -> Tensor:

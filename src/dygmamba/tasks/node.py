@@ -80,9 +80,6 @@ class NodeTask:
             pairs = pairs.with_columns(QueryColumns(events.event, self.embedding))
         return pairs.with_labels(self.label[events.event], events.event)
 
-    def offset(self, pairs: PairBatch) -> None:
-        """Return None: no query is sampled, so nothing needs a correction."""
-
     def loss(self, logits: Float32[Tensor, "p *c"], label: Float32[Tensor, "p"]) -> Tensor:
         return self.target.loss(logits, label, self.weight)
 

@@ -63,7 +63,7 @@ def fit_of(model, stream, folder, against="random", more=None, **loop):
 
 @pytest.mark.parametrize(
     ("model", "against"),
-    [*((model, "random") for model in SETTINGS), ("dyg-mamba", "mixed-odds"), ("tgn", "mixed-odds")],
+    [*((model, "random") for model in SETTINGS), ("dyg-mamba", "mixed"), ("tgn", "mixed")],
 )
 @pytest.mark.parametrize("shares", [SINGLE_BUCKET, SHARE_CHOICES[3]])
 @pytest.mark.parametrize("visible", ["strict", "batch"])
@@ -99,7 +99,7 @@ def test_a_step_with_look_ups_on_the_host_is_not_captured(shares, tmp_path, monk
 
 
 @pytest.mark.filterwarnings("ignore:Synchronization debug mode")  # torch calls it a prototype
-@pytest.mark.parametrize("against", ["random", "mixed-odds"])
+@pytest.mark.parametrize("against", ["random", "mixed"])
 def test_no_step_waits_for_the_device(against, stream, tmp_path):
     """After the first epoch, an epoch of replays does not synchronize until its losses are read."""
     fit = fit_of("tgn", stream, tmp_path, against)

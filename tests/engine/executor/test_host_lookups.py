@@ -27,7 +27,7 @@ STORE = sample_store()
 FACTS = DatasetFacts.of(STORE)
 PER_BATCH = [  # features of each pair
     CountFeatures((1.0,), 4),
-    TransitionFeatures((1.0,)),
+    TransitionFeatures((1.0,), window=4),
     ColumnFeatures(FACTS.columns.first(8, MAX_CODE_COLUMNS, 8), (1.0,)),
     NodeValueFeatures((1.0,), (0,)),
     NodeFeatures(FACTS.node_columns),
@@ -36,7 +36,7 @@ NUMERIC = ColumnFeatures(FACTS.columns.first(8, 0, 0), (1.0,))
 LOOKED_UP = [
     WalkRequest(1, 4),
     DecayedCountLookup((1.0,)),
-    TransitionLookup((1.0,)),
+    TransitionLookup((1.0,), window=4),
     ColumnLookup(NUMERIC),
 ]
 ON_DEVICE = [NeighborRequest((4,)), *LOOKED_UP]

@@ -25,12 +25,14 @@ PICTURE_SUFFIXES = (".html", ".htm", ".svg")
 
 @dataclass(frozen=True, kw_only=True)
 class PredictRequest(Request):
-    """Arguments of a prediction: scores of pairs, a ranking of destinations, or labels of nodes.
+    """Arguments of a prediction: scores of pairs, a ranking of destinations or sources, or labels of nodes.
 
     Attributes:
-        sources: Ids separated by commas, or a file of them; so are `nodes` and `candidates`.
+        sources: Ids separated by commas, or a file of them, whose destinations are ranked; so are `nodes`.
+        destinations: Such ids, whose sources are ranked.
+        candidates: Such ids, which are ranked; or "all".
         events: A file of new events that the model sees.
-        top: Destinations to rank for each source, or nodes to keep.
+        top: Destinations to rank for each source, sources for each destination, or nodes to keep.
         threshold: Least score of the rows that are kept.
         costs: Costs of a false alarm and of a miss, such as "1,20"; they give the threshold.
         real_share: Share of real events among the scored pairs, for the costs; by default a half.
@@ -41,6 +43,7 @@ class PredictRequest(Request):
     run: Path
     pairs: Path | None = None
     sources: str | None = None
+    destinations: str | None = None
     nodes: str | None = None
     candidates: str | None = None
     only_new: bool = False
@@ -62,8 +65,13 @@ class PredictRequest(Request):
                 "give `pairs` to score pairs, or `sources` and `top` to rank destinations, not both",
                 code="pairs-and-sources",
             )
+        if self.destinations is not None and (self.sources, self.pairs) != (None, None):
+            raise ConfigError(
+                "`destinations` ranks the sources of these destinations; give it without `sources` and `pairs`",
+                code="sources-and-destinations",
+            )
         _ = self.least_score  # raises for malformed costs
-        ranking = self._find_given("sources", "candidates", "only_new")
+        ranking = self._find_given("sources", "destinations", "candidates", "only_new")
         if ranking and self.top is None:
             raise ConfigError(
                 f"`{ranking[0]}` needs a ranking; say how many to keep with `top`", code="top-missing"
@@ -90,7 +98,7 @@ class PredictRequest(Request):
     def _check_task(self, task: str) -> None:
         """Raise ConfigError if a run of this task cannot predict what is wanted."""
         if task == "node":
-            wrong = self._find_given("pairs", "sources", "candidates", "only_new")
+            wrong = self._find_given("pairs", "sources", "destinations", "candidates", "only_new")
             if wrong:
                 raise ConfigError(
                     f"{self.run} classifies nodes and cannot score pairs; leave out `{wrong[0]}`, and give `nodes`, or "
@@ -103,7 +111,7 @@ class PredictRequest(Request):
                 "the node task",
                 code="option-of-node-task",
             )
-        elif self.pairs is None and self.sources is None:
+        elif self.pairs is None and self.sources is None and self.destinations is None:
             raise ConfigError(
                 "give `pairs` to score pairs, or `sources` and `top` to rank destinations",
                 code="pairs-missing",

@@ -27,6 +27,7 @@ MAX_DUPLICATE_SHARE = 0.9  # of events that repeat another with the same pair an
 MAX_TIED_SHARE = 0.5  # of events that share their timestamp with another
 MAX_SELF_LOOP_SHARE = 0.1
 MAX_GAP_SHARE = 0.25  # of the duration that a single gap takes
+FEW_SOURCES, RARE_EVENTS = 5, 2  # destinations per source and events of the median one, of a swapped stream
 MIN_EVENTS = 20  # with fewer events shares mean nothing
 
 
@@ -162,6 +163,25 @@ def _check_nodes(dataset: "Dataset", counts: _StreamCounts) -> Iterator[Anomaly]
             "two kinds",
             "no node is both a source and a destination; give `bipartite=True` if they are different things",
         )
+
+    if side := describe_rare_destinations(src[src > 0], dst[dst > 0]):
+        yield Anomaly("which side", side)
+
+
+def describe_rare_destinations(sent: np.ndarray, received: np.ndarray) -> str:
+    """Say that the question may be the other one, where most destinations have one or two events; "" elsewhere.
+
+    Args:
+        sent: Events of each source.
+        received: Events of each destination.
+    """
+    if len(received) < FEW_SOURCES * len(sent) or np.median(received) > RARE_EVENTS:
+        return ""
+    return (
+        f"most of the {len(received):,} destinations have one or two events, and there are only {len(sent):,} sources; "
+        "given a source, the destination is predicted, so swap the two columns if you ask which source a new "
+        "destination gets"
+    )
 
 
 def _check_ids(ids: NodeIds) -> Iterator[Anomaly]:

@@ -214,8 +214,7 @@ class TrainingContext:
     def loss(self, queries: LabelledView) -> Tensor:
         """Return the sum of the losses of the queries."""
         view, pairs = queries
-        logits, offset = self.scorer(view).float(), self.task.offset(pairs)
-        return self.task.loss(logits if offset is None else logits + offset, pairs.label)
+        return self.task.loss(self.scorer(view).float(), pairs.label)
 
     def precision(self) -> AbstractContextManager[Any]:
         """Return a context manager in which matrix products have the run's precision."""

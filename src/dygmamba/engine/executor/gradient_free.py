@@ -53,7 +53,7 @@ class RoundExecutor:
                 advance(len(queries.pairs))
 
         study = self.scorer.study_groups if self.is_grouped else self.scorer.study
-        self._table = study(watched_queries(), self.build_queries.task.offset)
+        self._table = study(watched_queries())
 
     def catch_up(self, batch: Batch) -> None:
         """Do nothing: there is no memory."""

@@ -68,7 +68,9 @@ def test_a_machine_that_is_lost_and_comes_back_changes_no_loss(lost, tmp_path):
             assert time.monotonic() < end, (tmp_path / "machine-0" / "log").read_text()
             assert all(agent.poll() is None for agent in agents), (tmp_path / "machine-0" / "log").read_text()
             time.sleep(0.05)
+        others = psutil.Process(agents[1 - lost].pid).children(recursive=True)
         lose(agents[lost])
+        psutil.wait_procs(others, SECONDS)  # they end first: else torchrun counts no restart
         at = count_epochs(tmp_path)
         agents[lost] = start_agent(lost, tmp_path, port)
         codes = [agent.wait(SECONDS) for agent in agents]

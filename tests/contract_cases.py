@@ -34,6 +34,7 @@ TINY: dict[str, dict[str, Any]] = {
     "mamba": {"length": 6, "width": 4, "states": 4, "out": 8, "time_dim": 6, "blocks": 2, "dropout": 0.0},
     "dyg-mamba-counts": {
         "length": 6,
+        "associations": 4,
         "width": 5,  # of narrower encodings, all hidden units may be inactive
         "states": 4,
         "out": 8,

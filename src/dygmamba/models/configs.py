@@ -138,7 +138,7 @@ class DyGMambaCountsConfig(DyGMambaConfig):
     walk_seed: WalkSeed = 0  # seed of the random vectors, if walks are used; 0: the seed of the run
     transitions: Annotated[int, Bounds(1, 7)] = 3  # lags of transitions, if they are used
     associations: Window = (
-        10  # last destinations of the source that history associates with the destination; 0: none
+        0  # last destinations of the source that history associates with the destination; 0: none
     )
     event_types: Annotated[int, Bounds(1, 32)] = (
         32  # frequent values of a categorical column with an embedding of their own, if event-types is used

@@ -34,7 +34,6 @@ STORED_DEFAULTS: dict[str, dict[str, Any]] = {
         ],
         "pair_features": ["decayed-pair", "walks"],
         "walk_dim": 120,
-        "associations": 0,
         "walk_decays": 1,
         "relation": "separate",
         "relation_dropout": 0.0,

@@ -81,6 +81,20 @@ def test_appending_is_building_anew(store, steps, is_growing):
     assert equal(answers(table, *queries), answers(built(store), *queries))
 
 
+@settings(max_examples=30, deadline=None)
+@given(store=event_streams(min_events=1), at=st.integers(0, 60))
+def test_dropping_undoes_appending(store, at):
+    """For all streams, from the first event of any instant on: the bits of the rest, then of the whole again."""
+    first = int(torch.searchsorted(store.time, store.time[min(at, len(store) - 1)]))
+    table = TransitionTable(TransitionFeatures(SCALES, LAGS, WINDOW), is_growing=True)
+    table.append_rows(rows(store))
+    table.drop_rows(rows(store, first))
+    queries = questions(store)
+    assert equal(answers(table, *queries), answers(built(store, first), *queries))
+    table.append_rows(rows(store, first))
+    assert equal(answers(table, *queries), answers(built(store), *queries))
+
+
 def test_a_query_without_a_past_has_no_transitions():
     """Node -1 and a source without events."""
     none = np.zeros(0, np.int64)

@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 
-from dygmamba.api.evaluation import warn_if_unfinished
 from dygmamba.api.requests.evaluation import MonitorRequest
 from dygmamba.core.progress import SILENT, Progress
 from dygmamba.data.readers import ReadOptions
@@ -10,6 +9,7 @@ from dygmamba.engine.run_directory import RunDirectory
 from dygmamba.report.document import Document
 from dygmamba.report.monitoring_document import build_monitoring_document
 from dygmamba.runs.monitoring import Monitoring, monitor_run
+from dygmamba.runs.opening import warn_if_unfinished
 from dygmamba.runs.predictor import Predictor
 
 

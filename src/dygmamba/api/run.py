@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from dygmamba.api.batch_scoring import BatchScorer
-from dygmamba.api.evaluation import rows_to_table, run_evaluation, warn_if_unfinished
+from dygmamba.api.evaluation import rows_to_table, run_evaluation
 from dygmamba.api.monitoring import run_monitoring
 from dygmamba.api.reports import run_report
 from dygmamba.api.requests.base import Names
@@ -30,6 +30,7 @@ from dygmamba.explain.pairs import DEFAULT_ORDERS, explain_pair
 from dygmamba.runs.export import Program, export_run
 from dygmamba.runs.export import load_program as load_exported
 from dygmamba.runs.observed_events import load_observed, save_observed
+from dygmamba.runs.opening import warn_if_unfinished
 from dygmamba.runs.predictor import Predictor
 from dygmamba.runs.queries import Predictions, TimeLike
 from dygmamba.runs.query_inputs import as_sources, require_positive

@@ -31,7 +31,6 @@ from dygmamba.models.base import Scorer
 from dygmamba.models.classifiers import SourceEmbedding
 from dygmamba.models.trees import FeatureTable, TreeScorer
 from dygmamba.runs.calibration import load_calibration
-from dygmamba.runs.export import build_view, export_inputs, require_exportable
 from dygmamba.runs.node_predictions import label_columns
 from dygmamba.runs.opening import as_directory, choose_device, open_run
 from dygmamba.runs.queries import (
@@ -192,6 +191,12 @@ class Predictor:
 
     def inputs(self, pairs: QuerySource, at: TimeLike | None = None) -> dict[str, Tensor]:
         """Return the tensors that an exported program takes to score these pairs."""
+        from dygmamba.runs.export import (
+            build_view,
+            export_inputs,
+            require_exportable,
+        )  # costs every prediction 0.1 s
+
         self.require_task("link")
         queries, stream = self._read_queries(pairs, at), self.ranker.stream_scorer.stream
         batch = PairBatch.from_pairs(queries.src, queries.dst, queries.time).with_columns(queries.columns)

@@ -220,7 +220,7 @@ class TreeScorer(nn.Module, Scorer):
         self.node_columns, self.rounds_per_epoch = node_columns, config.rounds
         kinds = [request.kinds for request in requests if isinstance(request, WalkRequest)]
         self.overlaps = torch.tensor([place for walks in kinds for place, _ in walks], dtype=torch.int64)
-        self.names = [name for request in requests for name in _list_names(request)]
+        self.names = [unit.name for request in requests for unit in request.units]
         self.names += [
             f"feature {column} of the {end}"
             for end in ("source", "destination")
@@ -396,11 +396,6 @@ class NodeTrees(TreeScorer):
         self._set_features(config, requests, target, min(facts.node_dim, config.values))
         self.banks = nn.ModuleList(TreeBank(config) for _ in range(target.outputs))
         self.register_buffer("base", torch.zeros(target.outputs, dtype=torch.float64))
-
-
-def _list_names(request: Any) -> list[str]:
-    """Return the names of the features that trees read of a request."""
-    return [name for _, name in request.kinds] if isinstance(request, WalkRequest) else request.names
 
 
 def _select_prefix(tensors: Mapping[str, Any], prefix: str) -> dict[str, Any]:

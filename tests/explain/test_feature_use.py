@@ -48,7 +48,7 @@ def test_the_groups_add_up_to_the_logit(walks):
     scorer, asked = build(("trees", {"walks": walks}), store), questions(store)
     pairs = PairBatch.from_pairs(asked.src, asked.dst, asked.time)
     found = attribute_trees(scorer, unsplit(store), pairs)
-    groups = [unit.group for request in scorer.requests for unit in request.units]
+    groups = [unit.group for unit in scorer.units]
     assert len(groups) == len(scorer.names)
     added = add_up_groups(found.contribution, groups)
     logit = Ranker(scorer, unsplit(store), 0).logits(asked.src, asked.dst, asked.time)

@@ -71,8 +71,7 @@ def measure_feature_use(run: OpenRun, predictions: StoredPredictions) -> Feature
     event, store = predictions.event[rows], run.dataset.store
     pairs = PairBatch.from_pairs(predictions.src[rows], predictions.dst[rows], store.time[event])
     pairs = pairs.with_columns(QueryColumns.of_events(store.features, event)).to(run.stream.device)
-    groups = [unit.group for request in run.scorer.requests for unit in request.units]
-    real = predictions.label[rows] > 0
+    groups, real = [unit.group for unit in run.scorer.units], predictions.label[rows] > 0
     added = add_up_groups(attribute_trees(run.scorer, run.stream, pairs).contribution, groups)
     uses = [
         GroupUse(

@@ -97,24 +97,23 @@ def generate(
     from dygmamba.api.data_files import generate_file
 
     with show_progress() as progress:
-        made = generate_file(request, progress)
+        dataset, path, config = generate_file(request, progress)
     if as_json:
-        facts = {"name": name, "file": str(made.path), "digest": made.dataset.digest}
-        emit_json(facts | {"config": asdict(made.config)})
+        emit_json({"name": name, "file": str(path), "digest": dataset.digest, "config": asdict(config)})
         return
-    print_line(f"{name} is in {made.path}: {made.config.events:,} events among {made.config.nodes:,} nodes")
+    print_line(f"{name} is in {path}: {config.events:,} events among {config.nodes:,} nodes")
 
 
 def list_datasets(data_dir: DataDir = None, runs: RunsDir = Path("runs"), as_json: Json = False) -> None:
     """List your datasets with the runs that use them, and the public ones that can be fetched."""
     from dygmamba.api import data_files
 
-    found = data_files.list_datasets(data_dir, runs)
+    imported, public = data_files.list_datasets(data_dir, runs)
     if as_json:
-        public = [asdict(entry) | {"on_disk": folder is not None} for entry, folder in found.public]
-        emit_json({"imported": found.imported, "datasets": public})
+        rows = [asdict(entry) | {"on_disk": folder is not None} for entry, folder in public]
+        emit_json({"imported": imported, "datasets": rows})
         return
-    print_document(build_dataset_list(found.imported, found.public))
+    print_document(build_dataset_list(imported, public))
 
 
 def remove(

@@ -210,8 +210,7 @@ def export_dataset(
 
     from dygmamba.api.data_files import export_file
 
-    exported = export_file(request)
-    dataset, result = exported.dataset, exported.result
+    dataset, result = export_file(request)
     command = _format_import_command(to, result.options)
     losses = [translate_message(text) for text in result.lost]
     for text in losses:

@@ -17,9 +17,9 @@ StateFolder = Annotated[Path, typer.Argument(help="Use this state folder.", show
 
 def check(state: StateFolder, as_json: Json = False) -> None:
     """Check the state folder of a live run, also while it is in use: log and snapshots."""
-    from dygmamba.api.live import check_live
+    from dygmamba.api.live import check_folder
 
-    found = check_live(state)
+    found = check_folder(state)
     if as_json:
         emit_json(_describe(found))
         return
@@ -68,9 +68,9 @@ def backup(
     as_json: Json = False,
 ) -> None:
     """Back up the state folder of a live run to one file, also while it is in use."""
-    from dygmamba.api.live import backup_live
+    from dygmamba.api.live import write_backup
 
-    found = backup_live(state, file)
+    found = write_backup(state, file)
     if as_json:
         emit_json(
             {"file": str(file), "sequence": found.sequence, "bytes": found.size, "sha256": found.digest}
@@ -86,10 +86,10 @@ def restore(
     as_json: Json = False,
 ) -> None:
     """Restore a backup into a new state folder, after checking it."""
-    from dygmamba.api.live import check_live
+    from dygmamba.api.live import check_folder
     from dygmamba.api.live import restore as restore_live
 
-    found = check_live(restore_live(file, state))
+    found = check_folder(restore_live(file, state))
     if as_json:
         emit_json({"state": str(state), **_describe(found)})
     else:

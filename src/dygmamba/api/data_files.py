@@ -171,22 +171,14 @@ def _save_import(
     return ImportResult(dataset, saved, anomalies, duplicates, request.drop_duplicates, nodes)
 
 
-@dataclass(frozen=True, slots=True)
-class ExportedDataset:
-    """A dataset, and the file it was exported to."""
-
-    dataset: "Dataset"
-    result: "ExportResult"
-
-
-def export_file(request: "DataExportRequest") -> ExportedDataset:
+def export_file(request: "DataExportRequest") -> "tuple[Dataset, ExportResult]":
     """Write a dataset's events into a file, in the format of its suffix; formulas in CSV are escaped unless `raw`."""
     from dygmamba.data.storage.export import export_dataset, parse_export_format
     from dygmamba.data.storage.library import open_dataset
 
     parse_export_format(request.to)
     dataset = open_dataset(request.data, request.data_dir)
-    return ExportedDataset(dataset, export_dataset(dataset, request.to, request.raw))
+    return dataset, export_dataset(dataset, request.to, request.raw)
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,17 +218,10 @@ def fetch(name: str, *, data_dir: Path | None = None, progress: Progress = SILEN
     return FetchedDataset(entry, folder, result, format_import_command(result))
 
 
-@dataclass(frozen=True, slots=True)
-class GeneratedFile:
-    """A generated dataset that was saved."""
-
-    dataset: "Dataset"
-    path: Path
-    config: "GeneratorConfig"
-
-
-def generate_file(request: "GenerateRequest", progress: Progress = SILENT) -> GeneratedFile:
-    """Generate a synthetic dataset, and save it in the data folder."""
+def generate_file(
+    request: "GenerateRequest", progress: Progress = SILENT
+) -> "tuple[Dataset, Path, GeneratorConfig]":
+    """Generate a synthetic dataset, and save it in the data folder; returns it with its path and its settings."""
     from dygmamba.config import build_config
     from dygmamba.data.generate.config import GeneratorConfig
     from dygmamba.data.storage.dataset import save_dataset
@@ -245,19 +230,13 @@ def generate_file(request: "GenerateRequest", progress: Progress = SILENT) -> Ge
     config, folder = build_config(GeneratorConfig, dict(request.settings)), data_folder(request.data_dir)
     with progress.stage(f"generating {config.events:,} events"):
         dataset = generate_dataset(request.name, config, folder)
-        return GeneratedFile(dataset, save_dataset(dataset, folder), config)
+        return dataset, save_dataset(dataset, folder), config
 
 
-@dataclass(frozen=True, slots=True)
-class DatasetList:
-    """Imported datasets with the runs that use them, and public datasets with the data folder that they are in."""
-
-    imported: list[dict[str, Any]]
-    public: list[tuple[CatalogueEntry, Path | None]]
-
-
-def list_datasets(data_dir: Path | None = None, runs: Path = Path("runs")) -> DatasetList:
-    """List the datasets on disk and the public ones that can be fetched."""
+def list_datasets(
+    data_dir: Path | None = None, runs: Path = Path("runs")
+) -> tuple[list[dict[str, Any]], list[tuple[CatalogueEntry, Path | None]]]:
+    """List imported datasets with the runs that use them, and public ones with the data folder that they are in."""
     from dygmamba.api.datasets import datasets
     from dygmamba.data.catalogue.fetch import is_fetched
 
@@ -266,4 +245,4 @@ def list_datasets(data_dir: Path | None = None, runs: Path = Path("runs")) -> Da
         (entry, next((folder for folder in folders if is_fetched(entry, folder)), None))
         for entry in load_catalogue().values()
     ]
-    return DatasetList(datasets(data_dir=data_dir, runs=runs).to_pylist(), public)
+    return datasets(data_dir=data_dir, runs=runs).to_pylist(), public

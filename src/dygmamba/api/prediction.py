@@ -133,7 +133,7 @@ def _read_ids(text: str, dataset: Dataset) -> "Path | dict[str, list[str]]":
     """Return the file of this name, or the ids that it lists; a mistyped name of a file is no id."""
     if _is_file(text):
         return Path(text)
-    ids = _split_ids(text)
+    ids = [name.strip() for name in text.split(",") if name.strip()]
     if len(ids) == 1 and looks_like_file(ids[0]):
         column = pa.array(ids, pa.large_string())
         if all(dataset.ids.to_node(column, side)[0] < 0 for side in ("src", "dst")):
@@ -142,10 +142,6 @@ def _read_ids(text: str, dataset: Dataset) -> "Path | dict[str, list[str]]":
                 code="file-missing",
             )
     return {"src": ids}
-
-
-def _split_ids(text: str) -> list[str]:
-    return [name.strip() for name in text.split(",") if name.strip()]
 
 
 def _is_file(text: str) -> bool:

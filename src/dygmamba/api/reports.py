@@ -20,7 +20,6 @@ from dygmamba.explain.pairs import find_strongest_events
 from dygmamba.explain.shapley import attribute_trees
 from dygmamba.history.view import PairBatch
 from dygmamba.report.comparison import compare_runs
-from dygmamba.report.dataset_summary import TimeFormatter
 from dygmamba.report.document import Document as Document
 from dygmamba.report.document import ReportTable as ReportTable
 from dygmamba.report.error_analysis import (
@@ -85,7 +84,7 @@ def assemble_page(
     """Write the page from the files of the run directory and from the dataset."""
     saved = (load_predictions(folder), load_examples(folder) or (), load_saved_calibration(folder))
     sections = build_data_sections(dataset, split, find_report_task(folder), *saved, costs)
-    return write_report(folder, out, sections, TimeFormatter.from_dataset(dataset).is_dated)
+    return write_report(folder, out, sections, dataset.is_dated)
 
 
 def _save_explanations(run: OpenRun) -> None:

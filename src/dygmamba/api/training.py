@@ -30,7 +30,7 @@ from dygmamba.data.storage.alignment import align_dataset
 from dygmamba.data.storage.dataset import Dataset
 from dygmamba.engine.run_directory import RunDirectory
 from dygmamba.report.document import Document
-from dygmamba.report.results import build_results_document
+from dygmamba.report.results import PAIR_KEYS, build_results_document
 from dygmamba.report.selection_section import build_selection_section
 from dygmamba.runs.blending import blend_runs
 from dygmamba.runs.budgeted_training import (
@@ -62,8 +62,6 @@ from dygmamba.tasks.metric_names import (
     list_metrics,
 )
 
-GROUP_KEYS = ("split", "setting", "negatives")
-
 
 class Runs(Sequence[Run]):
     """The runs of one training, one per seed."""
@@ -86,7 +84,7 @@ class Runs(Sequence[Run]):
         for row in self.summary.to_pylist():
             about = " ".join(
                 SETTING_LABELS.get(str(row[key]), str(row[key])) if key == "setting" else str(row[key])
-                for key in GROUP_KEYS
+                for key in PAIR_KEYS
                 if key in row
             )
             figures = (
@@ -120,10 +118,10 @@ class Runs(Sequence[Run]):
         """Mean and standard deviation (null with one seed) of each metric over the seeds."""
         groups: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
         for row in self.results.to_pylist():
-            groups.setdefault(tuple(row.get(key) for key in GROUP_KEYS), []).append(row)
+            groups.setdefault(tuple(row.get(key) for key in PAIR_KEYS), []).append(row)
         rows = []
         for about, own in groups.items():
-            row = {key: value for key, value in zip(GROUP_KEYS, about, strict=True) if value is not None}
+            row = {key: value for key, value in zip(PAIR_KEYS, about, strict=True) if value is not None}
             row["seeds"] = len(own)
             for key in (key for key in METRICS if key in own[0]):
                 values = [one[key] for one in own if one[key] is not None]

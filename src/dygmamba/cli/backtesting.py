@@ -1,9 +1,6 @@
 """The command `backtest`."""
 
 from pathlib import Path
-from typing import Annotated
-
-import typer
 
 from dygmamba.api.trusted_code import import_model
 from dygmamba.cli.console import emit_json, print_document, print_line
@@ -15,6 +12,9 @@ from dygmamba.cli.options import (
     Model,
     Overrides,
     Preset,
+    argument,
+    flag,
+    option,
     optional,
     parse_settings,
 )
@@ -23,35 +23,20 @@ from dygmamba.core.choices import VARIANTS
 
 
 def backtest(
-    data: Annotated[
-        str, typer.Argument(help="Backtest on this dataset: a name or a file; `generated` is built in.")
-    ],
-    every: Annotated[
-        str, typer.Option(help="Retrain and evaluate after this time: 7d, 2w, 12h, or a number in its unit.")
-    ],
-    window: Annotated[
-        str | None, optional(help="Train on the events of this time only, e.g. 90d.", default="all events")
-    ] = None,
-    start: Annotated[
-        str, typer.Option(help="Begin at this time (a date), or after this share of the events.")
-    ] = "0.5",
-    frozen: Annotated[bool, typer.Option("--frozen", help="Evaluate a model that is trained once.")] = False,
-    warm: Annotated[
-        bool,
-        typer.Option("--warm", help="Evaluate one that continues with its last weights each time."),
-    ] = False,
-    refit: Annotated[
-        bool, typer.Option("--refit", help="Evaluate one that is trained anew each time.")
-    ] = False,
+    data: str = argument("Backtest on this dataset: a name or a file; `generated` is built in."),
+    every: str = option(..., "Retrain and evaluate after this time: 7d, 2w, 12h, or a number in its unit."),
+    window: str | None = optional("Train on the events of this time only, e.g. 90d.", default="all events"),
+    start: str = option("0.5", "Begin at this time (a date), or after this share of the events."),
+    frozen: bool = flag("--frozen", "Evaluate a model that is trained once."),
+    warm: bool = flag("--warm", "Evaluate one that continues with its last weights each time."),
+    refit: bool = flag("--refit", "Evaluate one that is trained anew each time."),
     model: Model = None,
     preset: Preset = None,
-    seed: Annotated[int, typer.Option(min=0, help="Seed every training.")] = 0,
+    seed: int = option(0, "Seed every training.", min=0),
     epochs: Epochs = None,
     overrides: Overrides = None,
     device: Device = "auto",
-    out: Annotated[
-        Path | None, optional(help="Write results into this folder.", default="backtests/DATA-MODEL")
-    ] = None,
+    out: Path | None = optional("Write results into this folder.", default="backtests/DATA-MODEL"),
     data_dir: DataDir = None,
     as_json: Json = False,
 ) -> None:

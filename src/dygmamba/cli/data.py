@@ -9,7 +9,7 @@ import typer
 from dygmamba.api.formatting import build_dataset_list
 from dygmamba.api.requests.data import GENERATOR_DEFAULTS, GenerateRequest
 from dygmamba.cli.console import emit_json, print_document, print_line, print_note, stdout
-from dygmamba.cli.options import DataDir, Json, optional, parse_overrides
+from dygmamba.cli.options import DataDir, Json, argument, flag, option, optional, parse_overrides
 from dygmamba.cli.progress import show_progress
 
 RunsDir = Annotated[Path, typer.Option(help="Look for runs that use a dataset in this folder.")]
@@ -21,7 +21,7 @@ FETCH_MESSAGES = {
 
 
 def describe(
-    data: Annotated[str, typer.Argument(help="Describe this dataset: a name or a file.")],
+    data: str = argument("Describe this dataset: a name or a file."),
     data_dir: DataDir = None,
     json: Json = False,
 ) -> None:
@@ -40,7 +40,7 @@ def describe(
 
 
 def fetch(
-    name: Annotated[str, typer.Argument(help="Fetch this dataset of `dygmamba data list`.")],
+    name: str = argument("Fetch this dataset of `dygmamba data list`."),
     data_dir: DataDir = None,
     as_json: Json = False,
 ) -> None:
@@ -71,36 +71,21 @@ def fetch(
 
 
 def generate(
-    name: Annotated[str, typer.Option("--out", help="Name the new dataset.")],
-    nodes: Annotated[int, typer.Option(help="Generate this many nodes.")] = GENERATOR_DEFAULTS.nodes,
-    events: Annotated[int, typer.Option(help="Generate this many events.")] = GENERATOR_DEFAULTS.events,
-    communities: Annotated[
-        int, typer.Option(help="Divide the nodes into this many communities.")
-    ] = GENERATOR_DEFAULTS.communities,
-    law: Annotated[
-        str, typer.Option(help="Forget by this law: exponential, power, stretched or never.")
-    ] = GENERATOR_DEFAULTS.law,
-    half_life: Annotated[
-        float, typer.Option(help="Forget half after this time.")
-    ] = GENERATOR_DEFAULTS.half_life,
-    novelty: Annotated[
-        float, typer.Option(help="Give new partners this weight.")
-    ] = GENERATOR_DEFAULTS.novelty,
-    noise: Annotated[
-        float, typer.Option(help="Make this share of the partners random.")
-    ] = GENERATOR_DEFAULTS.noise,
-    drift: Annotated[
-        float, typer.Option(help="Move nodes to another community at this rate per time unit.")
-    ] = GENERATOR_DEFAULTS.drift,
-    seed: Annotated[int, typer.Option(help="Generate with this seed.")] = GENERATOR_DEFAULTS.seed,
-    overrides: Annotated[
-        list[str] | None,
-        optional(
-            "--set",
-            help="Set any other parameter, key=value.",
-            default="see docs/reference/generated-stream.md",
-        ),
-    ] = None,
+    name: str = option(..., "Name the new dataset.", "--out"),
+    nodes: int = option(GENERATOR_DEFAULTS.nodes, "Generate this many nodes."),
+    events: int = option(GENERATOR_DEFAULTS.events, "Generate this many events."),
+    communities: int = option(GENERATOR_DEFAULTS.communities, "Divide the nodes into this many communities."),
+    law: str = option(GENERATOR_DEFAULTS.law, "Forget by this law: exponential, power, stretched or never."),
+    half_life: float = option(GENERATOR_DEFAULTS.half_life, "Forget half after this time."),
+    novelty: float = option(GENERATOR_DEFAULTS.novelty, "Give new partners this weight."),
+    noise: float = option(GENERATOR_DEFAULTS.noise, "Make this share of the partners random."),
+    drift: float = option(
+        GENERATOR_DEFAULTS.drift, "Move nodes to another community at this rate per time unit."
+    ),
+    seed: int = option(GENERATOR_DEFAULTS.seed, "Generate with this seed."),
+    overrides: list[str] | None = optional(
+        "Set any other parameter, key=value.", "--set", default="see docs/reference/generated-stream.md"
+    ),
     data_dir: DataDir = None,
     as_json: Json = False,
 ) -> None:
@@ -112,31 +97,28 @@ def generate(
     from dygmamba.api.data_files import generate_file
 
     with show_progress() as progress:
-        made = generate_file(request, progress)
+        dataset, path, config = generate_file(request, progress)
     if as_json:
-        facts = {"name": name, "file": str(made.path), "digest": made.dataset.digest}
-        emit_json(facts | {"config": asdict(made.config)})
+        emit_json({"name": name, "file": str(path), "digest": dataset.digest, "config": asdict(config)})
         return
-    print_line(f"{name} is in {made.path}: {made.config.events:,} events among {made.config.nodes:,} nodes")
+    print_line(f"{name} is in {path}: {config.events:,} events among {config.nodes:,} nodes")
 
 
 def list_datasets(data_dir: DataDir = None, runs: RunsDir = Path("runs"), as_json: Json = False) -> None:
     """List your datasets with the runs that use them, and the public ones that can be fetched."""
     from dygmamba.api import data_files
 
-    found = data_files.list_datasets(data_dir, runs)
+    imported, public = data_files.list_datasets(data_dir, runs)
     if as_json:
-        public = [asdict(entry) | {"on_disk": folder is not None} for entry, folder in found.public]
-        emit_json({"imported": found.imported, "datasets": public})
+        rows = [asdict(entry) | {"on_disk": folder is not None} for entry, folder in public]
+        emit_json({"imported": imported, "datasets": rows})
         return
-    print_document(build_dataset_list(found.imported, found.public))
+    print_document(build_dataset_list(imported, public))
 
 
 def remove(
-    name: Annotated[
-        str, typer.Argument(help="Delete NAME@VERSION of `dygmamba data list`, or NAME in all its versions.")
-    ],
-    force: Annotated[bool, typer.Option("--force", help="Delete the dataset even if runs need it.")] = False,
+    name: str = argument("Delete NAME@VERSION of `dygmamba data list`, or NAME in all its versions."),
+    force: bool = flag("--force", "Delete the dataset even if runs need it."),
     data_dir: DataDir = None,
     runs: RunsDir = Path("runs"),
     as_json: Json = False,

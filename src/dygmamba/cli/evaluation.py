@@ -2,7 +2,7 @@
 
 import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -17,6 +17,9 @@ from dygmamba.cli.options import (
     Json,
     Protocol,
     Trust,
+    argument,
+    flag,
+    option,
     optional,
     parse_overrides,
     parse_run,
@@ -35,88 +38,48 @@ if TYPE_CHECKING:
 
 @with_reading_options
 def evaluate(
-    data: Annotated[
-        str, typer.Argument(help="Evaluate this run directory, or on this dataset a model without training.")
-    ],
-    model: Annotated[
-        str,
-        typer.Option(
-            help="Evaluate a heuristic (edgebank, recency, pair-recency; `dygmamba models` lists all)."
-        ),
-    ] = "edgebank",
-    negatives: Annotated[
-        str | None,
-        optional(
-            help=f"Evaluate against these negatives: {', '.join(NEGATIVES)} (comma-separated).",
-            default="random; all three for a run",
-        ),
-    ] = None,
-    split: Annotated[
-        str, typer.Option(help="Evaluate on these splits: val, test or both (val,test).")
-    ] = "test",
-    setting: Annotated[
-        str,
-        typer.Option(
-            help="Evaluate all nodes (transductive), new nodes (inductive), or both (comma-separated)."
-        ),
-    ] = "transductive,inductive",
-    metrics: Annotated[
-        str | None,
-        optional(help="Compute ap, auc, mrr, hits@K (comma-separated).", default="ap,auc"),
-    ] = None,
-    candidates: Annotated[
-        str | None,
-        optional(
-            help="Rank among this number of destinations, all, or board (the leaderboard's).", default="100"
-        ),
-    ] = None,
-    filtered: Annotated[
-        bool,
-        typer.Option("--filtered", help="Leave out candidates that are true at the same time (as TGB does)."),
-    ] = False,
-    draws: Annotated[
-        int,
-        typer.Option(min=1, max=1000, help="Draw the negatives this many times, with seeds from --seed on."),
-    ] = 1,
-    seed: Annotated[
-        int | None,
-        optional(
-            help="Draw the negatives with this seed instead of the published one.",
-            default="the published seed",
-        ),
-    ] = None,
+    data: str = argument("Evaluate this run directory, or on this dataset a model without training."),
+    model: str = option(
+        "edgebank", "Evaluate a heuristic (edgebank, recency, pair-recency; `dygmamba models` lists all)."
+    ),
+    negatives: str | None = optional(
+        f"Evaluate against these negatives: {', '.join(NEGATIVES)} (comma-separated).",
+        default="random; all three for a run",
+    ),
+    split: str = option("test", "Evaluate on these splits: val, test or both (val,test)."),
+    setting: str = option(
+        "transductive,inductive",
+        "Evaluate all nodes (transductive), new nodes (inductive), or both (comma-separated).",
+    ),
+    metrics: str | None = optional("Compute ap, auc, mrr, hits@K (comma-separated).", default="ap,auc"),
+    candidates: str | None = optional(
+        "Rank among this number of destinations, all, or board (the leaderboard's).", default="100"
+    ),
+    filtered: bool = flag("--filtered", "Leave out candidates that are true at the same time (as TGB does)."),
+    draws: int = option(1, "Draw the negatives this many times, with seeds from --seed on.", min=1, max=1000),
+    seed: int | None = optional(
+        "Draw the negatives with this seed instead of the published one.", default="the published seed"
+    ),
     overrides: HeuristicSettings = None,
     protocol: Protocol = "auto",
-    visible: Annotated[
-        str | None,
-        optional(
-            help="Let a memory see only strictly earlier events (strict) or whole batches (batch).",
-            default="strict; for a run its own",
-        ),
-    ] = None,
-    store_negatives: Annotated[
-        Path | None, optional(help="Store drawn negatives in this folder and reuse them.")
-    ] = None,
+    visible: str | None = optional(
+        "Let a memory see only strictly earlier events (strict) or whole batches (batch).",
+        default="strict; for a run its own",
+    ),
+    store_negatives: Path | None = optional("Store drawn negatives in this folder and reuse them."),
     activity: Activity = False,
-    events: Annotated[
-        Path | None,
-        optional(help="Evaluate a run on the events of this file, which came after its dataset, by period."),
-    ] = None,
-    period: Annotated[
-        str, typer.Option(help="Group --events by hour, day, week, month, all, or a period that fits (auto).")
-    ] = "auto",
-    fail_below: Annotated[
-        list[str] | None,
-        optional(
-            help="Exit with code 1 below METRIC=PERCENT on --events: ap, auc, lead (points above the best baseline)."
-        ),
-    ] = None,
-    fail_above: Annotated[
-        list[str] | None,
-        optional(
-            help="Exit with code 1 above METRIC=VALUE on --events: ece, unknown_share (per cent), log_loss."
-        ),
-    ] = None,
+    events: Path | None = optional(
+        "Evaluate a run on the events of this file, which came after its dataset, by period."
+    ),
+    period: str = option(
+        "auto", "Group --events by hour, day, week, month, all, or a period that fits (auto)."
+    ),
+    fail_below: list[str] | None = optional(
+        "Exit with code 1 below METRIC=PERCENT on --events: ap, auc, lead (points above the best baseline)."
+    ),
+    fail_above: list[str] | None = optional(
+        "Exit with code 1 above METRIC=VALUE on --events: ece, unknown_share (per cent), log_loss."
+    ),
     *,
     reading: dict[str, Any],
     device: Device = "auto",
@@ -130,9 +93,9 @@ def evaluate(
     if events is not None:
         _evaluate_events(MonitorRequest.from_arguments(locals(), run=parse_run(data)), trust, as_json)
         return
-    for option, value in (("fail_below", fail_below), ("fail_above", fail_above)):
+    for name, value in (("fail_below", fail_below), ("fail_above", fail_above)):
         if value:
-            raise ConfigError(f"`{option}` needs new events; give `events` too", code="option-without-events")
+            raise ConfigError(f"`{name}` needs new events; give `events` too", code="option-without-events")
     request = EvaluateRequest.from_arguments(
         locals(),
         data=_resolve_latest(data),
@@ -190,14 +153,14 @@ def _advise_training(found: "MonitoringResult", request: "MonitorRequest") -> st
 
 
 def audit(
-    data: Annotated[str, typer.Argument(help="Audit this dataset, file, or run directory.")],
-    run: Annotated[
-        Path | None, run_argument("Also audit this run directory; the run was trained on the dataset.")
-    ] = None,
-    model: Annotated[str | None, optional(help="Audit this model instead of a run.")] = None,
+    data: str = argument("Audit this dataset, file, or run directory."),
+    run: Path | None = run_argument(
+        "Also audit this run directory; the run was trained on the dataset.", None
+    ),
+    model: str | None = optional("Audit this model instead of a run."),
     overrides: HeuristicSettings = None,
     protocol: Protocol = "auto",
-    out: Annotated[Path | None, optional(help="Also write the audit as an HTML page to this file.")] = None,
+    out: Path | None = optional("Also write the audit as an HTML page to this file."),
     data_dir: DataDir = None,
     trust: Trust = False,
     as_json: Json = False,
@@ -218,7 +181,7 @@ def audit(
     with show_progress() as progress:
         found = studies.run_audit(request, progress)
     if out is not None:
-        studies.write_audit(found, out)
+        studies.write_page(found, out)
     if as_json:
         emit_json(found.to_dict())
     else:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dygmamba.cli.console import emit_json, print_line
-from dygmamba.cli.options import DataDir, Json, optional
+from dygmamba.cli.options import DataDir, Json, argument, optional
 
 if TYPE_CHECKING:
     from dygmamba.api.live import FolderCheck
@@ -17,9 +17,9 @@ StateFolder = Annotated[Path, typer.Argument(help="Use this state folder.", show
 
 def check(state: StateFolder, as_json: Json = False) -> None:
     """Check the state folder of a live run, also while it is in use: log and snapshots."""
-    from dygmamba.api.live import check_live
+    from dygmamba.api.live import check_folder
 
-    found = check_live(state)
+    found = check_folder(state)
     if as_json:
         emit_json(_describe(found))
         return
@@ -38,13 +38,9 @@ def _describe(found: "FolderCheck") -> dict[str, Any]:
 
 def accept(
     state: StateFolder,
-    late: Annotated[
-        str | None, optional(help="Accept events this much earlier than the latest one, e.g. 30d.")
-    ] = None,
-    max_ahead: Annotated[
-        str | None, optional(help="Accept events dated this far ahead of the clock, e.g. 30d, or off.")
-    ] = None,
-    run: Annotated[Path | None, optional(help="Use this run directory.", default="the one last used")] = None,
+    late: str | None = optional("Accept events this much earlier than the latest one, e.g. 30d."),
+    max_ahead: str | None = optional("Accept events dated this far ahead of the clock, e.g. 30d, or off."),
+    run: Path | None = optional("Use this run directory.", default="the one last used"),
     data_dir: DataDir = None,
     as_json: Json = False,
 ) -> None:
@@ -68,13 +64,13 @@ def accept(
 
 def backup(
     state: StateFolder,
-    file: Annotated[Path, typer.Argument(help="Write the backup to this file.", show_default=False)],
+    file: Path = argument("Write the backup to this file.", show_default=False),
     as_json: Json = False,
 ) -> None:
     """Back up the state folder of a live run to one file, also while it is in use."""
-    from dygmamba.api.live import backup_live
+    from dygmamba.api.live import write_backup
 
-    found = backup_live(state, file)
+    found = write_backup(state, file)
     if as_json:
         emit_json(
             {"file": str(file), "sequence": found.sequence, "bytes": found.size, "sha256": found.digest}
@@ -85,15 +81,15 @@ def backup(
 
 
 def restore(
-    file: Annotated[Path, typer.Argument(help="Restore this backup.", show_default=False)],
-    state: Annotated[Path, typer.Argument(help="Write to this new folder.", show_default=False)],
+    file: Path = argument("Restore this backup.", show_default=False),
+    state: Path = argument("Write to this new folder.", show_default=False),
     as_json: Json = False,
 ) -> None:
     """Restore a backup into a new state folder, after checking it."""
-    from dygmamba.api.live import check_live
+    from dygmamba.api.live import check_folder
     from dygmamba.api.live import restore as restore_live
 
-    found = check_live(restore_live(file, state))
+    found = check_folder(restore_live(file, state))
     if as_json:
         emit_json({"state": str(state), **_describe(found)})
     else:

@@ -1,4 +1,4 @@
-"""Options that several commands share, and the parsing of their values."""
+"""How commands declare options, the options that several of them share, and the parsing of their values."""
 
 import tomllib
 from pathlib import Path
@@ -10,14 +10,31 @@ from dygmamba.cli.console import print_note
 from dygmamba.core.errors import ConfigError
 
 
-def optional(*names: str, help: str, default: str = "none", **more: Any) -> Any:
+def option(default: Any, help: str, *names: str, **more: Any) -> Any:
+    """Return an option with a default that the help shows; `...` makes it required."""
+    return typer.Option(default, *names, help=help, **more)
+
+
+def optional(help: str, *names: str, default: str = "none", **more: Any) -> Any:
     """Return an option that may be left out; `default` says in the help what holds then."""
-    return typer.Option(*names, help=help, show_default=default, **more)
+    return typer.Option(None, *names, help=help, show_default=default, **more)
+
+
+def flag(name: str, help: str) -> Any:
+    """Return an option that is switched on by its name, and cannot be switched off."""
+    return typer.Option(False, name, help=help)
+
+
+def argument(help: str, default: Any = ..., **more: Any) -> Any:
+    """Return an argument that is told apart by its place."""
+    return typer.Argument(default, help=help, **more)
 
 
 DataDir = Annotated[
     Path | None,
-    optional(help="Look for datasets in this folder.", default="$DYGMAMBA_DATA, then the user's data folder"),
+    typer.Option(
+        help="Look for datasets in this folder.", show_default="$DYGMAMBA_DATA, then the user's data folder"
+    ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
 Device = Annotated[str, typer.Option(help="Run on auto, cpu or cuda.")]
@@ -31,28 +48,28 @@ Protocol = Annotated[
 RunsOut = Annotated[Path, typer.Option(help="Write run directories below this folder.")]
 Model = Annotated[
     str | None,
-    optional(
+    typer.Option(
         help="Train this model (see `dygmamba models`), or one of yours: mine.py or mine.py:NAME.",
-        default="dyg-mamba-counts on a GPU, else trees",
+        show_default="dyg-mamba-counts on a GPU, else trees",
     ),
 ]
 Preset = Annotated[
     str | None,
-    optional(
+    typer.Option(
         help="Start from the settings of small (CPUs), short (quick on a GPU), paper, or NAME.toml "
         "(from `dygmamba tune`).",
-        default="paper",
+        show_default="paper",
     ),
 ]
 Epochs = Annotated[
-    int | None, optional(min=1, help="Train at most this many epochs.", default="from the preset")
+    int | None, typer.Option(min=1, help="Train at most this many epochs.", show_default="from the preset")
 ]
 Split = Annotated[
     str | None,
-    optional(
+    typer.Option(
         help="Split by shares (0.7,0.15,0.15), by the times where validation and test start "
         "(2024-01-01,2024-06-01), or as the dataset's leaderboard does (board).",
-        default="0.7,0.15,0.15",
+        show_default="0.7,0.15,0.15",
     ),
 ]
 Activity = Annotated[
@@ -63,27 +80,30 @@ Activity = Annotated[
     ),
 ]
 NewEvents = Annotated[
-    Path | None, optional(help="Add the new events of this file, with the columns of the dataset.")
+    Path | None,
+    typer.Option(
+        help="Add the new events of this file, with the columns of the dataset.", show_default="none"
+    ),
 ]
 At = Annotated[
     str | None,
-    optional(help="Ask for this time, a date or a number.", default="just after the last event"),
+    typer.Option(help="Ask for this time, a date or a number.", show_default="just after the last event"),
 ]
 Raw = Annotated[
     bool, typer.Option("--raw", help="Write CSV cells unchanged, even if a spreadsheet would run them.")
 ]
 Overrides = Annotated[
     list[str] | None,
-    optional(
+    typer.Option(
         "--set",
         help="Set a model or training setting, key=value, e.g. length=32.",
-        default="from the preset",
+        show_default="from the preset",
     ),
 ]
 HeuristicSettings = Annotated[
     list[str] | None,
-    optional(
-        "--set", help="Set a setting of the model, key=value, e.g. window=0.1.", default="from the model"
+    typer.Option(
+        "--set", help="Set a setting of the model, key=value, e.g. window=0.1.", show_default="from the model"
     ),
 ]
 Trust = Annotated[
@@ -98,9 +118,9 @@ Trust = Annotated[
 RUN_HELP = "Takes a run directory, a dataset (its newest run below runs/), or latest."
 
 
-def run_argument(help: str) -> Any:
+def run_argument(help: str, default: Any = ...) -> Any:
     """Return the argument for a run: a run directory, the name of a dataset, or `latest`."""
-    return typer.Argument(parser=parse_run, metavar="RUN", help=f"{help} {RUN_HELP}")
+    return argument(f"{help} {RUN_HELP}", default, parser=parse_run, metavar="RUN")
 
 
 def parse_run(name: str, prefer_finished: bool = True) -> Path:

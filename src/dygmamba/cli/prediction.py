@@ -7,9 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Annotated, Any
-
-import typer
+from typing import TYPE_CHECKING, Any
 
 from dygmamba.api.trusted_code import import_if_trusted
 from dygmamba.cli.console import emit_json, print_document, print_line, print_note
@@ -22,6 +20,8 @@ from dygmamba.cli.options import (
     NewEvents,
     Raw,
     Trust,
+    flag,
+    option,
     optional,
     run_argument,
 )
@@ -37,62 +37,37 @@ SHOWN_IDS = 3  # in a note
 
 @with_reading_options
 def predict(
-    run: Annotated[Path, run_argument("Predict with this run directory.")],
-    pairs: Annotated[
-        Path | None,
-        optional(
-            help="Score the pairs of this file: columns src, dst, optionally time, and those that the run reads of a "
-            "query (query_columns). - is standard input."
-        ),
-    ] = None,
-    sources: Annotated[
-        str | None, optional(help="Rank the destinations of these ids, a,b,c or a file; with --top.")
-    ] = None,
-    destinations: Annotated[
-        str | None, optional(help="Rank the sources of these ids, a,b,c or a file; with --top.")
-    ] = None,
-    nodes: Annotated[
-        str | None,
-        optional(help="Predict the labels of these ids, a,b,c or a file; for runs of the node task."),
-    ] = None,
+    run: Path = run_argument("Predict with this run directory."),
+    pairs: Path | None = optional(
+        "Score the pairs of this file: columns src, dst, optionally time, and those that the run reads of a "
+        "query (query_columns). - is standard input."
+    ),
+    sources: str | None = optional("Rank the destinations of these ids, a,b,c or a file; with --top."),
+    destinations: str | None = optional("Rank the sources of these ids, a,b,c or a file; with --top."),
+    nodes: str | None = optional(
+        "Predict the labels of these ids, a,b,c or a file; for runs of the node task."
+    ),
     events: NewEvents = None,
-    out: Annotated[
-        Path | None,
-        optional(
-            help="Write the scores to this file: .csv, .jsonl, .csv.gz, .jsonl.gz, .parquet, .arrow or .xlsx.",
-            default="stdout",
-        ),
-    ] = None,
-    top: Annotated[
-        int | None, optional(min=1, help="Rank destinations per source, or nodes, and keep this many.")
-    ] = None,
-    threshold: Annotated[
-        float | None, optional(min=0, max=1, help="Keep only rows with at least this score.")
-    ] = None,
-    costs: Annotated[
-        str | None,
-        optional(help="Keep only rows that pay, by the costs FALSE_ALARM,MISS of an alert, e.g. 1,20."),
-    ] = None,
-    real_share: Annotated[
-        float | None,
-        optional(
-            help="Say which share of the scored pairs is real, e.g. 0.01; with --costs.", default="a half"
-        ),
-    ] = None,
-    top_per_day: Annotated[
-        int | None,
-        optional(min=1, help="Keep only this many rows of each day (UTC), highest scores first."),
-    ] = None,
-    candidates: Annotated[
-        str | None,
-        optional(
-            help="Rank only these ids, a,b,c or a file, or all; with --top.",
-            default="all; of more than 20,000 a shortlist",
-        ),
-    ] = None,
-    only_new: Annotated[
-        bool, typer.Option("--only-new", help="Rank only destinations that the source never met; with --top.")
-    ] = False,
+    out: Path | None = optional(
+        "Write the scores to this file: .csv, .jsonl, .csv.gz, .jsonl.gz, .parquet, .arrow or .xlsx.",
+        default="stdout",
+    ),
+    top: int | None = optional("Rank destinations per source, or nodes, and keep this many.", min=1),
+    threshold: float | None = optional("Keep only rows with at least this score.", min=0, max=1),
+    costs: str | None = optional(
+        "Keep only rows that pay, by the costs FALSE_ALARM,MISS of an alert, e.g. 1,20."
+    ),
+    real_share: float | None = optional(
+        "Say which share of the scored pairs is real, e.g. 0.01; with --costs.", default="a half"
+    ),
+    top_per_day: int | None = optional(
+        "Keep only this many rows of each day (UTC), highest scores first.", min=1
+    ),
+    candidates: str | None = optional(
+        "Rank only these ids, a,b,c or a file, or all; with --top.",
+        default="all; of more than 20,000 a shortlist",
+    ),
+    only_new: bool = flag("--only-new", "Rank only destinations that the source never met; with --top."),
     at: At = None,
     *,
     reading: dict[str, Any],
@@ -181,30 +156,19 @@ def _shorten(ids: tuple[str, ...]) -> str:
 
 @with_reading_options
 def explain(
-    run: Annotated[
-        Path,
-        run_argument("Explain a score of this run directory."),
-    ],
-    pair: Annotated[
-        str | None, optional(help="Explain the score of two ids, a,b; quote an id that holds a comma.")
-    ] = None,
-    node: Annotated[
-        str | None, optional(help="Explain the score of this id; for runs of the node task.")
-    ] = None,
+    run: Path = run_argument("Explain a score of this run directory."),
+    pair: str | None = optional("Explain the score of two ids, a,b; quote an id that holds a comma."),
+    node: str | None = optional("Explain the score of this id; for runs of the node task."),
     at: At = None,
-    top: Annotated[int, typer.Option(min=1, help="Show this many events.")] = 10,
-    orders: Annotated[
-        int,
-        typer.Option(
-            min=1, max=1_000, help="Sample this many pairs of orders; more is slower and more exact."
-        ),
-    ] = 4,
-    out: Annotated[Path | None, optional(help="Write a page (.html) or a picture (.svg).")] = None,
+    top: int = option(10, "Show this many events.", min=1),
+    orders: int = option(
+        4, "Sample this many pairs of orders; more is slower and more exact.", min=1, max=1_000
+    ),
+    out: Path | None = optional("Write a page (.html) or a picture (.svg)."),
     events: NewEvents = None,
-    column: Annotated[
-        list[str] | None,
-        optional(help="Give a column of the event in question, name=value, e.g. amount=12 (query_columns)."),
-    ] = None,
+    column: list[str] | None = optional(
+        "Give a column of the event in question, name=value, e.g. amount=12 (query_columns)."
+    ),
     *,
     reading: dict[str, Any],
     device: Device = "auto",

@@ -4,9 +4,7 @@ import shlex
 import sys
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
-
-import typer
+from typing import TYPE_CHECKING
 
 from dygmamba.cli.console import emit_json, print_document, print_note
 from dygmamba.cli.options import (
@@ -16,6 +14,9 @@ from dygmamba.cli.options import (
     Json,
     Overrides,
     Protocol,
+    argument,
+    flag,
+    option,
     optional,
     parse_list,
     parse_seeds,
@@ -28,46 +29,28 @@ if TYPE_CHECKING:
 
 
 def reproduce(
-    study: Annotated[
-        str,
-        typer.Argument(
-            help="Reproduce paper (all its claims), link, node, ablation, length, efficiency, convergence, robustness, "
-            "sensitivity, case-study or large."
-        ),
-    ],
-    datasets: Annotated[
-        str | None, optional(help="Use these datasets, e.g. uci,enron.", default="those of the study")
-    ] = None,
-    models: Annotated[
-        str | None, optional(help="Use these models, e.g. edgebank,dyg-mamba.", default="those of the study")
-    ] = None,
-    seeds: Annotated[
-        str | None,
-        optional(
-            help="Run every model with these seeds, e.g. 0 or 0-4 or 0,3,7 (default: 0; paper: those of its plan)."
-        ),
-    ] = None,
-    variants: Annotated[
-        str | None,
-        optional(
-            help="Use these ablations, lengths (32,64), or kinds of noise (insert,release).",
-            default="those of the study",
-        ),
-    ] = None,
+    study: str = argument(
+        "Reproduce paper (all its claims), link, node, ablation, length, efficiency, convergence, robustness, "
+        "sensitivity, case-study or large."
+    ),
+    datasets: str | None = optional("Use these datasets, e.g. uci,enron.", default="those of the study"),
+    models: str | None = optional("Use these models, e.g. edgebank,dyg-mamba.", default="those of the study"),
+    seeds: str | None = optional(
+        "Run every model with these seeds, e.g. 0 or 0-4 or 0,3,7 (default: 0; paper: those of its plan)."
+    ),
+    variants: str | None = optional(
+        "Use these ablations, lengths (32,64), or kinds of noise (insert,release).",
+        default="those of the study",
+    ),
     epochs: Epochs = None,
     overrides: Overrides = None,
     protocol: Protocol = "auto",
-    workers: Annotated[
-        int | None,
-        optional(min=1, max=256, help="Run this many jobs at once.", default="chosen for the device"),
-    ] = None,
-    device: Device = "auto",
-    out: Annotated[Path, typer.Option(help="Write runs, results and the page below this folder.")] = Path(
-        "studies"
+    workers: int | None = optional(
+        "Run this many jobs at once.", min=1, max=256, default="chosen for the device"
     ),
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show the plan and its cost without running anything.")
-    ] = False,
+    device: Device = "auto",
+    out: Path = option(Path("studies"), "Write runs, results and the page below this folder."),
+    dry_run: bool = flag("--dry-run", "Show the plan and its cost without running anything."),
     data_dir: DataDir = None,
     as_json: Json = False,
 ) -> None:

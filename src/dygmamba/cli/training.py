@@ -3,7 +3,7 @@
 import shlex
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -22,6 +22,9 @@ from dygmamba.cli.options import (
     RunsOut,
     Split,
     Trust,
+    argument,
+    flag,
+    option,
     optional,
     parse_run,
     parse_run_to_resume,
@@ -43,109 +46,69 @@ if TYPE_CHECKING:
 
 def train(
     context: typer.Context,
-    data: Annotated[
-        str | None, typer.Argument(help="Train on this dataset: a name or a file; `generated` is built in.")
-    ] = None,
+    data: str | None = argument("Train on this dataset: a name or a file; `generated` is built in.", None),
     model: Model = None,
-    budget: Annotated[
-        str | None,
-        optional(
-            help="Train several models within this time (10m, 1h, 90s), the best with further seeds if time is left; "
-            "keep the best by validation; with --model, end its training in time."
-        ),
-    ] = None,
-    start_from: Annotated[
-        Path | None,
-        optional(
-            "--from",
-            parser=parse_run,
-            metavar="RUN",
-            help="Continue this finished link run on newer data: start with its weights, ids and settings.",
-        ),
-    ] = None,
+    budget: str | None = optional(
+        "Train several models within this time (10m, 1h, 90s), the best with further seeds if time is left; "
+        "keep the best by validation; with --model, end its training in time."
+    ),
+    start_from: Path | None = optional(
+        "Continue this finished link run on newer data: start with its weights, ids and settings.",
+        "--from",
+        parser=parse_run,
+        metavar="RUN",
+    ),
     preset: Preset = None,
-    task: Annotated[
-        str, typer.Option(help="Predict links (link), or labels of sources: states, classes, numbers (node).")
-    ] = "link",
-    backbone: Annotated[
-        Path | None,
-        optional(
-            parser=parse_run, metavar="RUN", help="Build the node classifier on this finished link run."
-        ),
-    ] = None,
-    finetune: Annotated[
-        bool, typer.Option("--finetune", help="Train the backbone of the node classifier too.")
-    ] = False,
-    balance: Annotated[
-        bool, typer.Option("--balance", help="Weigh all classes of a node task the same.")
-    ] = False,
-    seeds: Annotated[str, typer.Option(help="Train one run for each seed, e.g. 0 or 0-4 or 0,3,7.")] = "0",
+    task: str = option(
+        "link", "Predict links (link), or labels of sources: states, classes, numbers (node)."
+    ),
+    backbone: Path | None = optional(
+        "Build the node classifier on this finished link run.", parser=parse_run, metavar="RUN"
+    ),
+    finetune: bool = flag("--finetune", "Train the backbone of the node classifier too."),
+    balance: bool = flag("--balance", "Weigh all classes of a node task the same."),
+    seeds: str = option("0", "Train one run for each seed, e.g. 0 or 0-4 or 0,3,7."),
     epochs: Epochs = None,
     overrides: Overrides = None,
     split: Split = None,
     protocol: Protocol = "auto",
-    negatives: Annotated[
-        str, typer.Option(help=f"Evaluate against these negatives: {', '.join(NEGATIVES)}.")
-    ] = "random",
-    train_negatives: Annotated[
-        str | None,
-        optional(
-            help="Train against random, historical or mixed negatives.",
-            default="random",
-        ),
-    ] = None,
+    negatives: str = option("random", f"Evaluate against these negatives: {', '.join(NEGATIVES)}."),
+    train_negatives: str | None = optional(
+        "Train against random, historical or mixed negatives.", default="random"
+    ),
     activity: Activity = False,
-    loss: Annotated[
-        str | None,
-        optional(
-            help="Train with a pairwise loss, or a ranking loss (for MRR and Hits@k).", default="pairwise"
-        ),
-    ] = None,
-    train_candidates: Annotated[
-        int | None,
-        optional(
-            min=1,
-            help="With --loss ranking, rank each event among this many destinations.",
-            default="20; fewer for trees on long streams",
-        ),
-    ] = None,
-    visible: Annotated[
-        str | None,
-        optional(
-            help="Let memories and counts see strictly earlier events (strict) or all earlier batches (batch).",
-            default="strict",
-        ),
-    ] = None,
+    loss: str | None = optional(
+        "Train with a pairwise loss, or a ranking loss (for MRR and Hits@k).", default="pairwise"
+    ),
+    train_candidates: int | None = optional(
+        "With --loss ranking, rank each event among this many destinations.",
+        min=1,
+        default="20; fewer for trees on long streams",
+    ),
+    visible: str | None = optional(
+        "Let memories and counts see strictly earlier events (strict) or all earlier batches (batch).",
+        default="strict",
+    ),
     device: Device = "auto",
-    deterministic: Annotated[
-        bool | None,
-        optional(
-            "--deterministic/--no-deterministic",
-            help="Fail instead of using operations that are not reproducible.",
-            default="off; as before for a resumed run",
-        ),
-    ] = None,
+    deterministic: bool | None = optional(
+        "Fail instead of using operations that are not reproducible.",
+        "--deterministic/--no-deterministic",
+        default="off; as before for a resumed run",
+    ),
     out: RunsOut = Path("runs"),
-    resume: Annotated[
-        Path | None,
-        optional(
-            parser=parse_run_to_resume,
-            metavar="RUN",
-            help="Continue this run directory, or the newest run of a dataset (a name, or latest); --epochs may give "
-            "it more epochs.",
-        ),
-    ] = None,
-    refit: Annotated[
-        str | None,
-        optional(help="Afterwards train once more on all events, for production; the only value is `all`."),
-    ] = None,
-    log: Annotated[
-        str | None, optional(help="Log to tensorboard, mlflow, or both (tensorboard,mlflow).")
-    ] = None,
-    processes: Annotated[
-        int,
-        typer.Option(min=1, help="Share every batch among this many processes, one per GPU or core group."),
-    ] = 1,
+    resume: Path | None = optional(
+        "Continue this run directory, or the newest run of a dataset (a name, or latest); --epochs may give "
+        "it more epochs.",
+        parser=parse_run_to_resume,
+        metavar="RUN",
+    ),
+    refit: str | None = optional(
+        "Afterwards train once more on all events, for production; the only value is `all`."
+    ),
+    log: str | None = optional("Log to tensorboard, mlflow, or both (tensorboard,mlflow)."),
+    processes: int = option(
+        1, "Share every batch among this many processes, one per GPU or core group.", min=1
+    ),
     data_dir: DataDir = None,
     trust: Trust = False,
     as_json: Json = False,
@@ -210,10 +173,8 @@ def _print_runs(runs: "Sequence[Run]", refits: "Sequence[Run]", as_json: bool) -
 
 
 def blend(
-    runs: Annotated[list[Path], run_argument("Combine these two to four finished link runs.")],
-    negatives: Annotated[
-        str, typer.Option(help=f"Evaluate against these negatives: {', '.join(NEGATIVES)}.")
-    ] = "random",
+    runs: list[Path] = run_argument("Combine these two to four finished link runs."),
+    negatives: str = option("random", f"Evaluate against these negatives: {', '.join(NEGATIVES)}."),
     device: Device = "auto",
     out: RunsOut = Path("runs"),
     data_dir: DataDir = None,
@@ -237,43 +198,26 @@ def blend(
 
 
 def tune(
-    data: Annotated[
-        str, typer.Argument(help="Tune on this dataset: a name or a file; `generated` is built in.")
-    ],
+    data: str = argument("Tune on this dataset: a name or a file; `generated` is built in."),
     model: Model = None,
-    trials: Annotated[
-        int | None,
-        optional(
-            min=1,
-            help="Stop after this many trials of the whole study.",
-            default="30 unless --hours is given",
-        ),
-    ] = None,
-    hours: Annotated[
-        float | None, optional(help="Stop after this many hours, e.g. 0.5.", default="no limit")
-    ] = None,
-    out: Annotated[
-        Path | None,
-        optional(
-            help="Write the preset to this file, NAME.toml.", default="preset.toml in the study's folder"
-        ),
-    ] = None,
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Only continue an existing study; fail if there is none.")
-    ] = False,
-    seed: Annotated[int, typer.Option(min=0, help="Seed the search and every training in it.")] = 0,
+    trials: int | None = optional(
+        "Stop after this many trials of the whole study.", min=1, default="30 unless --hours is given"
+    ),
+    hours: float | None = optional("Stop after this many hours, e.g. 0.5.", default="no limit"),
+    out: Path | None = optional(
+        "Write the preset to this file, NAME.toml.", default="preset.toml in the study's folder"
+    ),
+    resume: bool = flag("--resume", "Only continue an existing study; fail if there is none."),
+    seed: int = option(0, "Seed the search and every training in it.", min=0),
     preset: Preset = None,
-    epochs: Annotated[
-        int | None,
-        optional(min=1, help="Train at most this many epochs per trial.", default="10; 40 for trees"),
-    ] = None,
-    overrides: Annotated[
-        list[str] | None, optional("--set", help="Fix a setting, key=value, so that it is not searched.")
-    ] = None,
+    epochs: int | None = optional(
+        "Train at most this many epochs per trial.", min=1, default="10; 40 for trees"
+    ),
+    overrides: list[str] | None = optional("Fix a setting, key=value, so that it is not searched.", "--set"),
     split: Split = None,
     protocol: Protocol = "auto",
     device: Device = "auto",
-    studies: Annotated[Path, typer.Option(help="Write studies below this folder.")] = Path("studies"),
+    studies: Path = option(Path("studies"), "Write studies below this folder."),
     data_dir: DataDir = None,
     as_json: Json = False,
 ) -> None:
@@ -315,8 +259,8 @@ def _print_tuning(tuning: "Tuning", data: str) -> None:
 
 def demo(
     out: RunsOut = Path("runs"),
-    seed: Annotated[int, typer.Option(min=0, help="Seed the training.")] = 0,
-    epochs: Annotated[int, typer.Option(min=1, help="Train this many epochs.")] = 14,
+    seed: int = option(0, "Seed the training.", min=0),
+    epochs: int = option(14, "Train this many epochs.", min=1),
     as_json: Json = False,
 ) -> None:
     """Train DyG-Mamba on a generated stream on the CPU and show what it learned, within two minutes."""

@@ -254,9 +254,8 @@ class Forgetting:
     learned: list[float]
     error: list[float]
     probes: int
-    retention: (
-        dict[str, list[float]] | None
-    )  # quantile -> curve; None if the step does not depend on time gaps
+    # curve by quantile; None if the step does not depend on time gaps
+    retention: dict[str, list[float]] | None
     reach: float  # age of the oldest event in a history (median), the unit of time in Eq. 11
     law: str | None = None  # that generated the data, if known
     true: list[float] | None = None

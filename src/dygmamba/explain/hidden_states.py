@@ -36,7 +36,7 @@ class Readout:
     part: Float64[Tensor, "q l e"]  # one term per token
     left: Float64[
         Tensor, "q l"
-    ]  # A-bar_k ... A-bar_{j+1}, mean over channels and states; 1 at the last token
+    ]  # mean of A-bar_k ... A-bar_{j+1} over channels and states; 1 at the last token
     tokens: Tokens
 
     @property

@@ -469,9 +469,8 @@ def _forgetting_chart(directories: list[RunDirectory], records: list[ResultRecor
     for directory, record in zip(directories, records, strict=True):
         forgetting = load_forgetting(directory)
         if forgetting is not None and forgetting.retention:
-            series[_label_run(record)] = list(
-                zip(forgetting.span, forgetting.retention["0.5"], strict=True)  # median over channels
-            )
+            median = forgetting.retention["0.5"]  # over channels
+            series[_label_run(record)] = list(zip(forgetting.span, median, strict=True))
     return LineChart(
         "Median channel", "time gap between two events", "share of the state left", series, x_kind="log"
     )

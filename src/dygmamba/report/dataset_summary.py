@@ -27,11 +27,6 @@ class TimeFormatter:
 
     is_dated: bool
 
-    @staticmethod
-    def from_dataset(dataset: Dataset) -> "TimeFormatter":
-        """Use dates if the source had dates, or if its numbers look like seconds since 1970."""
-        return TimeFormatter(dataset.is_dated)
-
     @property
     def axis_kind(self) -> AxisKind:
         return "date" if self.is_dated else "number"
@@ -51,7 +46,7 @@ class TimeFormatter:
 
 def build_dataset_section(dataset: Dataset, split: Split) -> Section:
     """Describe the events that the model was trained, selected and tested on."""
-    times, facts = TimeFormatter.from_dataset(dataset), dataset.describe()
+    times, facts = TimeFormatter(dataset.is_dated), dataset.describe()
     time = dataset.store.time.cpu().numpy()
     tables = (
         build_facts_table(dataset, facts, "", split.count(dataset.store)),

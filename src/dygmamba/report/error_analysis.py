@@ -55,7 +55,7 @@ def build_error_over_time_section(
 
     AP and the loss of random guessing are shown only if events are `ranked` against random pairs.
     """
-    times, time = TimeFormatter.from_dataset(dataset), dataset.store.time[predictions.event]
+    times, time = TimeFormatter(dataset.is_dated), dataset.store.time[predictions.event]
     order = torch.argsort(predictions.event, stable=True)
     events, counts = torch.unique_consecutive(predictions.event[order], return_counts=True)
     slices = min(MAX_TIME_SLICES, len(events) // MIN_EVENTS_PER_SLICE)
@@ -290,7 +290,7 @@ def select_examples(
     pairs = PairBatch.from_pairs(src, dst, time)
     pairs = pairs.with_columns(QueryColumns.of_events(dataset.store.features, predictions.event[rows]))
     reasons = explain(pairs) if explain and len(rows) else [[] for _ in selected]
-    times, score = TimeFormatter.from_dataset(dataset), scores[rows]
+    times, score = TimeFormatter(dataset.is_dated), scores[rows]
     names = (format_node_names(dataset.ids, nodes.numpy()) for nodes in (src, dst))
     return [
         Example(

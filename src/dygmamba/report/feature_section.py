@@ -2,7 +2,8 @@
 
 import shlex
 
-from dygmamba.explain.feature_use import EVENT_COLUMN, HISTORY, NODE_COLUMN, FeatureUse
+from dygmamba.explain.feature_use import FeatureUse
+from dygmamba.history.table_request import EVENT_COLUMN, HISTORY, NODE_COLUMN
 from dygmamba.report.document import BarChart, Cell, ReportTable, Section
 
 # settings of a training without the columns of a kind

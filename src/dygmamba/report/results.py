@@ -237,9 +237,8 @@ def _describe_model(rows: Rows) -> str:
     """Return the model, the dataset and the number of runs behind a line, for the title of a table."""
     seeds = max(len(own) for own in group_rows(rows, PAIR_KEYS).values())
     spread = f", mean ± std of {seeds}" if seeds > 1 else ""
-    dataset = (
-        f" on {rows[0]['dataset']}" if "dataset" in rows[0] else ""
-    )  # rows of earlier versions have none
+    # rows of earlier versions have no dataset
+    dataset = f" on {rows[0]['dataset']}" if "dataset" in rows[0] else ""
     return f"{rows[0]['model']}{dataset}{spread}"
 
 

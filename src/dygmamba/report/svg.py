@@ -38,12 +38,7 @@ DURATION_TICKS = {
 }
 
 WIDTH, HEIGHT = 440, 290  # about the width of a phone, so that text is readable there without zooming
-LEFT, RIGHT, TOP, BOTTOM = (
-    56,
-    14,
-    26,
-    46,
-)  # margins around the plotting area; LEFT grows with long tick labels
+LEFT, RIGHT, TOP, BOTTOM = 56, 14, 26, 46  # margins of the plotting area; LEFT grows with long tick labels
 COLOR_COUNT, DASH_PATTERNS = 8, ("", "6 3", "2 3")
 # Without a browser the width of a text cannot be measured. These are the widths in the widest usual font (DejaVu Sans,
 # Verdana) at the size of text on phones (style.css), so that no text is cut off.

@@ -21,6 +21,8 @@ Names = str | Sequence[str]
 class Request:
     """The arguments of a public call. Paths may be given as text, and runs as their directories."""
 
+    data_dir: Path | None = None  # where to look for datasets first
+
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)

@@ -49,7 +49,6 @@ class ImportRequest(Request):
     drop_duplicates: bool = False
     node_features: Path | None = None
     node_time: str | None = None
-    data_dir: Path | None = None
     reading: Mapping[str, Any] = field(default_factory=dict)
 
     def check(self) -> Self:
@@ -76,7 +75,6 @@ class DataExportRequest(Request):
     data: str
     to: Path
     raw: bool = False
-    data_dir: Path | None = None
 
     def check(self) -> Self:
         require_writable(self.to, "to")
@@ -90,7 +88,6 @@ class GenerateRequest(Request):
 
     name: str
     settings: Mapping[str, Any] = field(default_factory=dict)
-    data_dir: Path | None = None
 
     def check(self) -> Self:
         hints = get_setting_hints(GeneratorConfig)

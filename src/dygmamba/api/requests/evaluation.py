@@ -54,7 +54,6 @@ class EvaluateRequest(Request):
     protocol: str = AUTO_PROTOCOL
     store_negatives: Path | None = None  # folder that keeps drawn negatives for the next time
     device: str = "auto"
-    data_dir: Path | None = None
 
     def check(self) -> Self:
         self.list_choices(NEGATIVES)
@@ -131,7 +130,6 @@ class MonitorRequest(Request):
     fail_above: Sequence[str] | None = None
     reading: Mapping[str, Any] = field(default_factory=dict)
     device: str = "auto"
-    data_dir: Path | None = None
 
     def check(self) -> Self:
         if self.period not in PERIODS:
@@ -170,7 +168,6 @@ class AuditRequest(Request):
     run: Path | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)
     protocol: str = AUTO_PROTOCOL
-    data_dir: Path | None = None
 
     @property
     def brings_dataset(self) -> bool:
@@ -216,7 +213,6 @@ class ReproduceRequest(Request):
     device: str = "auto"
     workers: int | None = None
     protocol: str = AUTO_PROTOCOL
-    data_dir: Path | None = None
 
     def check(self) -> Self:
         from dygmamba.models import require_model

@@ -57,7 +57,6 @@ class PredictRequest(Request):
     top_per_day: int | None = None
     reading: Mapping[str, Any] = field(default_factory=dict)
     device: str = "auto"
-    data_dir: Path | None = None
 
     def check(self) -> Self:
         if self.pairs is not None and self.sources is not None:
@@ -132,7 +131,6 @@ class ExplainRequest(Request):
     columns: Mapping[str, Any] = field(default_factory=dict)
     reading: Mapping[str, Any] = field(default_factory=dict)
     device: str = "auto"
-    data_dir: Path | None = None
 
     def check(self) -> Self:
         if self.out is not None and self.out.suffix.lower() not in PICTURE_SUFFIXES:
@@ -158,7 +156,6 @@ class ReportRequest(Request):
     out: Path | None = None
     costs: str | None = None
     real_share: float | None = None
-    data_dir: Path | None = None
 
     @property
     def parsed_costs(self) -> Costs | None:
@@ -177,7 +174,6 @@ class ExportRequest(Request):
 
     run: Path
     to: Path
-    data_dir: Path | None = None
 
     def check(self) -> Self:
         if self.to.suffix not in MODEL_FILE_SUFFIXES:
@@ -215,7 +211,6 @@ class ServeRequest(Request):
     max_ahead: str | None = None
     sources: Sequence[str] = ()
     device: str = "auto"
-    data_dir: Path | None = None
 
     @property
     def settings(self) -> ServerSettings:

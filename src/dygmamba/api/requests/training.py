@@ -47,7 +47,6 @@ class _RunRequest(Request):
     refit: str | None = None  # of the command line: train again on all events afterwards
     processes: int = 1
     deterministic: bool | None = None
-    data_dir: Path | None = None
 
     @property
     def strategies(self) -> tuple[str, ...]:
@@ -221,7 +220,6 @@ class RefitRequest(Request):
     folder: Path
     device: str = "auto"
     processes: int = 1
-    data_dir: Path | None = None
 
     def check(self) -> Self:
         check_device(self.device)
@@ -237,7 +235,6 @@ class BlendRequest(Request):
     negatives: Names = "random"
     device: str = "auto"
     out: Path = Path("runs")
-    data_dir: Path | None = None
 
     @property
     def strategies(self) -> tuple[str, ...]:
@@ -268,7 +265,6 @@ class TuneRequest(Request):
     protocol: str = AUTO_PROTOCOL
     device: str = "auto"
     studies: Path = Path("studies")
-    data_dir: Path | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)
 
     def check(self) -> Self:
@@ -301,7 +297,6 @@ class BacktestRequest(Request):
     preset: str | None = None
     device: str = "auto"
     out: Path | None = None
-    data_dir: Path | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)
 
     def check(self) -> Self:

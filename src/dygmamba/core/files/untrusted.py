@@ -43,9 +43,8 @@ def require_regular_file(path: Path) -> None:
 def read_regular_file(path: Path, max_bytes: int) -> Iterator[bytes]:
     """Yield the bytes of a regular file of at most `max_bytes`; symbolic links are not followed."""
     # O_NONBLOCK: opening a named pipe would otherwise wait for a writer for ever.
-    optional = (
-        getattr(os, name, 0) for name in ("O_NOFOLLOW", "O_NONBLOCK", "O_BINARY")
-    )  # not on every system
+    # not on every system
+    optional = (getattr(os, name, 0) for name in ("O_NOFOLLOW", "O_NONBLOCK", "O_BINARY"))
     handle = os.open(path, os.O_RDONLY | sum(optional))
     with os.fdopen(handle, "rb") as file:
         status = os.fstat(handle)

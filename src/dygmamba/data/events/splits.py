@@ -112,9 +112,8 @@ class SplitRule:
     protocol "time" removes nothing. Numbers of events, which leaderboards use, have the protocol "time".
     """
 
-    numbers: tuple[
-        float, ...
-    ]  # three shares or sizes, the timestamps of validation and test, or () for no split
+    # three shares or sizes, the timestamps of validation and test, or () for no split
+    numbers: tuple[float, ...]
     description: str  # as the user wrote it
     counted: bool = False  # whether `numbers` are sizes
     protocol: Protocol = "benchmark"

@@ -25,9 +25,8 @@ from dygmamba.data.readers.values import (
 
 HAS_GAPS = "has missing values, which `fill` replaces"
 HOLDS_DATES = "holds dates"
-MAX_BAD_CELLS = (
-    0.05  # share of the values of a numeric column that may be no numbers; with more it is left out
-)
+# share of the values of a numeric column that may be no numbers; with more it is left out
+MAX_BAD_CELLS = 0.05
 SAMPLE_ROWS = 100  # looked at to recognise dates
 
 
@@ -83,12 +82,10 @@ class TextEvidence:
     values: int = 0  # that are not missing
     missing: int = 0
     numbers: dict[str | None, int] = field(default_factory=lambda: {None: 0, ",": 0, ".": 0})
-    shown: set[str] = field(
-        default_factory=set
-    )  # marks that a value with separated thousands or decimals proves
-    other: dict[str | None, str] = field(
-        default_factory=dict
-    )  # the first value that is no number, by notation
+    # marks that a value with separated thousands or decimals proves
+    shown: set[str] = field(default_factory=set)
+    # the first value that is no number, by notation
+    other: dict[str | None, str] = field(default_factory=dict)
     has_point: bool = False  # whether a plain number has a decimal point
     starts_plain: bool = False  # whether the first values are plain numbers
     starts_dated: bool = False

@@ -40,9 +40,8 @@ def describe_load_error(error: Exception) -> str:
 
 
 def _read_array(file: IO[bytes]) -> np.ndarray:
-    with np.errstate(
-        invalid="ignore"
-    ):  # the size of an absurd shape overflows, and the values then do not fit it
+    # the size of an absurd shape overflows, and the values then do not fit it
+    with np.errstate(invalid="ignore"):
         return np.lib.format.read_array(file, allow_pickle=False)
 
 

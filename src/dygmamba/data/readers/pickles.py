@@ -18,9 +18,7 @@ from contextlib import contextmanager
 from functools import cache
 from math import prod
 from pathlib import Path
-from reprlib import (
-    repr as short_repr,
-)  # bounded in depth too: values may share parts and be exponentially long
+from reprlib import repr as short_repr  # bounded in depth too: values may share parts
 from typing import Any, no_type_check
 
 import numpy as np

@@ -50,10 +50,8 @@ class _ZippedFile(io.RawIOBase):
     """The only file of a zip archive; errors of the archive are OSErrors, as of other compressions."""
 
     def __init__(self, path: Path) -> None:
-        with (
-            _raise_os_errors(),
-            zipfile.ZipFile(path) as archive,
-        ):  # the stream stays open without the archive
+        # the stream stays open without the archive
+        with _raise_os_errors(), zipfile.ZipFile(path) as archive:
             self._stream = archive.open(_list_zipped_files(path)[0])
 
     def readable(self) -> bool:

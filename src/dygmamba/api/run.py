@@ -173,6 +173,16 @@ class Run:
         return _log_unknown_ids(self._predictor.score(pairs, at))
 
     @check_arguments
+    def features(self, pairs: "Source", at: TimeLike | None = None) -> pa.Table:
+        """Compute the features that trees read of pairs, for other models; the pairs are those of `score`.
+
+        Returns columns src, dst, time and a column of 32-bit floats per feature, by its name, in the same order. Each
+        reads strictly earlier events only. `scorer(features=True)` computes the same on many machines. The run must be
+        one of `trees` or `walk-trees`.
+        """
+        return _log_unknown_ids(self._predictor.compute_features(pairs, at))
+
+    @check_arguments
     def rank(
         self,
         sources: "Nodes | None" = None,

@@ -110,8 +110,7 @@ class ImportResult:
 
 def import_file(request: "ImportRequest", progress: Progress = SILENT) -> ImportResult:
     """Read files of events, check them, and save them as one dataset in the data folder."""
-    from dygmamba.data.readers import ReadOptions
-    from dygmamba.data.readers.several_files import append_file, read_files
+    from dygmamba.data.readers import ReadOptions, append_file, read_files
 
     folder, files, append = data_folder(request.data_dir), request.files, request.append
 

@@ -13,9 +13,8 @@ from dygmamba.core.errors import FileError, NotFoundError
 from dygmamba.core.memory_budget import DEFAULT_BUDGET, parse_gigabytes
 from dygmamba.core.progress import LOGGER
 from dygmamba.data.generate.config import GeneratorConfig
-from dygmamba.data.readers import ReadOptions, read_in_memory
+from dygmamba.data.readers import ReadOptions, read_files, read_in_memory
 from dygmamba.data.readers.node_tables import add_node_features, require_node_table
-from dygmamba.data.readers.several_files import read_files
 from dygmamba.data.storage.dataset import VERSION_SEPARATOR, Dataset
 from dygmamba.data.storage.extension import drop_events, find_duplicates
 from dygmamba.data.storage.library import (

@@ -1,6 +1,7 @@
 """Report sections of node tasks: two states, classes or numbers."""
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from dygmamba.engine.run_directory import RunDirectory
@@ -106,34 +107,26 @@ def _format_plain(metric: str, value: float) -> str:
     return f"{100 * value:.0f}" if find_metric(metric).is_share else format_metric(metric, value)
 
 
+_make_task = partial(ReportTask, build_cards=build_node_cards, summarize=summarize_node_results, ranked=False)
 NODE_REPORTS = {
-    "binary": ReportTask(
+    "binary": _make_task(
         explanation="All values are percentages and say how well events of state 1 are ranked above the others, over "
         "the whole period at once. If positives are rare, AUC can be high although AP is low.",
         watched="auc",
         caption=f"{BEST_EPOCH} Higher is better.",
-        build_cards=build_node_cards,
-        summarize=summarize_node_results,
-        ranked=False,
     ),
-    "classes": ReportTask(
+    "classes": _make_task(
         explanation="All values are percentages, over the whole period at once. Macro-F1 is the mean over classes of "
         "the harmonic mean of precision and recall, so rare classes count as much as frequent ones.",
         watched="macro_f1",
         caption=f"{BEST_EPOCH} Higher is better.",
-        build_cards=build_node_cards,
-        summarize=summarize_node_results,
-        ranked=False,
         loss="cross-entropy, nats",
     ),
-    "regression": ReportTask(
+    "regression": _make_task(
         explanation="Mean absolute error and root of the mean squared error over the whole period, in the unit of the "
         "labels. Lower is better.",
         watched="mae",
         caption=f"{BEST_EPOCH} Lower is better.",
-        build_cards=build_node_cards,
-        summarize=summarize_node_results,
-        ranked=False,
         loss="squared error in standard deviations of the training labels",
     ),
 }

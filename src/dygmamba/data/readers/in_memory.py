@@ -31,12 +31,12 @@ def open_in_memory(source: Any) -> Source:
     """Open an object of a supported type, which is read like a Parquet file; raise ConfigError for others."""
     if has_class(source, "pandas", "DataFrame"):
         names = tuple(map(str, source.columns))
-        return _build_source(
-            "the pandas DataFrame",
-            names,
-            lambda name: _convert_series(source.iloc[:, names.index(name)].rename(name)),
-            hints=parse_metadata(source.attrs),
-        )
+
+        def convert(name: str) -> pa.ChunkedArray:
+            frame = source.iloc[:, names.index(name)].rename(name).to_frame()
+            return pa.Table.from_pandas(frame, preserve_index=False).column(0)
+
+        return _build_source("the pandas DataFrame", names, convert, hints=parse_metadata(source.attrs))
     if has_class(source, "polars", "LazyFrame"):
         source = source.collect()
     if has_class(source, "polars", "DataFrame"):
@@ -133,16 +133,12 @@ def _open_rows(source: Sequence[Any]) -> Source:
     return _open_columns("the list", dict(zip(names, columns, strict=True)), features=features)
 
 
-def _convert_series(series: Any) -> pa.ChunkedArray:
-    return pa.Table.from_pandas(series.to_frame(), preserve_index=False).column(0)
-
-
 def _open_columns(source: str, given: Mapping[Any, Any], **more: Any) -> Source:
     """Open columns by name; a matrix becomes the columns NAME_0, NAME_1 and so on."""
     columns: dict[str, Any] = {}
     matrices: dict[str, tuple[str, ...]] = {}
     for name, values in given.items():
-        array = _to_host(values)
+        array = values.detach().cpu().numpy() if has_class(values, "torch", "Tensor") else values
         if isinstance(array, np.ndarray) and array.ndim == 2:
             matrices[str(name)] = tuple(f"{name}_{k}" for k in range(array.shape[1]))
             columns |= dict(zip(matrices[str(name)], array.T, strict=True))
@@ -151,11 +147,6 @@ def _open_columns(source: str, given: Mapping[Any, Any], **more: Any) -> Source:
     return _build_source(
         source, tuple(columns), lambda name: _to_arrow(columns[name]), matrices=matrices, **more
     )
-
-
-def _to_host(values: Any) -> Any:
-    """Turn a tensor into a numpy array; anything else stays."""
-    return values.detach().cpu().numpy() if has_class(values, "torch", "Tensor") else values
 
 
 def _to_arrow(values: Any) -> pa.Array | pa.ChunkedArray:
@@ -187,11 +178,7 @@ def _read_graph_columns(graph: Any) -> tuple[dict[str, Any], Layout]:
     if is_bipartite and not graph.is_directed():  # edges have no direction, but their nodes have sides
         edges = [(u, v, attributes) if side[u] == 0 else (v, u, attributes) for u, v, attributes in edges]
     is_bipartite = is_bipartite and all(side[u] == 0 for u, _, _ in edges)
-    return _build_edge_columns(edges), Layout(bipartite=is_bipartite)
-
-
-def _build_edge_columns(edges: list[tuple[Any, Any, dict[Any, Any]]]) -> dict[str, Any]:
     names = dict.fromkeys(str(name) for _, _, attributes in edges for name in attributes)
-    endpoints = {"src": [edge[0] for edge in edges], "dst": [edge[1] for edge in edges]}
-    columns = {name: [edge[2].get(name) for edge in edges] for name in names if name not in ENDPOINTS}
-    return columns | endpoints
+    columns = {name: [edge[2].get(name) for edge in edges] for name in names}
+    columns |= {name: [edge[k] for edge in edges] for k, name in enumerate(ENDPOINTS)}
+    return columns, Layout(bipartite=is_bipartite)

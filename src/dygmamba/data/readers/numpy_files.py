@@ -7,10 +7,9 @@ import struct
 import tokenize
 import zipfile
 import zlib
-from dataclasses import dataclass
 from math import prod
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -78,8 +77,7 @@ MAX_UNPACKED_BYTES = 1 << 30  # any archive may unpack to this much; beyond, MAX
 MAX_UNPACKED_SHARE = 100  # events compress to a tenth or so, nothing but zeros to a thousandth
 
 
-@dataclass(frozen=True, slots=True)
-class ArraySpec:
+class ArraySpec(NamedTuple):
     """Requirements of an array of the archive: letters of numpy dtype kinds, numbers of axes, and a description."""
 
     kinds: str
@@ -147,11 +145,8 @@ def build_numbered_ids(
 
 def _build_ids(path: Path, arrays: dict[str, np.ndarray]) -> NodeIds:
     names, is_source = arrays["ids"], arrays.get("is_source")
-    values = (
-        pa.array(names.tolist(), pa.large_string())
-        if names.dtype.kind == "U"
-        else pa.array(names, pa.int64())
-    )
+    is_text = names.dtype.kind == "U"
+    values = pa.array(names.tolist(), pa.large_string()) if is_text else pa.array(names, pa.int64())
     try:
         if is_source is None:
             return NodeIds(values)

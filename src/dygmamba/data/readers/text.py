@@ -228,16 +228,11 @@ def mark_undecodable(lines: bytes) -> bytes:
     try:
         lines.decode()
     except UnicodeDecodeError:
-        return b"".join(_mark_line(line) for line in lines.splitlines(keepends=True))
+        parts = lines.splitlines(keepends=True)
+        if len(parts) > 1:
+            return b"".join(map(mark_undecodable, parts))
+        return UNDECODABLE_MARK.encode() + lines[len(lines.rstrip(b"\r\n")) :]
     return lines
-
-
-def _mark_line(line: bytes) -> bytes:
-    try:
-        line.decode()
-    except UnicodeDecodeError:
-        return UNDECODABLE_MARK.encode() + line[len(line.rstrip(b"\r\n")) :]
-    return line
 
 
 class NormalizedLines(io.RawIOBase):

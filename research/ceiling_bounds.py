@@ -22,8 +22,14 @@ import torch
 from jaxtyping import Bool, Float64, Int64
 from torch import Tensor
 
-from dygmamba.auditing.negative_draws import NegativeDraws, number_queries, number_rows
-from dygmamba.auditing.oracles import EventsByTime, evaluate_oracle, name_metrics
+from dygmamba.auditing.oracles import (
+    EventsByTime,
+    NegativeDraws,
+    evaluate_oracle,
+    name_metrics,
+    number_queries,
+    number_rows,
+)
 from dygmamba.data.events.event_store import EventStore
 from dygmamba.history.view import LabelledPairs, PairBatch
 from dygmamba.tasks.base import EvaluationSet

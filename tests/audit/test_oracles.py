@@ -9,8 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.metrics import average_precision_score
 
-from dygmamba.auditing.negative_draws import NegativeDraws
-from dygmamba.auditing.oracles import EventsByTime, _expected_untied_ap, compute_ceiling, score_moment
+from dygmamba.auditing.oracles import (
+    EventsByTime,
+    NegativeDraws,
+    _expected_untied_ap,
+    compute_ceiling,
+    score_moment,
+)
 from dygmamba.auditing.stream_statistics import describe_period
 from dygmamba.data.events.splits import chronological_split
 from dygmamba.history.view import PairBatch

@@ -11,8 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dygmamba.auditing.negative_draws import NegativeDraws
-from dygmamba.auditing.oracles import EventsByTime, compute_ceiling
+from dygmamba.auditing.oracles import EventsByTime, NegativeDraws, compute_ceiling
 from dygmamba.data.events.splits import chronological_split
 from dygmamba.history.view import PairBatch
 from dygmamba.tasks.link import build_link_set

@@ -181,7 +181,7 @@ def audit(
     with show_progress() as progress:
         found = studies.run_audit(request, progress)
     if out is not None:
-        studies.write_page(found, out)
+        found.page(out)
     if as_json:
         emit_json(found.to_dict())
     else:

@@ -169,10 +169,7 @@ def audit(
     from dygmamba.api.requests.evaluation import AuditRequest
 
     request = AuditRequest.from_arguments(
-        locals(),
-        data=_resolve_latest(data),
-        model=import_model(model),
-        settings=parse_overrides(overrides),
+        locals(), data=_resolve_latest(data), model=import_model(model), settings=parse_overrides(overrides)
     ).check()
     import_if_trusted(trust, request.data, run)
 

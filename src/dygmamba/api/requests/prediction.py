@@ -6,13 +6,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Self
 
-from dygmamba.api.requests.base import (
-    Request,
-    check_time_unit,
-    require_file,
-    require_run,
-    require_writable,
-)
+from dygmamba.api.requests.base import Request, check_time_unit, require_file, require_run, require_writable
 from dygmamba.config import check_device
 from dygmamba.core.costs import Costs, choose_threshold, parse_costs
 from dygmamba.core.errors import ConfigError, make_package_error

@@ -23,12 +23,7 @@ from dygmamba.engine.run_directory import RunDirectory
 from dygmamba.engine.visibility import VisibilityRule
 from dygmamba.runs.baselines import Baselines
 from dygmamba.runs.calibration import load_calibration, load_link_calibration
-from dygmamba.runs.evaluation import (
-    PAIR_METRICS,
-    ActivityFactor,
-    Ranking,
-    evaluate_link_scorer,
-)
+from dygmamba.runs.evaluation import PAIR_METRICS, ActivityFactor, Ranking, evaluate_link_scorer
 from dygmamba.runs.node_training import evaluate_node_fit
 from dygmamba.runs.opening import as_directory, choose_device, open_run, warn_if_unfinished
 from dygmamba.runs.run_config import read_split

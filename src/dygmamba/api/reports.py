@@ -75,11 +75,7 @@ def run_report(request: ReportRequest, progress: Progress = SILENT) -> Path:
 
 
 def assemble_page(
-    folder: RunDirectory,
-    dataset: Dataset,
-    split: Split,
-    out: Path | None = None,
-    costs: Costs | None = None,
+    folder: RunDirectory, dataset: Dataset, split: Split, out: Path | None = None, costs: Costs | None = None
 ) -> Path:
     """Write the page from the files of the run directory and from the dataset."""
     saved = (load_predictions(folder), load_examples(folder) or (), load_saved_calibration(folder))

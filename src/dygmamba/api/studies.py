@@ -11,7 +11,6 @@ import torch
 from dygmamba.api.datasets import Source, open_data, resolve_data
 from dygmamba.api.requests.evaluation import AuditRequest, ReproduceRequest
 from dygmamba.auditing.audit import Audit, audit_stream
-from dygmamba.auditing.audit import write_page as write_page
 from dygmamba.auditing.model_checks import build_audited_model, build_audited_run
 from dygmamba.core.argument_types import check_arguments
 from dygmamba.core.progress import SILENT, Progress

@@ -54,13 +54,7 @@ from dygmamba.runs.provenance import is_deterministic
 from dygmamba.runs.run_names import find_run
 from dygmamba.runs.trusted_code import require_known_models
 from dygmamba.runs.warm_start import WarmStart, open_warm_start
-from dygmamba.tasks.metric_names import (
-    METRICS,
-    SETTING_LABELS,
-    format_metric,
-    get_metric_title,
-    list_metrics,
-)
+from dygmamba.tasks.metric_names import METRICS, SETTING_LABELS, format_metric, get_metric_title, list_metrics
 
 
 class Runs(Sequence[Run]):

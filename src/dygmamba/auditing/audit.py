@@ -23,12 +23,11 @@ from dygmamba.auditing.stream_statistics import (
     evaluate_baselines,
 )
 from dygmamba.core.choices import PUBLISHED_NEGATIVES
-from dygmamba.core.errors import ConfigError, EventError
-from dygmamba.core.files.writing import make_folder, write_text
+from dygmamba.core.errors import EventError
 from dygmamba.core.progress import SILENT, Progress
 from dygmamba.engine.stream import Stream
 from dygmamba.report.document import Document
-from dygmamba.report.html import render_document
+from dygmamba.report.html import write_page
 from dygmamba.report.published import METRICS, list_published_values
 from dygmamba.runs.baselines import Baselines
 from dygmamba.runs.evaluation import Queries
@@ -89,7 +88,7 @@ class Audit:
 
     def page(self, out: Path | str) -> Path:
         """Write the audit as an HTML page and return its path."""
-        return write_page(self, Path(out))
+        return write_page(self.document, Path(out))
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for JSON; metrics and shares are between 0 and 1, published values as printed."""
@@ -174,13 +173,3 @@ def list_published_above(dataset: str, ceiling: Ceiling) -> tuple[PublishedAbove
         for model, metric, value in list_published_values(dataset, ceiling.setting, ceiling.negatives)
         if value.mean > 100 * limits[metric][0]
     )
-
-
-def write_page(audit: Audit, out: Path) -> Path:
-    """Write the audit as an HTML page, atomically."""
-    if out.is_dir():
-        raise ConfigError(f"{out} is a folder; `out` must be the path of a file", code="is-a-folder")
-    page = render_document(audit.document)
-    make_folder(out.parent)
-    write_text(out, page)
-    return out

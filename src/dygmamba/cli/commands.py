@@ -58,16 +58,10 @@ def _translate_typer_errors() -> Iterator[None]:
 
 
 app = typer.Typer(
-    cls=Commands,
-    name="dygmamba",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
+    cls=Commands, name="dygmamba", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False
 )
 data_app = typer.Typer(
-    name="data",
-    help="Import, fetch, generate, describe and export streams of events.",
-    no_args_is_help=True,
+    name="data", help="Import, fetch, generate, describe and export streams of events.", no_args_is_help=True
 )
 live_app = typer.Typer(
     name="live", help="Check, accept, back up and restore the events of live runs.", no_args_is_help=True

@@ -169,10 +169,7 @@ def audit(
     from dygmamba.api.requests.evaluation import AuditRequest
 
     request = AuditRequest.from_arguments(
-        locals(),
-        data=_resolve_latest(data),
-        model=import_model(model),
-        settings=parse_overrides(overrides),
+        locals(), data=_resolve_latest(data), model=import_model(model), settings=parse_overrides(overrides)
     ).check()
     import_if_trusted(trust, request.data, run)
 
@@ -181,7 +178,7 @@ def audit(
     with show_progress() as progress:
         found = studies.run_audit(request, progress)
     if out is not None:
-        studies.write_page(found, out)
+        found.page(out)
     if as_json:
         emit_json(found.to_dict())
     else:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from dygmamba.api.formatting import format_date, format_duration, looks_like_epoch_seconds
 from dygmamba.cli.console import emit_json, print_line
 from dygmamba.cli.options import DataDir, Json, argument, optional
 
@@ -24,7 +25,10 @@ def check(state: StateFolder, as_json: Json = False) -> None:
         emit_json(_describe(found))
         return
     print_line(f"{state}: every event matches its checksum")
-    for name, value in _describe(found).items():
+    facts = _describe(found)
+    if found.latest is not None and looks_like_epoch_seconds(found.latest, found.latest):
+        facts |= {"latest": format_date(found.latest), "late": format_duration(found.late)}
+    for name, value in facts.items():
         text = (
             ", ".join(f"{key}: {item}" for key, item in value.items()) if isinstance(value, dict) else value
         )

@@ -116,8 +116,7 @@ def train(
     """Train a model on a dataset, evaluate it on validation and test, and compare it with simple heuristics."""
     if (data is None) == (resume is None):
         raise ConfigError(
-            "give either a dataset to train on or --resume RUN to continue a run",
-            code="dataset-or-resume",
+            "give either a dataset to train on or --resume RUN to continue a run", code="dataset-or-resume"
         )
     from dygmamba.api.requests.training import RefitRequest, ResumeRequest, TrainRequest
 

@@ -75,9 +75,7 @@ def measure_feature_use(run: OpenRun, predictions: StoredPredictions) -> Feature
     added = add_up_groups(attribute_trees(run.scorer, run.stream, pairs).contribution, groups)
     uses = [
         GroupUse(
-            *group,
-            size=float(value.abs().mean()),
-            separation=float(value[real].mean() - value[~real].mean()),
+            *group, size=float(value.abs().mean()), separation=float(value[real].mean() - value[~real].mean())
         )
         for group, value in added.items()
     ]

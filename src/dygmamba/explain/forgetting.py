@@ -85,11 +85,7 @@ def window_length(scorer: Scorer) -> int:
 
 
 def find_meetings(
-    index: Index,
-    node: Int64[Tensor, "q"],
-    time: Float64[Tensor, "q"],
-    known: Bool[Tensor, "m"],
-    k: int,
+    index: Index, node: Int64[Tensor, "q"], time: Float64[Tensor, "q"], known: Bool[Tensor, "m"], k: int
 ) -> Meetings:
     """Draw a random neighbor that each node met exactly once; nodes without one are left out.
 

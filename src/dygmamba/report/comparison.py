@@ -1,7 +1,7 @@
 """Tables of results over seeds, with published values and ceilings, and the comparison of finished runs."""
 
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from math import inf, sqrt
 from pathlib import Path
@@ -21,8 +21,10 @@ from dygmamba.report.published_leaks import LeakLabel, judge_published_values
 from dygmamba.report.query_type_tables import build_query_type_table
 from dygmamba.report.result_records import (
     PATH_FIELDS,
+    RecordLabel,
     ResultRecord,
     SeedValues,
+    group_records,
     paired_t_test,
     rank_by_mean,
 )
@@ -61,7 +63,6 @@ OPTIONAL_COLUMNS = (
 )
 
 T = TypeVar("T")
-RecordLabel = Callable[[ResultRecord], str]  # name of the row in which a record is shown
 
 
 def describe_conditions(records: Iterable[ResultRecord], command: str = "") -> str:
@@ -287,14 +288,6 @@ def _find_model(values: Mapping[str, T], label: str) -> T | None:
     """Return the value of a label's model; text after a comma describes how the model was run."""
     by_name = {normalize_name(model): value for model, value in values.items()}
     return by_name.get(normalize_name(label.partition(",")[0]))
-
-
-def group_records(records: Iterable[ResultRecord], label: RecordLabel) -> dict[str, list[ResultRecord]]:
-    """Group records by label, in the order in which labels first appear."""
-    groups: dict[str, list[ResultRecord]] = {}
-    for record in records:
-        groups.setdefault(str(label(record)), []).append(record)
-    return groups
 
 
 def _format_values(values: Iterable[Any]) -> str:

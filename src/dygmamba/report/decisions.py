@@ -126,11 +126,7 @@ def _build_row(decision: Decision, per_day: float | None, costs: Costs | None) -
 
 
 def _describe_costs(
-    decisions: list[Decision],
-    costs: Costs,
-    score: np.ndarray,
-    is_real: np.ndarray,
-    words: tuple[str, str],
+    decisions: list[Decision], costs: Costs, score: np.ndarray, is_real: np.ndarray, words: tuple[str, str]
 ) -> str:
     chosen = next(own for own in decisions if own.threshold == round(costs.threshold, 4))
     never, always = (

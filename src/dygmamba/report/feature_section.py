@@ -7,10 +7,7 @@ from dygmamba.history.table_request import EVENT_COLUMN, HISTORY, NODE_COLUMN
 from dygmamba.report.document import BarChart, Cell, ReportTable, Section
 
 # settings of a training without the columns of a kind
-SETTINGS_WITHOUT = {
-    EVENT_COLUMN: ("numeric_columns=0", "event_types=0"),
-    NODE_COLUMN: ("node_columns=0",),
-}
+SETTINGS_WITHOUT = {EVENT_COLUMN: ("numeric_columns=0", "event_types=0"), NODE_COLUMN: ("node_columns=0",)}
 
 
 def build_feature_section(use: FeatureUse | None, model: str, data: str) -> Section | None:
@@ -27,13 +24,7 @@ def build_feature_section(use: FeatureUse | None, model: str, data: str) -> Sect
     )
     names = ("input", "share (%)", "contribution", "real minus random", "kind")
     rows = (
-        (
-            group.name,
-            f"{own:.1f}",
-            f"{group.size:.3f}",
-            f"{group.separation:+.3f}",
-            Cell(group.kind, "words"),
-        )
+        (group.name, f"{own:.1f}", f"{group.size:.3f}", f"{group.separation:+.3f}", Cell(group.kind, "words"))
         for group, own in share.items()
     )
     bars: dict[str, dict[str, float]] = {}

@@ -3,20 +3,17 @@
 Result rows of earlier versions have no types; they are left out.
 """
 
-from collections.abc import Callable
 from typing import Any
 
 from dygmamba.report.document import Cell, ReportTable
-from dygmamba.report.result_records import ResultRecord, SeedValues
+from dygmamba.report.result_records import RecordLabel, ResultRecord, SeedValues
 from dygmamba.report.results import TYPE_EXPLANATION
 from dygmamba.tasks.metric_names import QUERY_TYPE_LABELS, get_metric_title
 
 METRICS = {name: get_metric_title(name) for name in ("ap", "mrr")}
 
 
-def build_query_type_table(
-    records: list[ResultRecord], label: Callable[[ResultRecord], str]
-) -> ReportTable | None:
+def build_query_type_table(records: list[ResultRecord], label: RecordLabel) -> ReportTable | None:
     """Build a table of test AP and MRR by query type over seeds; None if no record has types.
 
     Args:

@@ -8,8 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from dygmamba.core.costs import Costs
-from dygmamba.core.errors import ConfigError, FileError
-from dygmamba.core.files.writing import make_folder, write_text
+from dygmamba.core.errors import FileError
 from dygmamba.data.events.splits import Split
 from dygmamba.data.events.times import format_duration, format_rough_duration
 from dygmamba.data.storage.dataset import Dataset
@@ -30,7 +29,7 @@ from dygmamba.report.error_analysis import (
     list_reliability_bins,
 )
 from dygmamba.report.feature_section import build_feature_section
-from dygmamba.report.html import render_document
+from dygmamba.report.html import write_page
 from dygmamba.report.node_sections import find_report_task
 from dygmamba.report.results import find_best_value
 from dygmamba.report.run_sections import (
@@ -65,12 +64,7 @@ def write_report(
         is_dated: Whether the times of the dataset are dates.
     """
     path = run.path / REPORT_FILE if out is None else out
-    if path.is_dir():
-        raise ConfigError(f"{path} is a folder; give `out` the name of a file", code="is-a-folder")
-    page = render_document(build_report_document(run, data_sections, is_dated))
-    make_folder(path.parent)
-    write_text(path, page, follow_links=out is not None)
-    return path
+    return write_page(build_report_document(run, data_sections, is_dated), path, follow_links=out is not None)
 
 
 def build_report_document(

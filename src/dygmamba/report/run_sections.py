@@ -96,7 +96,7 @@ REPORT_TASKS = {
         build_cards=build_link_cards,
         summarize=summarize_link_results,
         ranked=True,
-    ),
+    )
 }
 
 

@@ -13,12 +13,11 @@ from dygmamba.report.comparison import (
     collect_values,
     describe_conditions,
     format_or_dash,
-    group_records,
     published_cell,
 )
 from dygmamba.report.document import Cell, Document, HeatMap, LineChart, ReportTable, Section
 from dygmamba.report.published import PublishedValue, load_table
-from dygmamba.report.result_records import ResultRecord, SeedValues, StudyResults, select_work
+from dygmamba.report.result_records import ResultRecord, SeedValues, StudyResults, group_records, select_work
 from dygmamba.report.short_training import add_training_column, describe_trainings, name_label
 from dygmamba.studies.studies import FULL, STUDIES
 from dygmamba.tasks.metric_names import SETTING_LABELS

@@ -6,15 +6,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Self
 
-from dygmamba.api.requests.base import (
-    Request,
-    check_time_unit,
-    require_file,
-    require_run,
-    require_writable,
-)
+from dygmamba.api.requests.base import Request, check_time_unit, require_file, require_run, require_writable
 from dygmamba.config import check_device
-from dygmamba.core.costs import Costs, choose_threshold, parse_costs_or_none
+from dygmamba.core.costs import Costs, choose_threshold, parse_costs
 from dygmamba.core.errors import ConfigError, make_package_error
 from dygmamba.data.storage.locations import parse_table_format
 from dygmamba.server.settings import ServerSettings
@@ -160,7 +154,7 @@ class ReportRequest(Request):
     @property
     def parsed_costs(self) -> Costs | None:
         """The costs as numbers."""
-        return parse_costs_or_none(self.costs, self.real_share)
+        return parse_costs(self.costs, self.real_share)
 
     def check(self) -> Self:
         _ = self.parsed_costs  # raises for malformed ones

@@ -9,13 +9,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from dygmamba.api.requests.base import Names, Request, check_choice, check_data, parse_names, require_run
-from dygmamba.config import (
-    check_device,
-    check_settings,
-    find_size_preset,
-    is_preset_file,
-    read_preset_file,
-)
+from dygmamba.config import check_device, check_settings, find_size_preset, is_preset_file, read_preset_file
 from dygmamba.core.choices import NEGATIVES, VARIANTS
 from dygmamba.core.errors import ConfigError, make_package_error
 from dygmamba.data.events.split_spec import (
@@ -148,11 +142,7 @@ class TrainRequest(_RunRequest):
     def _check_task(self) -> None:
         """Raise ConfigError for an unknown task, and for options that only node classification has."""
         check_choice("task", self.task, TASKS)
-        options = {
-            "backbone": self.backbone is not None,
-            "finetune": self.finetune,
-            "balance": self.balance,
-        }
+        options = {"backbone": self.backbone is not None, "finetune": self.finetune, "balance": self.balance}
         wrong = [name for name, is_given in options.items() if is_given]
         if self.task == "link" and wrong:
             raise ConfigError(

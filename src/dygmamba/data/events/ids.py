@@ -98,8 +98,7 @@ class NodeIds:
         wrong = rows[(rows < 0) | (rows >= len(self))]
         if len(wrong):
             raise NotFoundError(
-                f"node {wrong[0]} does not exist; give numbers from 0 to {len(self) - 1}",
-                code="unknown-node",
+                f"node {wrong[0]} does not exist; give numbers from 0 to {len(self) - 1}", code="unknown-node"
             )
         return self._take(rows)
 

@@ -67,6 +67,5 @@ def iter_valid_batches(file: pa.ipc.RecordBatchFileReader, names: list[str]) -> 
 def _damaged_error(path: Path, format: str, error: Exception) -> FileError:
     reason = first_line(error).split(". ")[0]
     return FileError(
-        f"{path} is not a complete {format} file ({reason}); write or copy it again",
-        code="file-damaged",
+        f"{path} is not a complete {format} file ({reason}); write or copy it again", code="file-damaged"
     )

@@ -241,11 +241,7 @@ class RawQueries(NamedTuple):
 
 
 def read_query_columns(
-    pairs: QuerySource,
-    options: ReadOptions,
-    origin: Origin,
-    wanted: Sequence[str],
-    nodes_only: bool = False,
+    pairs: QuerySource, options: ReadOptions, origin: Origin, wanted: Sequence[str], nodes_only: bool = False
 ) -> RawQueries:
     """Read the columns of sources, destinations and times and, as far as there are any, the wanted ones."""
     with open_source(pairs, options) as source:

@@ -28,12 +28,7 @@ from dygmamba.data.readers.source import Source
 from dygmamba.data.readers.text import undecodable_error
 from dygmamba.data.readers.time_evidence import TimeEvidence
 from dygmamba.data.readers.times import TimeParser
-from dygmamba.data.readers.values import (
-    clean_ids,
-    convert_ids,
-    parse_floats,
-    proves_other_mark,
-)
+from dygmamba.data.readers.values import clean_ids, convert_ids, parse_floats, proves_other_mark
 
 if TYPE_CHECKING:  # torch is imported only after a file was read: errors in a file are reported at once
     from dygmamba.data.storage.dataset import Dataset

@@ -183,8 +183,7 @@ def undecodable_error(path: Path, encoding: str, skip_bad: bool | None) -> FileE
                 lines += block[: max(error.start - pending, 0)].count(b"\n")
                 position = f"byte {offset - pending + error.start} (line {lines})"
                 return FileError(
-                    f"{path} is not {encoding}: {position} cannot be decoded; {advice}",
-                    code="wrong-encoding",
+                    f"{path} is not {encoding}: {position} cannot be decoded; {advice}", code="wrong-encoding"
                 )
             except UnicodeError as error:
                 return FileError(f"{path} is not {encoding} ({error}); {advice}", code="wrong-encoding")

@@ -53,7 +53,7 @@ def _build_meaning_section(audit: "Audit") -> Section:
     lines = [
         f"An oracle that knows every event of the query's timestamp has an AP of {_percent(first.reference_ap)} (test "
         f"split, all nodes, random negatives): {_format_share(first.true_share)} of the negatives are events at the "
-        "same timestamp.",
+        "same timestamp."
     ]
     if any(_list_published_ap(audit, one) for one in _list_test_ceilings(audit)):
         lines.append(

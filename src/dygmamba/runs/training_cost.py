@@ -56,8 +56,7 @@ def estimate_training(model: str, data: str, device: str, size: dict[str, float]
     length = float(size.get("length", 1))
     memory = _interpolate_cost(length, [(entry.get("length", 1), entry["peak_mb"]) for entry in measurements])
     seconds_per_event = _interpolate_cost(
-        length,
-        [(entry.get("length", 1), entry["epoch_seconds"] / entry["events"]) for entry in measurements],
+        length, [(entry.get("length", 1), entry["epoch_seconds"] / entry["events"]) for entry in measurements]
     )
     events = size.get("events", float(measurements[0]["events"]))
     # When early stopping ends a training depends on the stream: of several measured ones the geometric mean.

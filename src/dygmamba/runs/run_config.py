@@ -16,7 +16,6 @@ from dygmamba.models import find_model
 from dygmamba.models.base import ModelSpec
 from dygmamba.models.spec import NodeSpec
 from dygmamba.models.stored_settings import update_stored_settings
-from dygmamba.tasks.losses import LOSSES
 
 NODE_ENTRIES = ("finetune", "balance", "target")  # stored in [run], not in [train]: they say what the run is
 
@@ -134,7 +133,7 @@ class RunConfig:
     def training_columns(self) -> dict[str, Any]:
         """The columns of a result row about the training of a link run: negatives, loss and split."""
         assert isinstance(self.train, LinkFitConfig)
-        loss = LOSSES[self.train.loss].create(self.train.train_candidates)
+        loss = self.train.loss_function
         return {"train_negatives": self.train.train_negatives, **loss.about, **self.rule.stamp}
 
 

@@ -94,6 +94,15 @@ class RunConfig:
     def path(self) -> Path:
         return self.folder.path
 
+    def require_finished(self) -> None:
+        """Raise ConfigError unless the run was evaluated."""
+        path = self.path
+        if not self.folder.finished:
+            raise ConfigError(
+                f"{path} is not finished; continue it with `dygmamba.resume({str(path)!r})`",
+                code="unfinished-run",
+            )
+
     @property
     def seed(self) -> int:
         return self.run.seed

@@ -20,7 +20,7 @@ from dygmamba.models import all_models, find_model
 from dygmamba.models.spec import NodeSpec
 from dygmamba.report.short_training import NEUTRAL_SETTINGS
 from dygmamba.runs.link_training import separate_settings
-from dygmamba.runs.node_training import NodeSettings
+from dygmamba.runs.node_training import divide_node_settings
 from dygmamba.studies.job import CODE_VERSION, Job
 from dygmamba.studies.noise import NOISE_KINDS
 from dygmamba.studies.paper_plan import PAPER_PLAN, PAPER_PROTOCOL
@@ -196,13 +196,10 @@ def node_jobs(request: StudyRequest) -> list[Job]:
                     _direct_node_job(request, dataset, model, spec, seed) for seed in request.choose_seeds()
                 ]
                 continue
-            parts = NodeSettings.from_settings(dataset.name, model, request.settings)
-            classifier_settings = to_settings(parts.node)
+            own, classifier = divide_node_settings(dataset.name, model, request.settings)
             for seed in request.choose_seeds():
-                backbone = _with_asks(
-                    link_job(request, dataset, model, seed, parts.link), negatives=["random"]
-                )
-                jobs += [backbone, _follow_up_job(backbone, "node", {}, classifier_settings)]
+                backbone = _with_asks(link_job(request, dataset, model, seed, own), negatives=["random"])
+                jobs += [backbone, _follow_up_job(backbone, "node", {}, to_settings(classifier))]
     return jobs
 
 
@@ -316,15 +313,15 @@ def list_lengths(request: StudyRequest) -> list[Variant]:
 
 def _parse_lengths(request: StudyRequest) -> Sequence[int]:
     """Return the lengths of neighbor sequences that the user gave as variants."""
-    names = request.variants
-    if names is None:
+    variants = request.variants
+    if variants is None:
         return LENGTHS
-    if not all(name.isdecimal() and 0 < int(name) <= MAX_LENGTH for name in names):
+    if not all(name.isdecimal() and 0 < int(name) <= MAX_LENGTH for name in variants):
         raise ConfigError(
-            f"`variants` of this study are lengths from 1 to {MAX_LENGTH:,}, such as 32,64; got '{','.join(names)}'",
+            f"`variants` of this study are lengths from 1 to {MAX_LENGTH:,}, such as 32,64; got '{','.join(variants)}'",
             code="invalid-length",
         )
-    return [int(name) for name in names]
+    return [int(name) for name in variants]
 
 
 def list_sizes(request: StudyRequest) -> list[Variant]:

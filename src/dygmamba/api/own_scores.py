@@ -11,10 +11,9 @@ from torch import Tensor
 
 from dygmamba.api.datasets import Source, open_data
 from dygmamba.api.evaluation import rows_to_table
-from dygmamba.api.requests.base import check_choice
 from dygmamba.api.requests.evaluation import parse_candidates
 from dygmamba.core.argument_types import check_arguments
-from dygmamba.core.choices import NEGATIVES, SETTINGS, SPLITS
+from dygmamba.core.choices import NEGATIVES, SETTINGS, SPLITS, check_choice
 from dygmamba.core.errors import ConfigError
 from dygmamba.data.events.split_spec import AUTO_PROTOCOL
 from dygmamba.data.storage.conversion import make_time_column

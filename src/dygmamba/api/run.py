@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from dygmamba.api.batch_scoring import BatchScorer
-from dygmamba.api.evaluation import rows_to_table, run_evaluation, warn_if_unfinished
-from dygmamba.api.monitoring import run_monitoring
+from dygmamba.api.evaluation import rows_to_table, run_evaluation, run_monitoring, warn_if_unfinished
 from dygmamba.api.reports import run_report
 from dygmamba.api.requests.base import Names
 from dygmamba.api.requests.evaluation import EvaluateRequest, MonitorRequest

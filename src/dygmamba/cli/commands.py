@@ -8,19 +8,7 @@ import typer
 from typer.core import TyperGroup
 
 from dygmamba._version import __version__
-from dygmamba.cli import (
-    backtesting,
-    data,
-    data_files,
-    evaluation,
-    live,
-    models,
-    prediction,
-    runs,
-    serving,
-    studies,
-    training,
-)
+from dygmamba.cli import data, data_files, evaluation, live, models, prediction, runs, studies, training
 from dygmamba.cli.messages import escape_text
 from dygmamba.core.errors import DygError
 
@@ -67,12 +55,12 @@ live_app = typer.Typer(
     name="live", help="Check, accept, back up and restore the events of live runs.", no_args_is_help=True
 )
 
-for function in (training.demo, training.train, training.tune, training.blend, backtesting.backtest):
+for function in (training.demo, training.train, training.tune, training.blend, training.backtest):
     app.command()(function)
 for function in (evaluation.evaluate, evaluation.audit, prediction.predict, prediction.explain):
     app.command()(function)
 app.command("runs")(runs.show_runs)
-app.command()(serving.serve)
+app.command()(live.serve)
 app.command()(runs.report)
 app.command("export")(runs.export_model)
 for function in (runs.push, runs.pull, runs.compare, studies.reproduce, models.models):

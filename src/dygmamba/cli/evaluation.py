@@ -32,7 +32,7 @@ from dygmamba.core.errors import ConfigError
 from dygmamba.core.process_settings import is_first_process
 
 if TYPE_CHECKING:
-    from dygmamba.api.monitoring import MonitoringResult
+    from dygmamba.api.evaluation import MonitoringResult
     from dygmamba.api.requests.evaluation import MonitorRequest
 
 
@@ -126,7 +126,7 @@ def _evaluate_events(request: "MonitorRequest", trust: bool, as_json: bool) -> N
     request.check()
     import_if_trusted(trust, request.run)
 
-    from dygmamba.api.monitoring import run_monitoring
+    from dygmamba.api.evaluation import run_monitoring
 
     with show_progress() as progress:
         found = run_monitoring(request, progress)

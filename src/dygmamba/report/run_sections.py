@@ -50,16 +50,12 @@ def build_link_cards(results: Records, own: str) -> list[Card]:
         rows = _find_test_rows(results, setting)
         others = {model: row["ap"] for model, row in rows.items() if model != own}
         if own in rows:
-            best = max(others, key=others.__getitem__, default="")
-            note = (
-                f"best baseline: {format_metric('ap', others[best])} ({best})"
-                if others
-                else "random negatives"
-            )
-            few = describe_few_events(rows[own])
-            cards.append(
-                Card(name, format_metric("ap", rows[own]["ap"]), "; ".join(filter(None, (few, note))))
-            )
+            note = "random negatives"
+            if others:
+                best = max(others, key=others.__getitem__)
+                note = f"best baseline: {format_metric('ap', others[best])} ({best})"
+            notes = filter(None, (describe_few_events(rows[own]), note))
+            cards.append(Card(name, format_metric("ap", rows[own]["ap"]), "; ".join(notes)))
     return cards
 
 

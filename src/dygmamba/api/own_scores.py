@@ -132,12 +132,9 @@ def _build_queries(
     protocol: str,
     data_dir: Path | str | None,
 ) -> tuple[Dataset, Baselines, Queries]:
-    for name, value, known in (
-        ("split", split, SPLITS),
-        ("setting", setting, SETTINGS),
-        ("negatives", negatives, NEGATIVES),
-    ):
-        check_choice(name, value, known)
+    check_choice("split", split, SPLITS)
+    check_choice("setting", setting, SETTINGS)
+    check_choice("negatives", negatives, NEGATIVES)
     dataset = open_data(data, None if data_dir is None else Path(data_dir))
     baselines = Baselines.from_dataset(dataset, split_rule=get_default_split(dataset, protocol))
     stream = baselines.stream

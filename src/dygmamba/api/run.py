@@ -320,14 +320,8 @@ class Run:
         if events is not None:
             _check_reading_names(options)
             reading = {"time_unit": self.time_unit, "time_format": self.time_format} | options
-            request = MonitorRequest(
-                run=self.path,
-                events=events,
-                period=period,
-                reading=reading,
-                device=self.device,
-                data_dir=self.data_dir,
-            )
+            own = {"run": self.path, "device": self.device, "data_dir": self.data_dir}
+            request = MonitorRequest(events=events, period=period, reading=reading, **own)
             return rows_to_table(run_monitoring(request.check()).monitoring.rows)
         if options:
             raise ConfigError(

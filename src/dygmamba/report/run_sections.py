@@ -198,22 +198,11 @@ def build_training_section(epochs: Records, task: ReportTask, start: str = "") -
         return Section("Training", f"No epoch is finished yet. {start}".strip())
     watched = get_metric_title(task.watched)
     name = f"validation {watched}"
-    loss = LineChart(
-        title="Training loss",
-        x="epoch",
-        y=f"loss ({task.loss})",
-        series={"training loss": [(entry["epoch"] + 1, entry["loss"]) for entry in epochs]},
-        x_kind="count",
-        note="Mean over the batches of an epoch. Lower is better.",
-    )
-    quality = LineChart(
-        title=f"Validation {watched}",
-        x="epoch",
-        y=f"{name}{get_metric_unit(task.watched)}",
-        series={name: get_validation_curve(epochs, task.watched)},
-        x_kind="count",
-        note=task.caption,
-    )
+    losses = {"training loss": [(entry["epoch"] + 1, entry["loss"]) for entry in epochs]}
+    note = "Mean over the batches of an epoch. Lower is better."
+    loss = LineChart("Training loss", "epoch", f"loss ({task.loss})", losses, "count", note=note)
+    curve, unit = {name: get_validation_curve(epochs, task.watched)}, get_metric_unit(task.watched)
+    quality = LineChart(f"Validation {watched}", "epoch", f"{name}{unit}", curve, "count", note=task.caption)
     return Section("Training", start, (), (loss, quality))
 
 

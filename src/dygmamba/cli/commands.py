@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 from typer.core import TyperGroup
@@ -10,6 +10,7 @@ from typer.core import TyperGroup
 from dygmamba._version import __version__
 from dygmamba.cli import data, data_files, evaluation, live, models, prediction, runs, studies, training
 from dygmamba.cli.messages import escape_text
+from dygmamba.cli.options import option
 from dygmamba.core.errors import DygError
 
 
@@ -86,9 +87,8 @@ def _print_version(wanted: bool) -> None:
 
 @app.callback()
 def options(
-    version: Annotated[
-        bool,
-        typer.Option("--version", help="Show the version and exit.", callback=_print_version, is_eager=True),
-    ] = False,
+    version: bool = option(
+        False, "Show the version and exit.", "--version", callback=_print_version, is_eager=True
+    ),
 ) -> None:
     """Learn from timestamped interactions: data, training, evaluation, predictions."""

@@ -2,17 +2,14 @@
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
-
-import typer
 
 from dygmamba.api.formatting import build_dataset_list
 from dygmamba.api.requests.data import GENERATOR_DEFAULTS, GenerateRequest
 from dygmamba.cli.console import emit_json, print_document, print_line, print_note, stdout
-from dygmamba.cli.options import DataDir, Json, argument, flag, option, optional, parse_overrides
+from dygmamba.cli.options import AS_JSON, DATA_DIR, argument, flag, option, optional, parse_overrides
 from dygmamba.cli.progress import show_progress
 
-RunsDir = Annotated[Path, typer.Option(help="Look for runs that use a dataset in this folder.")]
+RUNS_DIR = option(Path("runs"), "Look for runs that use a dataset in this folder.")
 FETCH_MESSAGES = {
     "present": "{name} is already in {parent}; nothing to do",
     "archive": "{name} is in {folder}, unpacked from {archive}",
@@ -22,8 +19,8 @@ FETCH_MESSAGES = {
 
 def describe(
     data: str = argument("Describe this dataset: a name or a file."),
-    data_dir: DataDir = None,
-    json: Json = False,
+    data_dir: Path | None = DATA_DIR,
+    json: bool = AS_JSON,
 ) -> None:
     """Show what a dataset holds: nodes, events, period, repeats, features."""
     from dygmamba.api.requests.base import check_data
@@ -41,8 +38,8 @@ def describe(
 
 def fetch(
     name: str = argument("Fetch this dataset of `dygmamba data list`."),
-    data_dir: DataDir = None,
-    as_json: Json = False,
+    data_dir: Path | None = DATA_DIR,
+    as_json: bool = AS_JSON,
 ) -> None:
     """Download a public dataset, unless it is on disk already."""
     from dygmamba.api.requests.data import find_entry
@@ -86,8 +83,8 @@ def generate(
     overrides: list[str] | None = optional(
         "Set any other parameter, key=value.", "--set", default="see docs/reference/generated-stream.md"
     ),
-    data_dir: DataDir = None,
-    as_json: Json = False,
+    data_dir: Path | None = DATA_DIR,
+    as_json: bool = AS_JSON,
 ) -> None:
     """Generate a dataset of returning pairs whose decay law is known."""
     flags = {"nodes": nodes, "events": events, "communities": communities, "law": law, "half_life": half_life}
@@ -104,7 +101,7 @@ def generate(
     print_line(f"{name} is in {path}: {config.events:,} events among {config.nodes:,} nodes")
 
 
-def list_datasets(data_dir: DataDir = None, runs: RunsDir = Path("runs"), as_json: Json = False) -> None:
+def list_datasets(data_dir: Path | None = DATA_DIR, runs: Path = RUNS_DIR, as_json: bool = AS_JSON) -> None:
     """List your datasets with the runs that use them, and the public ones that can be fetched."""
     from dygmamba.api import data_files
 
@@ -119,9 +116,9 @@ def list_datasets(data_dir: DataDir = None, runs: RunsDir = Path("runs"), as_jso
 def remove(
     name: str = argument("Delete NAME@VERSION of `dygmamba data list`, or NAME in all its versions."),
     force: bool = flag("--force", "Delete the dataset even if runs need it."),
-    data_dir: DataDir = None,
-    runs: RunsDir = Path("runs"),
-    as_json: Json = False,
+    data_dir: Path | None = DATA_DIR,
+    runs: Path = RUNS_DIR,
+    as_json: bool = AS_JSON,
 ) -> None:
     """Delete an imported dataset that no run needs."""
     from dygmamba.api.datasets import remove as remove_dataset

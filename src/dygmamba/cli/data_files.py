@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from dygmamba.api.formatting import format_date
 from dygmamba.cli.console import emit_json, print_line, print_note
 from dygmamba.cli.messages import translate_message
-from dygmamba.cli.options import DataDir, Json, Raw, argument, flag, option, optional
+from dygmamba.cli.options import AS_JSON, DATA_DIR, RAW, argument, flag, option, optional
 from dygmamba.cli.progress import show_progress
 from dygmamba.cli.reading_options import with_reading_options
 from dygmamba.core.choices import FORMATS
@@ -56,8 +56,8 @@ def import_dataset(
         DEFAULT_BUDGET / 1e9, "Keep rows up to this many GB in memory; sort more of them on disk."
     ),
     name: str | None = optional("Name the dataset.", "--out", default="the file's name"),
-    data_dir: DataDir = None,
-    json: Json = False,
+    data_dir: Path | None = DATA_DIR,
+    json: bool = AS_JSON,
 ) -> None:
     """Import a file of events as a dataset, and show how it was read and what looks suspicious."""
     from dygmamba.api.requests.data import ImportRequest
@@ -199,9 +199,9 @@ def export_dataset(
     to: Path = option(
         ..., "Write to this file: .csv, .jsonl, .parquet, .arrow, .feather or .npz.", show_default=False
     ),
-    raw: Raw = False,
-    data_dir: DataDir = None,
-    json: Json = False,
+    raw: bool = RAW,
+    data_dir: Path | None = DATA_DIR,
+    json: bool = AS_JSON,
 ) -> None:
     """Export a dataset's events, in your own ids and times, to a file in the format of its ending."""
     from dygmamba.api.requests.data import DataExportRequest

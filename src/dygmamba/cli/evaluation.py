@@ -10,13 +10,13 @@ from dygmamba.api.formatting import build_results_document
 from dygmamba.api.trusted_code import import_if_trusted, import_model
 from dygmamba.cli.console import emit_json, print_document, print_line, print_note
 from dygmamba.cli.options import (
-    Activity,
-    DataDir,
-    Device,
-    HeuristicSettings,
-    Json,
-    Protocol,
-    Trust,
+    ACTIVITY,
+    AS_JSON,
+    DATA_DIR,
+    DEVICE,
+    HEURISTIC_SETTINGS,
+    PROTOCOL,
+    TRUST,
     argument,
     flag,
     option,
@@ -60,14 +60,14 @@ def evaluate(
     seed: int | None = optional(
         "Draw the negatives with this seed instead of the published one.", default="the published seed"
     ),
-    overrides: HeuristicSettings = None,
-    protocol: Protocol = "auto",
+    overrides: list[str] | None = HEURISTIC_SETTINGS,
+    protocol: str = PROTOCOL,
     visible: str | None = optional(
         "Let a memory see only strictly earlier events (strict) or whole batches (batch).",
         default="strict; for a run its own",
     ),
     store_negatives: Path | None = optional("Store drawn negatives in this folder and reuse them."),
-    activity: Activity = False,
+    activity: bool = ACTIVITY,
     events: Path | None = optional(
         "Evaluate a run on the events of this file, which came after its dataset, by period."
     ),
@@ -82,10 +82,10 @@ def evaluate(
     ),
     *,
     reading: dict[str, Any],
-    device: Device = "auto",
-    data_dir: DataDir = None,
-    trust: Trust = False,
-    as_json: Json = False,
+    device: str = DEVICE,
+    data_dir: Path | None = DATA_DIR,
+    trust: bool = TRUST,
+    as_json: bool = AS_JSON,
 ) -> None:
     """Evaluate a run or a heuristic: against negatives (AP, AUC) or among many candidates (MRR, hits@K)."""
     from dygmamba.api.requests.evaluation import EvaluateRequest, MonitorRequest
@@ -158,12 +158,12 @@ def audit(
         "Also audit this run directory; the run was trained on the dataset.", None
     ),
     model: str | None = optional("Audit this model instead of a run."),
-    overrides: HeuristicSettings = None,
-    protocol: Protocol = "auto",
+    overrides: list[str] | None = HEURISTIC_SETTINGS,
+    protocol: str = PROTOCOL,
     out: Path | None = optional("Also write the audit as an HTML page to this file."),
-    data_dir: DataDir = None,
-    trust: Trust = False,
-    as_json: Json = False,
+    data_dir: Path | None = DATA_DIR,
+    trust: bool = TRUST,
+    as_json: bool = AS_JSON,
 ) -> None:
     """Show what a score on this dataset can say; exit code 1 if the model's score depends on what it must not."""
     from dygmamba.api.requests.evaluation import AuditRequest

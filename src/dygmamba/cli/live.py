@@ -2,20 +2,18 @@
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
-
-import typer
+from typing import TYPE_CHECKING, Any
 
 from dygmamba.api.formatting import format_date, format_duration, looks_like_epoch_seconds
 from dygmamba.api.trusted_code import import_if_trusted
 from dygmamba.cli.console import emit_json, print_line, print_note
-from dygmamba.cli.options import DataDir, Device, Json, Trust, argument, option, optional, run_argument
+from dygmamba.cli.options import AS_JSON, DATA_DIR, DEVICE, TRUST, argument, option, optional, run_argument
 from dygmamba.core.process_settings import collect_garbage_as_usual
 
 if TYPE_CHECKING:
     from dygmamba.api.live import FolderCheck
 
-StateFolder = Annotated[Path, typer.Argument(help="Use this state folder.", show_default=False)]
+STATE_FOLDER = argument("Use this state folder.", show_default=False)
 
 
 def serve(
@@ -45,9 +43,9 @@ def serve(
     source: list[str] | None = optional(
         "Also read events from a growing file (.jsonl, .csv) or kafka://HOST:PORT/TOPIC."
     ),
-    device: Device = "auto",
-    data_dir: DataDir = None,
-    trust: Trust = False,
+    device: str = DEVICE,
+    data_dir: Path | None = DATA_DIR,
+    trust: bool = TRUST,
 ) -> None:
     """Serve a run over HTTP: take events as they happen, and score, rank and explain with all of them."""
     from dygmamba.api.requests.prediction import ServeRequest
@@ -61,7 +59,7 @@ def serve(
     serve_run(request, on_start=lambda url: print_note(f"listening on {url}; stop with Ctrl-C"))
 
 
-def check(state: StateFolder, as_json: Json = False) -> None:
+def check(state: Path = STATE_FOLDER, as_json: bool = AS_JSON) -> None:
     """Check the state folder of a live run, also while it is in use: log and snapshots."""
     from dygmamba.api.live import check_folder
 
@@ -85,12 +83,12 @@ def _describe(found: "FolderCheck") -> dict[str, Any]:
 
 
 def accept(
-    state: StateFolder,
+    state: Path = STATE_FOLDER,
     late: str | None = optional("Accept events this much earlier than the latest one, e.g. 30d."),
     max_ahead: str | None = optional("Accept events dated this far ahead of the clock, e.g. 30d, or off."),
     run: Path | None = optional("Use this run directory.", default="the one last used"),
-    data_dir: DataDir = None,
-    as_json: Json = False,
+    data_dir: Path | None = DATA_DIR,
+    as_json: bool = AS_JSON,
 ) -> None:
     """Judge the events that a live run set aside again, and take those that are accepted into its log."""
     from dygmamba.api.live import accept_set_aside
@@ -104,9 +102,9 @@ def accept(
 
 
 def backup(
-    state: StateFolder,
+    state: Path = STATE_FOLDER,
     file: Path = argument("Write the backup to this file.", show_default=False),
-    as_json: Json = False,
+    as_json: bool = AS_JSON,
 ) -> None:
     """Back up the state folder of a live run to one file, also while it is in use."""
     from dygmamba.api.live import write_backup
@@ -124,7 +122,7 @@ def backup(
 def restore(
     file: Path = argument("Restore this backup.", show_default=False),
     state: Path = argument("Write to this new folder.", show_default=False),
-    as_json: Json = False,
+    as_json: bool = AS_JSON,
 ) -> None:
     """Restore a backup into a new state folder, after checking it."""
     from dygmamba.api.live import check_folder

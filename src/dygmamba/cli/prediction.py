@@ -13,13 +13,13 @@ from dygmamba.api.trusted_code import import_if_trusted
 from dygmamba.cli.console import emit_json, print_document, print_line, print_note
 from dygmamba.cli.messages import escape_text
 from dygmamba.cli.options import (
-    At,
-    DataDir,
-    Device,
-    Json,
-    NewEvents,
-    Raw,
-    Trust,
+    AS_JSON,
+    AT,
+    DATA_DIR,
+    DEVICE,
+    NEW_EVENTS,
+    RAW,
+    TRUST,
     flag,
     option,
     optional,
@@ -47,7 +47,7 @@ def predict(
     nodes: str | None = optional(
         "Predict the labels of these ids, a,b,c or a file; for runs of the node task."
     ),
-    events: NewEvents = None,
+    events: Path | None = NEW_EVENTS,
     out: Path | None = optional(
         "Write the scores to this file: .csv, .jsonl, .csv.gz, .jsonl.gz, .parquet, .arrow or .xlsx.",
         default="stdout",
@@ -68,14 +68,14 @@ def predict(
         default="all; of more than 20,000 a shortlist",
     ),
     only_new: bool = flag("--only-new", "Rank only destinations that the source never met; with --top."),
-    at: At = None,
+    at: str | None = AT,
     *,
     reading: dict[str, Any],
-    device: Device = "auto",
-    data_dir: DataDir = None,
-    trust: Trust = False,
-    raw: Raw = False,
-    as_json: Json = False,
+    device: str = DEVICE,
+    data_dir: Path | None = DATA_DIR,
+    trust: bool = TRUST,
+    raw: bool = RAW,
+    as_json: bool = AS_JSON,
 ) -> None:
     """Score pairs, rank destinations or classify nodes with a trained run, for past or future times.
 
@@ -159,22 +159,22 @@ def explain(
     run: Path = run_argument("Explain a score of this run directory."),
     pair: str | None = optional("Explain the score of two ids, a,b; quote an id that holds a comma."),
     node: str | None = optional("Explain the score of this id; for runs of the node task."),
-    at: At = None,
+    at: str | None = AT,
     top: int = option(10, "Show this many events.", min=1),
     orders: int = option(
         4, "Sample this many pairs of orders; more is slower and more exact.", min=1, max=1_000
     ),
     out: Path | None = optional("Write a page (.html) or a picture (.svg)."),
-    events: NewEvents = None,
+    events: Path | None = NEW_EVENTS,
     column: list[str] | None = optional(
         "Give a column of the event in question, name=value, e.g. amount=12 (query_columns)."
     ),
     *,
     reading: dict[str, Any],
-    device: Device = "auto",
-    data_dir: DataDir = None,
-    trust: Trust = False,
-    as_json: Json = False,
+    device: str = DEVICE,
+    data_dir: Path | None = DATA_DIR,
+    trust: bool = TRUST,
+    as_json: bool = AS_JSON,
 ) -> None:
     """Show which past events of either side moved the score of a pair, and by how much."""
     if (pair is None) == (node is None):

@@ -6,7 +6,17 @@ from pathlib import Path
 from dygmamba.api.formatting import build_run_list
 from dygmamba.api.trusted_code import import_if_trusted
 from dygmamba.cli.console import emit_json, print_document, print_line
-from dygmamba.cli.options import DataDir, Json, RunsOut, Trust, argument, flag, option, optional, run_argument
+from dygmamba.cli.options import (
+    AS_JSON,
+    DATA_DIR,
+    RUNS_OUT,
+    TRUST,
+    argument,
+    flag,
+    option,
+    optional,
+    run_argument,
+)
 from dygmamba.cli.progress import print_message, show_progress
 
 LOADING_CODE = {
@@ -23,7 +33,7 @@ def show_runs(
     best: bool = flag("--best", "List only the best run of each dataset, by validation."),
     limit: int = option(20, "List at most this many runs.", min=1),
     runs: Path = option(Path("runs"), "Look for runs below this folder."),
-    as_json: Json = False,
+    as_json: bool = AS_JSON,
 ) -> None:
     """List runs, the newest first: data, model, results, and the best of each dataset by validation."""
     from dygmamba.api.run_names import list_runs
@@ -48,9 +58,9 @@ def export_model(
         "Write to this file: .pt2 (torch.export), .onnx, or .zip (trees for numpy and Numba).",
         show_default=False,
     ),
-    data_dir: DataDir = None,
-    trust: Trust = False,
-    as_json: Json = False,
+    data_dir: Path | None = DATA_DIR,
+    trust: bool = TRUST,
+    as_json: bool = AS_JSON,
 ) -> None:
     """Export the scorer of a run with torch.export, as ONNX or for numpy, checked against the run itself."""
     from dygmamba.api.requests.prediction import ExportRequest
@@ -76,8 +86,8 @@ def report(
     real_share: float | None = optional(
         "Say which share of the scored pairs is real, e.g. 0.01; with --costs.", default="a half"
     ),
-    data_dir: DataDir = None,
-    trust: Trust = False,
+    data_dir: Path | None = DATA_DIR,
+    trust: bool = TRUST,
 ) -> None:
     """Write a run's results, curves, learned decay and settings as one page that opens offline."""
     from dygmamba.api.requests.prediction import ReportRequest
@@ -118,8 +128,8 @@ def push(
     target: str = argument("Write to this folder, or to user/name (hf://user/name) on the Hugging Face Hub."),
     with_data: bool = flag("--with-data", "Share the events it was trained on, with your ids, too."),
     public: bool = flag("--public", "Make a new repository visible to everyone."),
-    data_dir: DataDir = None,
-    as_json: Json = False,
+    data_dir: Path | None = DATA_DIR,
+    as_json: bool = AS_JSON,
 ) -> None:
     """Share a run in a folder or on the Hub: weights, settings, results, a card; no pickle."""
     from dygmamba.api.requests.base import require_run
@@ -141,10 +151,10 @@ def pull(
     source: str = argument(
         "Fetch from this folder, or from user/name (hf://user/name) on the Hugging Face Hub."
     ),
-    out: RunsOut = Path("runs"),
+    out: Path = RUNS_OUT,
     revision: str | None = optional("Fetch this branch, tag or commit of a repository."),
-    data_dir: DataDir = None,
-    as_json: Json = False,
+    data_dir: Path | None = DATA_DIR,
+    as_json: bool = AS_JSON,
 ) -> None:
     """Fetch a shared run, checked file by file."""
     from dygmamba.api.sharing import check_target

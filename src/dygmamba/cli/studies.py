@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 from dygmamba.cli.console import emit_json, print_document, print_note
 from dygmamba.cli.options import (
-    DataDir,
-    Device,
-    Epochs,
-    Json,
-    Overrides,
-    Protocol,
+    AS_JSON,
+    DATA_DIR,
+    DEVICE,
+    EPOCHS,
+    OVERRIDES,
+    PROTOCOL,
     argument,
     flag,
     option,
@@ -42,17 +42,17 @@ def reproduce(
         "Use these ablations, lengths (32,64), or kinds of noise (insert,release).",
         default="those of the study",
     ),
-    epochs: Epochs = None,
-    overrides: Overrides = None,
-    protocol: Protocol = "auto",
+    epochs: int | None = EPOCHS,
+    overrides: list[str] | None = OVERRIDES,
+    protocol: str = PROTOCOL,
     workers: int | None = optional(
         "Run this many jobs at once.", min=1, max=256, default="chosen for the device"
     ),
-    device: Device = "auto",
+    device: str = DEVICE,
     out: Path = option(Path("studies"), "Write runs, results and the page below this folder."),
     dry_run: bool = flag("--dry-run", "Show the plan and its cost without running anything."),
-    data_dir: DataDir = None,
-    as_json: Json = False,
+    data_dir: Path | None = DATA_DIR,
+    as_json: bool = AS_JSON,
 ) -> None:
     """Reproduce a study of the paper. Finished runs are cached, so an interrupted study can be restarted."""
     from dygmamba.api.requests.evaluation import ReproduceRequest

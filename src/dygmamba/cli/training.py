@@ -10,18 +10,18 @@ import typer
 from dygmamba.api.trusted_code import import_if_trusted, import_model
 from dygmamba.cli.console import emit_json, print_document, print_line
 from dygmamba.cli.options import (
-    Activity,
-    DataDir,
-    Device,
-    Epochs,
-    Json,
-    Model,
-    Overrides,
-    Preset,
-    Protocol,
-    RunsOut,
-    Split,
-    Trust,
+    ACTIVITY,
+    AS_JSON,
+    DATA_DIR,
+    DEVICE,
+    EPOCHS,
+    MODEL,
+    OVERRIDES,
+    PRESET,
+    PROTOCOL,
+    RUNS_OUT,
+    SPLIT,
+    TRUST,
     argument,
     flag,
     option,
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 def train(
     context: typer.Context,
     data: str | None = argument("Train on this dataset: a name or a file; `generated` is built in.", None),
-    model: Model = None,
+    model: str | None = MODEL,
     budget: str | None = optional(
         "Train several models within this time (10m, 1h, 90s), the best with further seeds if time is left; "
         "keep the best by validation; with --model, end its training in time."
@@ -58,7 +58,7 @@ def train(
         parser=parse_run,
         metavar="RUN",
     ),
-    preset: Preset = None,
+    preset: str | None = PRESET,
     task: str = option(
         "link", "Predict links (link), or labels of sources: states, classes, numbers (node)."
     ),
@@ -68,15 +68,15 @@ def train(
     finetune: bool = flag("--finetune", "Train the backbone of the node classifier too."),
     balance: bool = flag("--balance", "Weigh all classes of a node task the same."),
     seeds: str = option("0", "Train one run for each seed, e.g. 0 or 0-4 or 0,3,7."),
-    epochs: Epochs = None,
-    overrides: Overrides = None,
-    split: Split = None,
-    protocol: Protocol = "auto",
+    epochs: int | None = EPOCHS,
+    overrides: list[str] | None = OVERRIDES,
+    split: str | None = SPLIT,
+    protocol: str = PROTOCOL,
     negatives: str = option("random", f"Evaluate against these negatives: {', '.join(NEGATIVES)}."),
     train_negatives: str | None = optional(
         "Train against random, historical or mixed negatives.", default="random"
     ),
-    activity: Activity = False,
+    activity: bool = ACTIVITY,
     loss: str | None = optional(
         "Train with a pairwise loss, or a ranking loss (for MRR and Hits@k).", default="pairwise"
     ),
@@ -89,13 +89,13 @@ def train(
         "Let memories and counts see strictly earlier events (strict) or all earlier batches (batch).",
         default="strict",
     ),
-    device: Device = "auto",
+    device: str = DEVICE,
     deterministic: bool | None = optional(
         "Fail instead of using operations that are not reproducible.",
         "--deterministic/--no-deterministic",
         default="off; as before for a resumed run",
     ),
-    out: RunsOut = Path("runs"),
+    out: Path = RUNS_OUT,
     resume: Path | None = optional(
         "Continue this run directory, or the newest run of a dataset (a name, or latest); --epochs may give "
         "it more epochs.",
@@ -109,9 +109,9 @@ def train(
     processes: int = option(
         1, "Share every batch among this many processes, one per GPU or core group.", min=1
     ),
-    data_dir: DataDir = None,
-    trust: Trust = False,
-    as_json: Json = False,
+    data_dir: Path | None = DATA_DIR,
+    trust: bool = TRUST,
+    as_json: bool = AS_JSON,
 ) -> None:
     """Train a model on a dataset, evaluate it on validation and test, and compare it with simple heuristics."""
     if (data is None) == (resume is None):
@@ -174,11 +174,11 @@ def _print_runs(runs: "Sequence[Run]", refits: "Sequence[Run]", as_json: bool) -
 def blend(
     runs: list[Path] = run_argument("Combine these two to four finished link runs."),
     negatives: str = option("random", f"Evaluate against these negatives: {', '.join(NEGATIVES)}."),
-    device: Device = "auto",
-    out: RunsOut = Path("runs"),
-    data_dir: DataDir = None,
-    trust: Trust = False,
-    as_json: Json = False,
+    device: str = DEVICE,
+    out: Path = RUNS_OUT,
+    data_dir: Path | None = DATA_DIR,
+    trust: bool = TRUST,
+    as_json: bool = AS_JSON,
 ) -> None:
     """Combine finished runs into one: the weighted sum of their scores that is best on validation.
 
@@ -198,7 +198,7 @@ def blend(
 
 def tune(
     data: str = argument("Tune on this dataset: a name or a file; `generated` is built in."),
-    model: Model = None,
+    model: str | None = MODEL,
     trials: int | None = optional(
         "Stop after this many trials of the whole study.", min=1, default="30 unless --hours is given"
     ),
@@ -208,17 +208,17 @@ def tune(
     ),
     resume: bool = flag("--resume", "Only continue an existing study; fail if there is none."),
     seed: int = option(0, "Seed the search and every training in it.", min=0),
-    preset: Preset = None,
+    preset: str | None = PRESET,
     epochs: int | None = optional(
         "Train at most this many epochs per trial.", min=1, default="10; 40 for trees"
     ),
     overrides: list[str] | None = optional("Fix a setting, key=value, so that it is not searched.", "--set"),
-    split: Split = None,
-    protocol: Protocol = "auto",
-    device: Device = "auto",
+    split: str | None = SPLIT,
+    protocol: str = PROTOCOL,
+    device: str = DEVICE,
     studies: Path = option(Path("studies"), "Write studies below this folder."),
-    data_dir: DataDir = None,
-    as_json: Json = False,
+    data_dir: Path | None = DATA_DIR,
+    as_json: bool = AS_JSON,
 ) -> None:
     """Search for better settings in short trainings, judged on validation alone, and save them as a preset.
 
@@ -264,15 +264,15 @@ def backtest(
     frozen: bool = flag("--frozen", "Evaluate a model that is trained once."),
     warm: bool = flag("--warm", "Evaluate one that continues with its last weights each time."),
     refit: bool = flag("--refit", "Evaluate one that is trained anew each time."),
-    model: Model = None,
-    preset: Preset = None,
+    model: str | None = MODEL,
+    preset: str | None = PRESET,
     seed: int = option(0, "Seed every training.", min=0),
-    epochs: Epochs = None,
-    overrides: Overrides = None,
-    device: Device = "auto",
+    epochs: int | None = EPOCHS,
+    overrides: list[str] | None = OVERRIDES,
+    device: str = DEVICE,
     out: Path | None = optional("Write results into this folder.", default="backtests/DATA-MODEL"),
-    data_dir: DataDir = None,
-    as_json: Json = False,
+    data_dir: Path | None = DATA_DIR,
+    as_json: bool = AS_JSON,
 ) -> None:
     """Evaluate a model period after period, frozen, warm-started and refitted, to know when to retrain.
 
@@ -300,10 +300,10 @@ def backtest(
 
 
 def demo(
-    out: RunsOut = Path("runs"),
+    out: Path = RUNS_OUT,
     seed: int = option(0, "Seed the training.", min=0),
     epochs: int = option(14, "Train this many epochs.", min=1),
-    as_json: Json = False,
+    as_json: bool = AS_JSON,
 ) -> None:
     """Train DyG-Mamba on a generated stream on the CPU and show what it learned, within two minutes."""
     from dygmamba.api.demo import run_demo

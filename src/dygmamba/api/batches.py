@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from dygmamba.api.datasets import Source, open_data
-from dygmamba.api.requests.base import check_choice
 from dygmamba.core.argument_types import check_arguments
+from dygmamba.core.choices import check_choice
 from dygmamba.core.errors import ConfigError
 from dygmamba.data.events.event_store import EventBatch
 from dygmamba.data.events.split_spec import AUTO_PROTOCOL, check_protocol
@@ -70,8 +70,7 @@ def batches(
     >>> recent.node.shape, step.label.sum().item()
     (torch.Size([150, 8]), 50.0)
     """
-    if split not in SPLIT_NAMES:
-        raise ConfigError(f"`split` takes {', '.join(SPLIT_NAMES)}, got '{split}'", code="unknown-split")
+    check_choice("split", split, SPLIT_NAMES)
     sampler, kind = check_choice("negatives", negatives, SAMPLERS), check_choice("setting", setting, SETTINGS)
     if split == "train" and (sampler, kind) != ("random", "transductive"):
         raise ConfigError(

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from dygmamba.api.batch_scoring import BatchScorer
-from dygmamba.api.evaluation import rows_to_table, run_evaluation
-from dygmamba.api.monitoring import run_monitoring
+from dygmamba.api.evaluation import rows_to_table, run_evaluation, run_monitoring
 from dygmamba.api.reports import run_report
 from dygmamba.api.requests.base import Names
 from dygmamba.api.requests.evaluation import EvaluateRequest, MonitorRequest
@@ -332,14 +331,8 @@ class Run:
         if events is not None:
             _check_reading_names(options)
             reading = {"time_unit": self.time_unit, "time_format": self.time_format} | options
-            request = MonitorRequest(
-                run=self.path,
-                events=events,
-                period=period,
-                reading=reading,
-                device=self.device,
-                data_dir=self.data_dir,
-            )
+            own = {"run": self.path, "device": self.device, "data_dir": self.data_dir}
+            request = MonitorRequest(events=events, period=period, reading=reading, **own)
             return rows_to_table(run_monitoring(request.check()).monitoring.rows)
         if options:
             raise ConfigError(

@@ -209,7 +209,10 @@ def run_training(request: TrainRequest, progress: Progress, *, is_told: bool = T
     deadline = None if request.seconds is None else Deadline.after(request.seconds)
     data, data_dir = request.data, request.data_dir
     dataset = open_data(data, data_dir)
-    given, (start, dataset) = dataset, _open_start(request.start_from, dataset, data_dir)
+    start, given = None, dataset
+    if request.start_from is not None:  # the nodes are numbered as in the run that it starts from
+        start = open_warm_start(request.start_from, data_dir)
+        dataset = align_dataset(dataset, start.dataset)
     is_stored = given is not data and dataset is given  # under its name, as it is
     request = replace(request, model=request.model if start is None else start.model)
     device = choose_device(request.device)
@@ -278,16 +281,6 @@ def _train_seed(
         return train_within_budget(dataset, plan, seed, share, progress).run.path
     train_run = train_node_run if request.task == "node" else train_link_run
     return train_run(dataset, plan, seed, progress).run.path
-
-
-def _open_start(
-    path: Path | None, dataset: Dataset, data_dir: Path | None
-) -> tuple[WarmStart | None, Dataset]:
-    """Open the run that a training starts from, and number the nodes of the dataset as that run does."""
-    if path is None:
-        return None, dataset
-    start = open_warm_start(path, data_dir)
-    return start, align_dataset(dataset, start.dataset)
 
 
 @check_arguments

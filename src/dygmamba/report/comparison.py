@@ -87,24 +87,15 @@ def _select_unlabelled_rows(records: Iterable[ResultRecord]) -> Iterable[dict[st
 
 
 def build_link_tables(
-    records: list[ResultRecord],
-    label: RecordLabel,
-    *,
-    ceilings: Mapping[str, float],
-    show_published: bool,
-    reference: str | None = None,
+    records: list[ResultRecord], label: RecordLabel, **options: Any
 ) -> Iterable[ReportTable]:
-    """Yield a table for every setting and negative sampler that the records contain, then one by query type."""
+    """Yield a table for every setting and negative sampler that the records contain, then one by query type.
+
+    The options are those of `build_link_table`.
+    """
     for setting in SETTING_LABELS:
         for negatives in NEGATIVES:
-            table = build_link_table(
-                records,
-                label,
-                (setting, negatives),
-                ceilings=ceilings,
-                show_published=show_published,
-                reference=reference,
-            )
+            table = build_link_table(records, label, (setting, negatives), **options)
             if table is not None:
                 yield table
     by_type = build_query_type_table(records, label)
@@ -231,10 +222,8 @@ def collect_values(
     values: dict[str, dict[int | None, float]] = {}
     for record in records:
         for row in record.rows:
-            if (
-                all(row.get(field) == value for field, value in filters.items())
-                and row.get(metric) is not None
-            ):
+            is_wanted = all(row.get(field) == value for field, value in filters.items())
+            if is_wanted and row.get(metric) is not None:
                 values.setdefault(label(record), {})[record.seed] = row[metric]
     return {name: SeedValues(by_seed) for name, by_seed in values.items()}
 
@@ -293,11 +282,8 @@ def _find_model(values: Mapping[str, T], label: str) -> T | None:
 def _format_values(values: Iterable[Any]) -> str:
     """List distinct values in order; three or more consecutive integers become a range."""
     distinct = sorted(set(values), key=lambda value: (isinstance(value, str), value))
-    if (
-        len(distinct) > 2
-        and all(isinstance(value, int) for value in distinct)
-        and distinct[-1] - distinct[0] == len(distinct) - 1
-    ):
+    are_whole = len(distinct) > 2 and all(isinstance(value, int) for value in distinct)
+    if are_whole and distinct[-1] - distinct[0] == len(distinct) - 1:
         return f"{distinct[0]}-{distinct[-1]}"
     return ", ".join(map(str, distinct))
 
@@ -338,9 +324,8 @@ def read_run_record(directory: RunDirectory) -> ResultRecord:
         )
     about, epochs = config["run"], directory.metrics()
     plotted = f"val_{_get_plotted_metric(directory)}"
-    if not all({plotted, "loss"} <= set(epoch) for epoch in epochs) or not all(
-        "split" in row for row in rows
-    ):
+    is_complete = all({plotted, "loss"} <= set(epoch) for epoch in epochs)
+    if not is_complete or not all("split" in row for row in rows):
         raise FileError(
             f"the results of {directory.path} are incomplete; restore them or train again",
             code="damaged-results",

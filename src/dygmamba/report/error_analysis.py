@@ -211,11 +211,8 @@ def build_calibration_section(
 def _describe_few(curves: dict[str, list[ReliabilityBin]]) -> str:
     """Say that there are too few events with a new node for a curve; empty if there are enough, or none."""
     count = max(map(_count_predictions, curves.values()), default=MIN_EVENTS)
-    return (
-        ""
-        if count >= MIN_EVENTS
-        else f" Of new nodes there are {count} predictions only, too few for a curve."
-    )
+    few = f" Of new nodes there are {count} predictions only, too few for a curve."
+    return few if count < MIN_EVENTS else ""
 
 
 def _count_predictions(bins: list[ReliabilityBin]) -> int:
@@ -314,11 +311,8 @@ def _select_rows(predictions: StoredPredictions) -> list[tuple[str, int]]:
     alarms = other[torch.argsort(-predictions.logit[other], stable=True)][:FALSE_ALARM_COUNT].tolist()
     rest = [row for row in real.tolist() if row not in missed]
     # typical events at equal distances over the test period
-    places = (
-        torch.linspace(0, len(rest) - 1, TYPICAL_COUNT + 2).long()[1:-1].tolist()
-        if len(rest) > TYPICAL_COUNT + 2
-        else []
-    )
+    places = torch.linspace(0, len(rest) - 1, TYPICAL_COUNT + 2).long()[1:-1].tolist()
+    places = places if len(rest) > TYPICAL_COUNT + 2 else []
     return (
         [("typical event", rest[place]) for place in places]
         + [("missed event: real, but low score", row) for row in missed]
@@ -329,7 +323,6 @@ def _select_rows(predictions: StoredPredictions) -> list[tuple[str, int]]:
 def build_examples_section(examples: Sequence[Example]) -> Section | None:
     if not examples:
         return None
-    explained = any(example.reasons for example in examples)
     columns = ("pair", "score", "real event", "time", "kind", "reasons")
     rows = []
     for example in examples:
@@ -346,7 +339,7 @@ def build_examples_section(examples: Sequence[Example]) -> Section | None:
             )
         )
     text = "Single predictions of the test: typical events, and the worst errors of both kinds."
-    if explained:
+    if any(example.reasons for example in examples):
         text += (
             " The number after a reason is its contribution to the logit: a positive one raises the score."
         )
@@ -355,11 +348,8 @@ def build_examples_section(examples: Sequence[Example]) -> Section | None:
 
 def save_examples(run: RunDirectory, examples: Sequence[Example]) -> None:
     """Store the examples in the run directory, together with the checksum of the weights that computed them."""
-    values = {
-        "version": EXAMPLES_VERSION,
-        "weights": read_seal(run.best),
-        "examples": [asdict(example) for example in examples],
-    }
+    values = {"version": EXAMPLES_VERSION, "weights": read_seal(run.best)}
+    values |= {"examples": [asdict(example) for example in examples]}
     run.write_file(EXAMPLES_FILE, json.dumps(values, indent=1) + "\n")
 
 
@@ -369,12 +359,8 @@ def load_examples(run: RunDirectory) -> list[Example] | None:
         values = json.loads((run.path / EXAMPLES_FILE).read_text("utf-8"))
         if (values["version"], values["weights"]) != (EXAMPLES_VERSION, read_seal(run.best)):
             return None
-        reasons = [
-            tuple((str(text), float(value)) for text, value in example.pop("reasons"))
-            for example in values["examples"]
-        ]
-        return [
-            Example(**example, reasons=own) for example, own in zip(values["examples"], reasons, strict=True)
-        ]
+        for example in values["examples"]:
+            example["reasons"] = tuple((str(text), float(value)) for text, value in example["reasons"])
+        return [Example(**example) for example in values["examples"]]
     except (OSError, KeyError, TypeError, ValueError, AttributeError, RecursionError):
         return None

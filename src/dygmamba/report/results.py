@@ -145,10 +145,8 @@ def _build_candidate_table(
     among = f"among the candidates of {first['board']}" if first.get("board") else among
     about = [f"ranks {among}", f"ties: {first['ties']}"]
     about += ["± standard error"] * (len(rows) == len(groups))
-    metrics, beside = (
-        tuple(filter(is_rank_metric, first)),
-        _group_baselines(baselines, PAIR_KEYS[:2], most_baselines),
-    )
+    metrics = tuple(filter(is_rank_metric, first))
+    beside = _group_baselines(baselines, PAIR_KEYS[:2], most_baselines)
     return _build_table(groups, metrics, {"events": _count("n")}, about, beside, title)
 
 
@@ -279,12 +277,8 @@ def _group_baselines(
 ) -> dict[str, list[tuple[str, Row]]]:
     """Return baselines on the test, best AP first, by what they were evaluated on."""
     groups = group_rows([row for row in baselines if row["split"] == "test"], keys)
-    return {
-        label: [(f"baseline {row['model']}", row) for row in {row["model"]: row for row in own}.values()][
-            :most
-        ]
-        for label, own in groups.items()
-    }
+    found = {label: {f"baseline {row['model']}": row for row in own} for label, own in groups.items()}
+    return {label: list(own.items())[:most] for label, own in found.items()}
 
 
 def _list_known(rows: Rows, metrics: Iterable[str]) -> tuple[str, ...]:

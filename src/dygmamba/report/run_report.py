@@ -178,11 +178,10 @@ def build_data_sections(
         intro += " Half of these pairs are real events; if they are rarer among the pairs you score, fewer come true."
     if predictions.events < predictions.total:
         intro += f" The test has {predictions.total:,} events; those shown are spread evenly over it."
-    scores = (
-        predictions.score(None)
-        if calibration is None
-        else predictions.score(calibration.calibration, predictions.find_new_ends(dataset.store, split))
-    )
+    scores = predictions.score(None)
+    if calibration is not None:
+        new_ends = predictions.find_new_ends(dataset.store, split)
+        scores = predictions.score(calibration.calibration, new_ends)
     sections = (
         build_dataset_section(dataset, split),
         build_error_over_time_section(predictions, dataset, task.ranked),

@@ -50,16 +50,12 @@ def build_link_cards(results: Records, own: str) -> list[Card]:
         rows = _find_test_rows(results, setting)
         others = {model: row["ap"] for model, row in rows.items() if model != own}
         if own in rows:
-            best = max(others, key=others.__getitem__, default="")
-            note = (
-                f"best baseline: {format_metric('ap', others[best])} ({best})"
-                if others
-                else "random negatives"
-            )
-            few = describe_few_events(rows[own])
-            cards.append(
-                Card(name, format_metric("ap", rows[own]["ap"]), "; ".join(filter(None, (few, note))))
-            )
+            note = "random negatives"
+            if others:
+                best = max(others, key=others.__getitem__)
+                note = f"best baseline: {format_metric('ap', others[best])} ({best})"
+            notes = filter(None, (describe_few_events(rows[own]), note))
+            cards.append(Card(name, format_metric("ap", rows[own]["ap"]), "; ".join(notes)))
     return cards
 
 
@@ -202,22 +198,11 @@ def build_training_section(epochs: Records, task: ReportTask, start: str = "") -
         return Section("Training", f"No epoch is finished yet. {start}".strip())
     watched = get_metric_title(task.watched)
     name = f"validation {watched}"
-    loss = LineChart(
-        title="Training loss",
-        x="epoch",
-        y=f"loss ({task.loss})",
-        series={"training loss": [(entry["epoch"] + 1, entry["loss"]) for entry in epochs]},
-        x_kind="count",
-        note="Mean over the batches of an epoch. Lower is better.",
-    )
-    quality = LineChart(
-        title=f"Validation {watched}",
-        x="epoch",
-        y=f"{name}{get_metric_unit(task.watched)}",
-        series={name: get_validation_curve(epochs, task.watched)},
-        x_kind="count",
-        note=task.caption,
-    )
+    losses = {"training loss": [(entry["epoch"] + 1, entry["loss"]) for entry in epochs]}
+    note = "Mean over the batches of an epoch. Lower is better."
+    loss = LineChart("Training loss", "epoch", f"loss ({task.loss})", losses, "count", note=note)
+    curve, unit = {name: get_validation_curve(epochs, task.watched)}, get_metric_unit(task.watched)
+    quality = LineChart(f"Validation {watched}", "epoch", f"{name}{unit}", curve, "count", note=task.caption)
     return Section("Training", start, (), (loss, quality))
 
 

@@ -235,11 +235,9 @@ def _finish_table(
         bad_rows.raise_unless_skipped()
         if isinstance(path, Path) and bad_rows.are_undecodable:
             raise undecodable_error(path, layout.encoding, layout.skip_bad)
-        problem = (
-            f"no row that can be read ({bad_rows.summarize()})"
-            if bad_rows.count
-            else "column names but no rows"
-        )
+        problem = "column names but no rows"
+        if bad_rows.count:
+            problem = f"no row that can be read ({bad_rows.summarize()})"
         raise FileError(f"{path} has {problem}; give at least one event", code="no-rows")
     others = reader.others.finish()
     columns, ids = collector.finish()

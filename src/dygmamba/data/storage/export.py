@@ -25,6 +25,7 @@ from pyarrow import parquet
 from dygmamba.core.errors import ConfigError
 from dygmamba.core.files.untrusted import FORMULA_PREFIXES
 from dygmamba.core.files.writing import write_file
+from dygmamba.data.readers.values import is_text_type
 from dygmamba.data.storage.conversion import LABEL_COLUMN, feature_names, to_arrow, type_names
 from dygmamba.data.storage.dataset import Dataset
 from dygmamba.data.storage.locations import parse_table_format
@@ -62,7 +63,7 @@ def _compress(chunks: Iterator[bytes]) -> Iterator[bytes]:
 
 def _make_csv_chunks(table: pa.Table, raw: bool) -> Iterator[bytes]:
     names = pa.array(table.column_names, pa.large_string())
-    quoted = [_is_text(field.type) for field in table.schema]
+    quoted = [is_text_type(field.type) for field in table.schema]
     yield _format_csv_lines(
         [_format_text_cells(names[k : k + 1], raw) for k in range(len(names))], [True] * len(names)
     )
@@ -157,10 +158,6 @@ def _make_batch_chunks(
             writer.write_batch(batch)
             yield from sink.take()
     yield from sink.take()
-
-
-def _is_text(kind: pa.DataType) -> bool:
-    return pa.types.is_large_string(kind) or pa.types.is_string(kind)
 
 
 WRITERS: dict[str, TableWriter] = {

@@ -15,7 +15,7 @@ from dygmamba.live.growing_file import GrowingFile
 from dygmamba.live.kafka_source import KafkaTopic
 from dygmamba.live.live_run import LiveRun
 from dygmamba.live.verdicts import TimeRules, parse_lateness, parse_lead
-from dygmamba.server.runner import run_server
+from dygmamba.server.app import run_server
 
 
 def serve_run(request: ServeRequest, on_start: Callable[[str], None] = lambda url: None) -> None:

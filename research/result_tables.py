@@ -58,7 +58,7 @@ NOT_SHIPPED = "†"
 EDGE_UNITS = "edge_units"
 # Settings, channels and pair features of inputs that no stored stream has, categories of events and node tables:
 # without effect on it.
-ABSENT_INPUTS = ("event_types", "node_columns", "event-types", "node-features")
+ABSENT_INPUTS = ("event_types", "association_types", "node_columns", "event-types", "node-features")
 
 
 def build_headline_table(folder: Path, setting: str = "transductive", only_shipped: bool = True) -> str:

@@ -1,6 +1,5 @@
 """Evaluation by the published protocol, of a run or of a heuristic; and of a run on new events, with limits."""
 
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,7 +13,7 @@ from dygmamba.api.requests.base import Names, is_run_directory
 from dygmamba.api.requests.evaluation import EvaluateRequest, MonitorRequest
 from dygmamba.core.argument_types import check_arguments
 from dygmamba.core.choices import PUBLISHED_NEGATIVES
-from dygmamba.core.errors import ConfigError, DygWarning, EventError
+from dygmamba.core.errors import ConfigError, EventError
 from dygmamba.core.progress import SILENT, Progress
 from dygmamba.data.events.split_spec import AUTO_PROTOCOL
 from dygmamba.data.readers import ReadOptions
@@ -30,7 +29,7 @@ from dygmamba.runs.calibration import load_calibration, load_link_calibration
 from dygmamba.runs.evaluation import PAIR_METRICS, ActivityFactor, Ranking, evaluate_link_scorer
 from dygmamba.runs.monitoring import Monitoring, monitor_run
 from dygmamba.runs.node_training import evaluate_node_fit
-from dygmamba.runs.opening import as_directory, choose_device, open_run
+from dygmamba.runs.opening import as_directory, choose_device, open_run, warn_if_unfinished
 from dygmamba.runs.predictor import Predictor
 from dygmamba.runs.run_config import read_split
 from dygmamba.tasks.link import SETTINGS, build_event_set, has_events
@@ -224,25 +223,6 @@ def run_monitoring(request: MonitorRequest, progress: Progress = SILENT) -> Moni
     ]
     about = folder.config()["run"]
     return MonitoringResult(found, crossed, str(about["data"]), can_start_from=not about.get("blend_of"))
-
-
-def warn_if_unfinished(run: Path | RunDirectory) -> None:
-    """Warn of a run that was stopped; raise ConfigError if it has no weights yet."""
-    folder = as_directory(run)
-    path, sections = folder.path, folder.config()
-    if folder.finished or "train" not in sections:
-        return
-    epochs, hint = sections["train"]["epochs"], f"resume it with `dygmamba.resume({str(path)!r})`"
-    if not folder.best.exists():
-        raise ConfigError(
-            f"{path} was stopped in its first epoch and has no weights yet; {hint}",
-            code="run-without-weights",
-        )
-    done = len(folder.metrics())
-    state = (
-        "trained, but not evaluated" if done >= epochs else f"stopped after {done} of at most {epochs} epochs"
-    )
-    warnings.warn(DygWarning(f"{path} is not finished ({state}); {hint}"), stacklevel=3)
 
 
 def require_test_split(run: Path | RunDirectory, action: str) -> None:

@@ -3,7 +3,6 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dygmamba.api.evaluation import warn_if_unfinished
 from dygmamba.api.run import Run
 from dygmamba.core.argument_types import check_arguments
 from dygmamba.core.errors import ConfigError, FileError
@@ -16,6 +15,7 @@ from dygmamba.live.backup import write_backup as write_backup
 from dygmamba.live.event_log import LogReader
 from dygmamba.live.live_run import LiveRun
 from dygmamba.live.verdicts import Acknowledgement
+from dygmamba.runs.opening import warn_if_unfinished
 from dygmamba.runs.predictor import Predictor
 from dygmamba.runs.run_names import get_run_path
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import torch
 
-from dygmamba.api.evaluation import require_test_split, warn_if_unfinished
+from dygmamba.api.evaluation import require_test_split
 from dygmamba.api.requests.prediction import ReportRequest
 from dygmamba.core.argument_types import check_arguments
 from dygmamba.core.costs import Costs
@@ -33,7 +33,7 @@ from dygmamba.report.html import write_document
 from dygmamba.report.node_sections import find_report_task
 from dygmamba.report.run_report import build_data_sections, write_report
 from dygmamba.runs.calibration import load_calibration, load_saved_calibration
-from dygmamba.runs.opening import open_run, open_run_dataset
+from dygmamba.runs.opening import open_run, open_run_dataset, warn_if_unfinished
 from dygmamba.runs.recipes import OpenRun
 from dygmamba.runs.run_config import RunConfig, read_split
 from dygmamba.runs.run_list import find_comparable_runs

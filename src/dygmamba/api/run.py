@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from dygmamba.api.batch_scoring import BatchScorer
-from dygmamba.api.evaluation import rows_to_table, run_evaluation, run_monitoring, warn_if_unfinished
+from dygmamba.api.evaluation import rows_to_table, run_evaluation, run_monitoring
 from dygmamba.api.reports import run_report
 from dygmamba.api.requests.base import Names
 from dygmamba.api.requests.evaluation import EvaluateRequest, MonitorRequest
@@ -29,6 +29,7 @@ from dygmamba.explain.pairs import DEFAULT_ORDERS, explain_pair
 from dygmamba.runs.export import Program, export_run
 from dygmamba.runs.export import load_program as load_exported
 from dygmamba.runs.observed_events import load_observed, save_observed
+from dygmamba.runs.opening import warn_if_unfinished
 from dygmamba.runs.predictor import Predictor
 from dygmamba.runs.queries import Predictions, TimeLike
 from dygmamba.runs.query_inputs import as_sources, require_positive
@@ -169,6 +170,16 @@ class Run:
         as they may be misspelt.
         """
         return _log_unknown_ids(self._predictor.score(pairs, at))
+
+    @check_arguments
+    def features(self, pairs: "Source", at: TimeLike | None = None) -> pa.Table:
+        """Compute the features that trees read of pairs, for other models; the pairs are those of `score`.
+
+        Returns columns src, dst, time and a column of 32-bit floats per feature, by its name, in the same order. Each
+        reads strictly earlier events only. `scorer(features=True)` computes the same on many machines. The run must be
+        one of `trees` or `walk-trees`.
+        """
+        return _log_unknown_ids(self._predictor.compute_features(pairs, at))
 
     @check_arguments
     def rank(

@@ -188,9 +188,8 @@ def push(
     >>> dm.push(run, "./shared")
     'shared'
     """
-    from dygmamba.api.evaluation import warn_if_unfinished
     from dygmamba.engine.run_directory import RunDirectory
-    from dygmamba.runs.opening import open_run_dataset
+    from dygmamba.runs.opening import open_run_dataset, warn_if_unfinished
     from dygmamba.runs.run_config import RunConfig
     from dygmamba.runs.sharing import pack_run
 

@@ -1,4 +1,4 @@
-"""Audit of a dataset and a model: oracles and bounds of its test set, published values above them, leaks, baselines.
+"""Audit of a dataset and a model: oracles of its test set, published values above them, baselines, checks.
 
 The result is written as JSON values or as an HTML page without scripts.
 """
@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
-
-import torch
 
 from dygmamba.auditing.audit_document import build_audit_document
 from dygmamba.auditing.model_checks import (
@@ -19,16 +17,10 @@ from dygmamba.auditing.model_checks import (
 )
 from dygmamba.auditing.oracles import Ceiling, EventsByTime, compute_ceiling
 from dygmamba.auditing.stream_statistics import (
-    BatchSizeBias,
-    PaddingLeak,
     PeriodStatistics,
-    RowOrder,
     RuleResult,
     describe_period,
     evaluate_baselines,
-    measure_batch_bias,
-    measure_padding_leak,
-    measure_row_order,
 )
 from dygmamba.core.choices import PUBLISHED_NEGATIVES
 from dygmamba.core.errors import EventError
@@ -39,19 +31,17 @@ from dygmamba.report.html import write_page
 from dygmamba.report.published import METRICS, list_published_values
 from dygmamba.runs.baselines import Baselines
 from dygmamba.runs.evaluation import Queries
-from dygmamba.tasks.base import EvaluationSet
 from dygmamba.tasks.link import SETTINGS, SPLITS, build_link_set, has_events
 from dygmamba.testing import CheckResult
 
 EvaluationKey = tuple[str, str, str]  # split, setting, negatives
-BIAS_RULE = "destination-recency"  # the rule whose scores show the effect of the batch size
 
 
 @dataclass(frozen=True, slots=True)
 class PublishedAboveCeiling:
     """A published value above the edge oracle; `value` is the percentage as printed, the others are between 0 and 1.
 
-    `ceiling` is the metric of the edge oracle; the last three are the fields of `Ceiling` with these names.
+    `ceiling` is the metric of the edge oracle, `reference` that of the best one.
     """
 
     model: str
@@ -60,8 +50,6 @@ class PublishedAboveCeiling:
     source: str
     ceiling: float
     reference: float
-    likely_bound: float
-    bound: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,9 +61,6 @@ class Audit:
     events: int
     periods: tuple[PeriodStatistics, ...]
     ceilings: tuple[tuple[Ceiling, tuple[PublishedAboveCeiling, ...]], ...]
-    padding: tuple[PaddingLeak, ...]
-    order: RowOrder
-    bias: tuple[BatchSizeBias, ...]
     rules: tuple[RuleResult, ...]
     model: str | None
     checks: tuple[CheckResult, ...]
@@ -93,21 +78,8 @@ class Audit:
     @property
     def above_reference(self) -> int:
         """Number of published values above the best oracle."""
-        return self._count_above("reference")
-
-    @property
-    def above_likely_bound(self) -> int:
-        """Number of published values that a score of earlier events has with a probability of at most 1 %."""
-        return self._count_above("likely_bound")
-
-    @property
-    def above_bound(self) -> int:
-        """Number of published values that no function of the pair and the time has."""
-        return self._count_above("bound")
-
-    def _count_above(self, limit: str) -> int:
         values = [value for _, published in self.ceilings for value in published]
-        return sum(value.value > 100 * getattr(value, limit) for value in values)
+        return sum(value.value > 100 * value.reference for value in values)
 
     @property
     def document(self) -> Document:
@@ -120,13 +92,14 @@ class Audit:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for JSON; metrics and shares are between 0 and 1, published values as printed."""
-        counts = ("above", "above_reference", "above_likely_bound", "above_bound")
-        values = asdict(self) | {"sound": self.sound} | {name: getattr(self, name) for name in counts}
-        return values | {
+        return asdict(self) | {
+            "sound": self.sound,
+            "above": self.above,
+            "above_reference": self.above_reference,
             "ceilings": [
                 asdict(ceiling) | {"published_above": [asdict(value) for value in published]}
                 for ceiling, published in self.ceilings
-            ]
+            ],
         }
 
 
@@ -137,7 +110,7 @@ def audit_stream(
     splits: Sequence[str] = SPLITS,
     progress: Progress = SILENT,
 ) -> Audit:
-    """Audit a stream, and a model if one is given, with the negatives of DyGLib, whose bounds are known."""
+    """Audit a stream, and a model if one is given, with the negatives of DyGLib, whose oracles are known."""
     store, split = stream.store, replace(stream.split, protocol="benchmark")
     if not len(split.test):
         raise EventError("the test period has no events; use a longer stream", code="empty-split")
@@ -145,22 +118,16 @@ def audit_stream(
     for key in _list_evaluations(stream, splits):
         with progress.stage(f"drawing {' '.join(key)}"):
             evaluation_sets[key] = build_link_set(store, split, *key)
-    test_sets = [evaluation_set for (name, *_), evaluation_set in evaluation_sets.items() if name == "test"]
     events_by_time = EventsByTime(store)
     with progress.stage("computing oracle ceilings"):
         ceilings = [
             compute_ceiling(events_by_time, evaluation_set) for evaluation_set in evaluation_sets.values()
         ]
-    baselines, rules, biases = Baselines(dataset, stream), [], []
-    for evaluation_set in test_sets:
-        with progress.stage("scoring baselines"):
-            scored = baselines.score(Queries(evaluation_set))
-        rules += evaluate_baselines(scored)
-        biases = biases or measure_batch_bias(
-            evaluation_set,
-            {name: scored[name].score for name in (BIAS_RULE,) if name in scored}
-            | {"chance": _random_scores(evaluation_set)},
-        )
+    baselines, rules = Baselines(dataset, stream), []
+    for (name, *_), evaluation_set in evaluation_sets.items():
+        if name == "test":
+            with progress.stage("scoring baselines"):
+                rules += evaluate_baselines(baselines.score(Queries(evaluation_set)))
     checks: list[CheckResult] = []
     if model is not None:
         visible = describe_period(store, split, "test").visible
@@ -176,9 +143,6 @@ def audit_stream(
         events=len(store),
         periods=tuple(describe_period(store, split, name) for name in splits if len(getattr(split, name))),
         ceilings=tuple((ceiling, list_published_above(dataset, ceiling)) for ceiling in ceilings),
-        padding=tuple(measure_padding_leak(stream, build_link_set(store, split, "test"), dataset)),
-        order=measure_row_order(store, split.test),
-        bias=tuple(biases),
         rules=tuple(rules),
         model=None if model is None else model.name,
         checks=tuple(checks),
@@ -201,10 +165,7 @@ def list_published_above(dataset: str, ceiling: Ceiling) -> tuple[PublishedAbove
     if ceiling.split != "test":
         return ()
     limits = {
-        metric: [
-            getattr(ceiling, f"{name}_{metric}")
-            for name in ("edge_oracle", "reference", "likely_bound", "bound")
-        ]
+        metric: (getattr(ceiling, f"edge_oracle_{metric}"), getattr(ceiling, f"reference_{metric}"))
         for metric in METRICS
     }
     return tuple(
@@ -212,7 +173,3 @@ def list_published_above(dataset: str, ceiling: Ceiling) -> tuple[PublishedAbove
         for model, metric, value in list_published_values(dataset, ceiling.setting, ceiling.negatives)
         if value.mean > 100 * limits[metric][0]
     )
-
-
-def _random_scores(evaluation_set: EvaluationSet) -> torch.Tensor:
-    return torch.rand(len(evaluation_set.pairs), generator=torch.Generator().manual_seed(0))

@@ -175,9 +175,9 @@ def explain(
     request = ExplainRequest.from_arguments(locals(), columns=_parse_columns(column or [])).check()
     import_if_trusted(trust, run)
 
-    from dygmamba.api import prediction
+    from dygmamba.api.explanation import build_explanation_document, run_explanation
 
-    found = prediction.run_explanation(request)
+    found = run_explanation(request)
     for text in found.notes:
         print_note(f"note: {text}")
     if out is not None:
@@ -185,7 +185,7 @@ def explain(
     if as_json:
         emit_json(found.to_json(top))
     else:
-        document = prediction.build_explanation_document(found, top)
+        document = build_explanation_document(found, top)
         print_line(document.title)
         print_line("")
         print_document(document)

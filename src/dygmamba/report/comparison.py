@@ -54,12 +54,7 @@ PUBLISHED_RUNS = 5  # behind a published mean and standard deviation
 PUBLISHED_COLUMNS = ("published AP", "vs. published", "published: leaks", LeakLabel.RETRAINED.value)
 # that a narrow terminal does without, dropped in this order
 OPTIONAL_COLUMNS = (
-    LeakLabel.RETRAINED.value,
-    "published: leaks",
-    "rank",
-    "seeds",
-    "vs. published",
-    "published AP",
+    *(LeakLabel.RETRAINED.value, "published: leaks", "rank", "seeds", "vs. published", "published AP"),
 )
 
 T = TypeVar("T")

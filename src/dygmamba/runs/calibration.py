@@ -24,13 +24,7 @@ from dygmamba.engine.run_directory import RunDirectory
 from dygmamba.engine.stream import Stream
 from dygmamba.runs.evaluation import EvaluationKey, Scored
 from dygmamba.tasks.base import EvaluationSet
-from dygmamba.tasks.calibration import (
-    Calibration,
-    LinkCalibration,
-    NewNodes,
-    Reliability,
-    fit_calibration,
-)
+from dygmamba.tasks.calibration import Calibration, LinkCalibration, NewNodes, Reliability, fit_calibration
 from dygmamba.tasks.link import SETTINGS, build_link_set, has_events
 
 CALIBRATION_FILE = "calibration.json"

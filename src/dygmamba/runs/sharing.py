@@ -21,12 +21,7 @@ from dygmamba.core.files.untrusted import (
     is_valid_folder_name,
     read_regular_file,
 )
-from dygmamba.core.files.writing import (
-    create_temporary_folder,
-    make_folder,
-    publish_path,
-    write_text,
-)
+from dygmamba.core.files.writing import create_temporary_folder, make_folder, publish_path, write_text
 from dygmamba.data.storage.dataset import Dataset, load_dataset, save_dataset
 from dygmamba.engine.checkpoint import read_checkpoint, save_checkpoint
 from dygmamba.engine.run_directory import RunDirectory

@@ -15,7 +15,7 @@ from starlette.exceptions import HTTPException
 from dygmamba._version import __version__
 from dygmamba.core.errors import DygError
 from dygmamba.live.event_sources import EventSource
-from dygmamba.server import health, page, routes
+from dygmamba.server import health, routes
 from dygmamba.server.middleware import AccessControl, BodyLimit, RequestLog, describe_place
 from dygmamba.server.monitoring import Metrics
 from dygmamba.server.problems import respond_to_error, respond_to_http_exception, respond_to_invalid_body
@@ -77,7 +77,7 @@ def create_app(
     app.add_middleware(BodyLimit, settings=settings)
     app.add_middleware(AccessControl, settings=settings)
     app.add_middleware(RequestLog, metrics=metrics)
-    for part in (routes, health, page):
+    for part in (routes, health):
         app.include_router(part.router)
     _describe_schemas(app)
     return app

@@ -1,10 +1,13 @@
-"""Run the application with uvicorn until a signal stops it."""
+"""Run the application with uvicorn until a signal stops it; its log is one JSON object per line, without payloads."""
 
 import asyncio
+import json
 import logging
 import signal
+import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from datetime import UTC, datetime
 from types import FrameType
 from typing import TYPE_CHECKING
 
@@ -14,14 +17,33 @@ from dygmamba.core.errors import ConfigError, DygError, first_line
 from dygmamba.live.event_sources import EventSource
 from dygmamba.server.app import create_app
 from dygmamba.server.connections import HEADER_SECONDS, AcceptErrors, ConnectionState, LimitedProtocol
-from dygmamba.server.logs import configure_logs
-from dygmamba.server.middleware import describe_place
+from dygmamba.server.middleware import as_log_fields, describe_place
 from dygmamba.server.settings import ServerSettings
 
 if TYPE_CHECKING:
     from dygmamba.live.live_run import LiveRun
 
 log = logging.getLogger("dygmamba.server")
+LOGGERS = ("dygmamba.server", "dygmamba.live", "uvicorn.error")
+
+
+class JsonFormatter(logging.Formatter):
+    """Formats a record as one line of JSON."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        when = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
+        line = {"time": when, "level": record.levelname.lower(), "message": record.getMessage()}
+        return json.dumps(line | as_log_fields(record))  # ASCII: no control character reaches a terminal
+
+
+def configure_logs() -> None:
+    """Send the log to stderr; warnings and errors of uvicorn too."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(JsonFormatter())
+    for name in LOGGERS:
+        logger = logging.getLogger(name)
+        logger.handlers, logger.propagate = [handler], False
+        logger.setLevel(logging.INFO if name == LOGGERS[0] else logging.WARNING)
 
 
 class LiveServer(uvicorn.Server):

@@ -22,7 +22,7 @@ from dygmamba.auditing.stream_statistics import (
     describe_period,
     evaluate_baselines,
 )
-from dygmamba.core.choices import PUBLISHED_NEGATIVES
+from dygmamba.core.choices import PUBLISHED_NEGATIVES, SCOPES, SPLITS
 from dygmamba.core.errors import EventError
 from dygmamba.core.progress import SILENT, Progress
 from dygmamba.engine.stream import Stream
@@ -31,7 +31,7 @@ from dygmamba.report.html import write_page
 from dygmamba.report.published import METRICS, list_published_values
 from dygmamba.runs.baselines import Baselines
 from dygmamba.runs.evaluation import Queries
-from dygmamba.tasks.link import SETTINGS, SPLITS, build_link_set, has_events
+from dygmamba.tasks.link import build_link_set, has_events
 from dygmamba.testing import CheckResult
 
 EvaluationKey = tuple[str, str, str]  # split, setting, negatives
@@ -154,7 +154,7 @@ def _list_evaluations(stream: Stream, splits: Sequence[str]) -> list[EvaluationK
     return [
         (name, setting, negatives)
         for name in sorted(splits, key=lambda name: name != "test")
-        for setting in SETTINGS
+        for setting in SCOPES
         if has_events(stream.store, stream.split, name, setting)
         for negatives in PUBLISHED_NEGATIVES
     ]

@@ -8,7 +8,7 @@ from dygmamba.auditing.stream_statistics import PeriodStatistics
 from dygmamba.core.choices import PUBLISHED_NEGATIVES
 from dygmamba.report.document import BarChart, Cell, Document, ReportTable, Section
 from dygmamba.report.published import list_published_values
-from dygmamba.tasks.metric_names import SETTING_LABELS
+from dygmamba.tasks.metric_names import SCOPE_LABELS
 from dygmamba.tasks.metrics import PUBLISHED_BATCH
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ def _build_meaning_section(audit: "Audit") -> Section:
 def _build_ceiling_section(audit: "Audit") -> Section:
     rows = (
         (
-            f"{one.split}, {SETTING_LABELS[one.setting]}, {one.negatives}",
+            f"{one.split}, {SCOPE_LABELS[one.setting]}, {one.negatives}",
             _format_share(one.true_share),
             *map(_percent, (one.edge_oracle_ap, one.moment_oracle_ap)),
             *map(_percent, (one.posterior_oracle_ap, one.reference_ap)),
@@ -95,7 +95,7 @@ def _draw_ceilings(audit: "Audit") -> BarChart:
     values: dict[str, dict[str, float]] = {}
     marks: dict[str, dict[str, list[tuple[str, float]]]] = {}
     for one in _list_test_ceilings(audit):
-        group, name = SETTING_LABELS[one.setting], f"{one.negatives} negatives"
+        group, name = SCOPE_LABELS[one.setting], f"{one.negatives} negatives"
         values.setdefault(group, {})[name] = 100 * one.reference_ap
         published = _list_published_ap(audit, one)
         if published:
@@ -125,7 +125,7 @@ def _build_above_section(audit: "Audit") -> Section:
     rows = tuple(
         (
             Cell(cell.model),
-            Cell(f"{SETTING_LABELS[one.setting]}, {one.negatives}"),
+            Cell(f"{SCOPE_LABELS[one.setting]}, {one.negatives}"),
             Cell(f"{cell.metric.upper()} {cell.value:.2f}", "bad"),
             *(Cell(_percent(value)) for value in (cell.ceiling, cell.reference)),
             Cell(cell.source.removeprefix(PAPER_PREFIX).replace("_", " "), "words"),
@@ -169,7 +169,7 @@ def _build_baseline_section(audit: "Audit") -> Section:
             (name, *(_percent(found.get((setting, name, kind))) for kind in PUBLISHED_NEGATIVES))
             for name in names
         )
-        title = f"AP of baselines on the test period, {SETTING_LABELS[setting]}"
+        title = f"AP of baselines on the test period, {SCOPE_LABELS[setting]}"
         tables.append(ReportTable.of_rows(title, "", ("baseline", *PUBLISHED_NEGATIVES), rows))
     text = (
         f"Average precision on the test split, mean over batches of {PUBLISHED_BATCH} events. A trained model should "

@@ -22,7 +22,7 @@ from dygmamba.report.results import (
     select_typed_rows,
 )
 from dygmamba.tasks.metric_names import (
-    SETTING_LABELS,
+    SCOPE_LABELS,
     format_metric,
     get_metric_scale,
     get_metric_title,
@@ -142,7 +142,7 @@ def build_baselines_section(
     """Compare the model with baselines that need no training; None if the run has none."""
     values: dict[str, dict[str, float]] = {}
     sentences = []
-    for setting, name in SETTING_LABELS.items():
+    for setting, name in SCOPE_LABELS.items():
         rows = _find_test_rows(results, setting)
         if own not in rows or len(rows) < 2:
             continue

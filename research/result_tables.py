@@ -35,7 +35,7 @@ from dygmamba.report.short_training import (
     name_label,
 )
 from dygmamba.studies.studies import FULL, PUBLISHED_HEURISTICS
-from dygmamba.tasks.metric_names import SETTING_LABELS
+from dygmamba.tasks.metric_names import SCOPE_LABELS
 
 DEFAULTS_FILE = "defaults"
 HEADLINE_MODELS = ("trees", "walk-trees", "dyg-mamba-counts", "dyg-mamba")
@@ -222,7 +222,7 @@ def build_parts_table(folder: Path) -> str:
         cells = []
         for part in PARTS:
             group = [record for record in records if record.about.get("variant") == part]
-            values = [collect_ap(group, setting) for setting in SETTING_LABELS]
+            values = [collect_ap(group, setting) for setting in SCOPE_LABELS]
             seeds = len(values[0].by_seed)
             cells.append(f"{values[0]} / {values[1]} ({seeds})" if seeds else "-")
         rows.append([title, *cells])
@@ -262,7 +262,7 @@ def build_best_published_table(_: Path) -> str:
     """Build the table of the best published values without leaks, for every kind of negatives."""
     rows = []
     for data, title in STREAMS.items():
-        for setting, label in SETTING_LABELS.items():
+        for setting, label in SCOPE_LABELS.items():
             cells = [format_best_published(data, setting, negatives) for negatives in PUBLISHED_NEGATIVES]
             if any(cell != "none" for cell in cells):
                 rows.append([title.partition(" (")[0], label, *cells])

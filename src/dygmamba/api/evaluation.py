@@ -12,7 +12,7 @@ from dygmamba.api.processes import process_group
 from dygmamba.api.requests.base import Names, is_run_directory
 from dygmamba.api.requests.evaluation import EvaluateRequest, MonitorRequest
 from dygmamba.core.argument_types import check_arguments
-from dygmamba.core.choices import PUBLISHED_NEGATIVES
+from dygmamba.core.choices import PUBLISHED_NEGATIVES, SCOPES
 from dygmamba.core.errors import ConfigError, EventError
 from dygmamba.core.progress import SILENT, Progress
 from dygmamba.data.events.split_spec import AUTO_PROTOCOL
@@ -32,7 +32,7 @@ from dygmamba.runs.node_training import evaluate_node_fit
 from dygmamba.runs.opening import as_directory, choose_device, open_run, warn_if_unfinished
 from dygmamba.runs.predictor import Predictor
 from dygmamba.runs.run_config import read_split
-from dygmamba.tasks.link import SETTINGS, build_event_set, has_events
+from dygmamba.tasks.link import build_event_set, has_events
 
 Row = dict[str, Any]
 
@@ -44,7 +44,7 @@ def evaluate(
     *,
     negatives: Names = "random",
     split: Names = "test",
-    setting: Names = SETTINGS,
+    setting: Names = SCOPES,
     visible: str | None = None,
     metrics: Names | None = None,
     candidates: int | str | None = None,

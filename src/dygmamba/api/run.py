@@ -18,6 +18,7 @@ from dygmamba.api.requests.prediction import ExportRequest, ReportRequest
 from dygmamba.api.sharing import fetch_shared_run
 from dygmamba.api.trusted_code import import_if_trusted
 from dygmamba.core.argument_types import check_arguments
+from dygmamba.core.choices import SCOPES
 from dygmamba.core.errors import ConfigError, DygWarning
 from dygmamba.core.notebook_html import format_facts, format_table
 from dygmamba.core.progress import LOGGER
@@ -34,7 +35,6 @@ from dygmamba.runs.predictor import Predictor
 from dygmamba.runs.queries import Predictions, TimeLike
 from dygmamba.runs.query_inputs import as_sources, require_positive
 from dygmamba.runs.run_names import find_run
-from dygmamba.tasks.link import SETTINGS
 from dygmamba.tasks.metric_names import list_metrics
 
 SHOWN_IDS = 3  # in a warning
@@ -295,7 +295,7 @@ class Run:
         self,
         negatives: Names | None = None,
         split: Names = "test",
-        setting: Names = SETTINGS,
+        setting: Names = SCOPES,
         visible: str | None = None,
         *,
         metrics: Names | None = None,

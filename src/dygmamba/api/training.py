@@ -54,7 +54,7 @@ from dygmamba.runs.provenance import is_deterministic
 from dygmamba.runs.run_names import find_run
 from dygmamba.runs.trusted_code import require_known_models
 from dygmamba.runs.warm_start import WarmStart, open_warm_start
-from dygmamba.tasks.metric_names import METRICS, SETTING_LABELS, format_metric, get_metric_title, list_metrics
+from dygmamba.tasks.metric_names import METRICS, SCOPE_LABELS, format_metric, get_metric_title, list_metrics
 
 
 class Runs(Sequence[Run]):
@@ -77,7 +77,7 @@ class Runs(Sequence[Run]):
         text = f"<{len(self)} run{'s' * (len(self) != 1)}"
         for row in self.summary.to_pylist():
             about = " ".join(
-                SETTING_LABELS.get(str(row[key]), str(row[key])) if key == "setting" else str(row[key])
+                SCOPE_LABELS.get(str(row[key]), str(row[key])) if key == "setting" else str(row[key])
                 for key in PAIR_KEYS
                 if key in row
             )

@@ -21,7 +21,7 @@ from dygmamba.auditing.stream_statistics import (
     describe_period,
     evaluate_baselines,
 )
-from dygmamba.core.choices import PUBLISHED_NEGATIVES
+from dygmamba.core.choices import PUBLISHED_NEGATIVES, SCOPES, SPLITS
 from dygmamba.core.errors import EventError
 from dygmamba.core.progress import SILENT, Progress
 from dygmamba.engine.stream import Stream
@@ -30,8 +30,8 @@ from dygmamba.report.html import write_page
 from dygmamba.report.published import METRICS, list_published_values
 from dygmamba.runs.baselines import Baselines
 from dygmamba.runs.evaluation import Queries
-from dygmamba.tasks.link import SETTINGS, SPLITS, build_link_set, has_events
-from dygmamba.tasks.metric_names import SETTING_LABELS
+from dygmamba.tasks.link import build_link_set, has_events
+from dygmamba.tasks.metric_names import SCOPE_LABELS
 from dygmamba.tasks.metrics import PUBLISHED_BATCH
 from dygmamba.testing import CheckResult
 
@@ -168,7 +168,7 @@ def _list_evaluations(stream: Stream) -> list[EvaluationKey]:
     return [
         (name, setting, negatives)
         for name in sorted(SPLITS, key=lambda name: name != "test")
-        for setting in SETTINGS
+        for setting in SCOPES
         if has_events(stream.store, stream.split, name, setting)
         for negatives in PUBLISHED_NEGATIVES
     ]
@@ -230,7 +230,7 @@ def _build_meaning_section(audit: Audit) -> Section:
 def _build_ceiling_section(audit: Audit) -> Section:
     rows = (
         (
-            f"{one.split}, {SETTING_LABELS[one.setting]}, {one.negatives}",
+            f"{one.split}, {SCOPE_LABELS[one.setting]}, {one.negatives}",
             _format_share(one.true_share),
             *map(_percent, (one.edge_oracle_ap, one.moment_oracle_ap)),
             *map(_percent, (one.posterior_oracle_ap, one.reference_ap)),
@@ -254,7 +254,7 @@ def _draw_ceilings(audit: Audit) -> BarChart:
     values: dict[str, dict[str, float]] = {}
     marks: dict[str, dict[str, list[tuple[str, float]]]] = {}
     for one in _list_test_ceilings(audit):
-        group, name = SETTING_LABELS[one.setting], f"{one.negatives} negatives"
+        group, name = SCOPE_LABELS[one.setting], f"{one.negatives} negatives"
         values.setdefault(group, {})[name] = 100 * one.reference_ap
         published = _list_published_ap(audit, one)
         if published:
@@ -284,7 +284,7 @@ def _build_above_section(audit: Audit) -> Section:
     rows = tuple(
         (
             Cell(cell.model),
-            Cell(f"{SETTING_LABELS[one.setting]}, {one.negatives}"),
+            Cell(f"{SCOPE_LABELS[one.setting]}, {one.negatives}"),
             Cell(f"{cell.metric.upper()} {cell.value:.2f}", "bad"),
             *(Cell(_percent(value)) for value in (cell.ceiling, cell.reference)),
             Cell(cell.source.removeprefix(PAPER_PREFIX).replace("_", " "), "words"),
@@ -328,7 +328,7 @@ def _build_baseline_section(audit: Audit) -> Section:
             (name, *(_percent(found.get((setting, name, kind))) for kind in PUBLISHED_NEGATIVES))
             for name in names
         )
-        title = f"AP of baselines on the test period, {SETTING_LABELS[setting]}"
+        title = f"AP of baselines on the test period, {SCOPE_LABELS[setting]}"
         tables.append(ReportTable.of_rows(title, "", ("baseline", *PUBLISHED_NEGATIVES), rows))
     text = (
         f"Average precision on the test split, mean over batches of {PUBLISHED_BATCH} events. A trained model should "

@@ -22,7 +22,7 @@ PUBLISHED_NEGATIVES = ("random", "historical", "inductive")  # of the published 
 NEGATIVES = PUBLISHED_NEGATIVES  # all samplers; options accept and tables show them
 VARIANTS = ("frozen", "warm", "refit")  # of a model in a backtest
 SPLITS = ("val", "test")
-SETTINGS = ("transductive", "inductive")
+SCOPES = ("transductive", "inductive")
 FORMATS = (
     *("auto", "csv", "jsonl", "parquet", "arrow", "sqlite", "duckdb"),
     *("jodie", "dyglib", "npz", "tgb", "tgb-seq"),

@@ -40,7 +40,7 @@ from dygmamba.report.short_training import (
 from dygmamba.runs.run_config import read_split
 from dygmamba.tasks.metric_names import (
     NODE_METRICS,
-    SETTING_LABELS,
+    SCOPE_LABELS,
     get_metric_scale,
     get_metric_title,
     get_metric_unit,
@@ -54,12 +54,7 @@ PUBLISHED_RUNS = 5  # behind a published mean and standard deviation
 PUBLISHED_COLUMNS = ("published AP", "vs. published", "published: leaks", LeakLabel.RETRAINED.value)
 # that a narrow terminal does without, dropped in this order
 OPTIONAL_COLUMNS = (
-    LeakLabel.RETRAINED.value,
-    "published: leaks",
-    "rank",
-    "seeds",
-    "vs. published",
-    "published AP",
+    *(LeakLabel.RETRAINED.value, "published: leaks", "rank", "seeds", "vs. published", "published AP"),
 )
 
 T = TypeVar("T")
@@ -93,7 +88,7 @@ def build_link_tables(
 
     The options are those of `build_link_table`.
     """
-    for setting in SETTING_LABELS:
+    for setting in SCOPE_LABELS:
         for negatives in NEGATIVES:
             table = build_link_table(records, label, (setting, negatives), **options)
             if table is not None:
@@ -169,7 +164,7 @@ def build_link_table(
     note = describe_conditions(records)
     ceiling = ceilings.get(f"{data} {setting} {negatives}")
     note += "" if ceiling is None else f"; AP of the edge oracle {100 * ceiling:.2f}"
-    title = f"{data}, {SETTING_LABELS[setting]}, {negatives} negatives"
+    title = f"{data}, {SCOPE_LABELS[setting]}, {negatives} negatives"
     optional = (*reversed(others), *OPTIONAL_COLUMNS)
     table = ReportTable.of_rows(title, note, columns, rows, optional).drop_empty_columns()
     return add_training_column(table, records, label)
@@ -210,7 +205,7 @@ def build_overview_table(
         )
         for name in sorted(names, key=lambda name: mean_ranks.get(name, inf))
     )
-    title = f"AP on {len(by_dataset)} datasets, {SETTING_LABELS[setting]}, {negatives} negatives"
+    title = f"AP on {len(by_dataset)} datasets, {SCOPE_LABELS[setting]}, {negatives} negatives"
     table = ReportTable(title, describe_conditions(records), ("model", "mean rank", *by_dataset), rows)
     return add_training_column(table, records, label, describe_by_dataset)
 

@@ -15,7 +15,7 @@ from dygmamba.tasks.metric_names import (
     ERROR_SUFFIX,
     NODE_METRICS,
     QUERY_TYPE_LABELS,
-    SETTING_LABELS,
+    SCOPE_LABELS,
     find_metric,
     format_metric,
     format_seeds,
@@ -268,7 +268,7 @@ def group_rows(rows: Rows, keys: Sequence[str]) -> dict[str, Rows]:
 def _label_row(row: Row, keys: Sequence[str]) -> str:
     values = {key: str(row[key]) for key in keys if row.get(key)}
     return ", ".join(
-        SETTING_LABELS.get(value, value) if key == "setting" else value for key, value in values.items()
+        SCOPE_LABELS.get(value, value) if key == "setting" else value for key, value in values.items()
     )
 
 

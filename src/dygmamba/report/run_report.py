@@ -28,7 +28,6 @@ from dygmamba.report.error_analysis import (
     build_node_errors_section,
     list_reliability_bins,
 )
-from dygmamba.report.feature_section import build_feature_section
 from dygmamba.report.html import write_page
 from dygmamba.report.node_sections import find_report_task
 from dygmamba.report.results import find_best_value
@@ -36,6 +35,7 @@ from dygmamba.report.run_sections import (
     Records,
     ReportTask,
     build_baselines_section,
+    build_feature_section,
     build_forgetting_section,
     build_query_type_section,
     build_ranking_section,

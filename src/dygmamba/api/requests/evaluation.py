@@ -16,7 +16,7 @@ from dygmamba.api.requests.base import (
     require_run,
 )
 from dygmamba.config import check_device, check_settings
-from dygmamba.core.choices import NEGATIVES, SETTINGS, SPLITS, Visibility, check_choice
+from dygmamba.core.choices import NEGATIVES, SCOPES, SPLITS, Visibility, check_choice
 from dygmamba.core.errors import ConfigError
 from dygmamba.core.settings import check_value
 from dygmamba.data.events.split_spec import AUTO_PROTOCOL, check_protocol
@@ -44,7 +44,7 @@ class EvaluateRequest(Request):
     settings: Mapping[str, Any] = field(default_factory=dict)
     negatives: Names | None = None
     split: Names = "test"
-    setting: Names = SETTINGS
+    setting: Names = SCOPES
     visible: str | None = None
     metrics: Names | None = None
     candidates: int | str | None = None
@@ -82,7 +82,7 @@ class EvaluateRequest(Request):
             (strategy, name, kind)
             for strategy in parse_names("negatives", self.negatives or usual, NEGATIVES)
             for name in parse_names("split", self.split, SPLITS)
-            for kind in parse_names("setting", self.setting, SETTINGS)
+            for kind in parse_names("setting", self.setting, SCOPES)
         ]
 
     def parse_metrics(self) -> tuple[bool, tuple[str, ...], int | str | None]:

@@ -18,9 +18,8 @@ from dygmamba.data.events.ids import NodeIds
 from dygmamba.data.events.origin import Origin
 from dygmamba.data.readers.bad_rows import BadRows, ColumnLocation, Parsed, ReadAgainError
 from dygmamba.data.readers.collect import EventColumns, RowCollector
-from dygmamba.data.readers.column_kinds import TextEvidence, TextKind, find_decimal_mark
+from dygmamba.data.readers.column_kinds import LabelParser, TextEvidence, TextKind, find_decimal_mark
 from dygmamba.data.readers.in_memory import drop_mixed_candidates
-from dygmamba.data.readers.labels import LabelParser
 from dygmamba.data.readers.options import TABLE_FORMAT, Layout, ReadOptions
 from dygmamba.data.readers.other_columns import OtherColumns
 from dygmamba.data.readers.roles import find_layout

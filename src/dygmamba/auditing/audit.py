@@ -8,23 +8,22 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import torch
+
 from dygmamba.auditing.model_checks import (
     AuditedModel,
     check_ceiling,
     check_invariances,
     check_same_time_visibility,
 )
-from dygmamba.auditing.oracles import Ceiling, EventsByTime, compute_ceiling
-from dygmamba.auditing.stream_statistics import (
-    PeriodStatistics,
-    RuleResult,
-    describe_period,
-    evaluate_baselines,
-)
+from dygmamba.auditing.oracles import METRIC_NAMES, Ceiling, EventsByTime, compute_ceiling
 from dygmamba.core.choices import PUBLISHED_NEGATIVES
 from dygmamba.core.errors import ConfigError, EventError
 from dygmamba.core.files.writing import make_folder, write_text
 from dygmamba.core.progress import SILENT, Progress
+from dygmamba.data.events.event_store import EventStore
+from dygmamba.data.events.splits import Split
 from dygmamba.engine.stream import Stream
 from dygmamba.report.document import BarChart, Cell, Document, ReportTable, Section
 from dygmamba.report.html import render_document
@@ -39,18 +38,65 @@ from dygmamba.testing import CheckResult
 EvaluationKey = tuple[str, str, str]  # split, setting, negatives
 CHART_LOW = 40.0  # percentage at which the bars begin
 PAPER_PREFIX = "DyG-Mamba, NeurIPS 2025, "
-PERIOD_ROWS: dict[str, Callable[[PeriodStatistics], str]] = {
-    "events": lambda one: f"{one.events:,}",
-    "distinct timestamps": lambda one: f"{one.times:,}",
-    "nodes with events": lambda one: f"{one.nodes:,}",
-    "events of a pair that had an earlier event": lambda one: _format_share(one.repeats),
-    "distinct pairs without an event before the period (surprise)": lambda one: _format_share(one.surprise),
-    "events with a node that is not in training": lambda one: _format_share(one.new_nodes),
-    "events that share a timestamp": lambda one: _format_share(one.tied),
-    f"events after a batch of {PUBLISHED_BATCH} with events of their timestamp": lambda one: _format_share(
-        one.visible
-    ),
-}
+
+
+@dataclass(frozen=True, slots=True)
+class PeriodStatistics:
+    """Statistics of the validation or test period; shares of its events unless noted otherwise."""
+
+    split: str
+    events: int
+    times: int
+    nodes: int
+    repeats: float  # the pair had an event at an earlier time
+    surprise: float  # share of the period's distinct pairs that do not occur before the period
+    new_nodes: float  # one node does not occur in training
+    tied: float  # another event has the same timestamp
+    visible: float  # an earlier batch of 200 contains events with the same timestamp
+    visible_events: float  # mean number of those events
+
+
+def describe_period(store: EventStore, split: Split, name: str) -> PeriodStatistics:
+    """Compute the statistics of the period `name`, "val" or "test"."""
+    events = split.val if name == "val" else split.test
+    all_times, all_pairs = store.time.numpy(), (store.src * store.num_nodes + store.dst).numpy()
+    pair, time = all_pairs[events], all_times[events]
+    known_pairs, first_row = np.unique(all_pairs, return_index=True)
+    first_time = all_times[first_row[np.searchsorted(known_pairs, pair)]]
+    earlier_pairs = np.unique(all_pairs[: int(events[0])])
+    distinct_pairs = np.unique(pair)
+    distinct_times, time_index, count = np.unique(time, return_inverse=True, return_counts=True)
+    first = np.searchsorted(time, time)  # first row of the period with the same timestamp
+    batch_start = np.arange(len(pair)) // PUBLISHED_BATCH * PUBLISHED_BATCH
+    visible = np.maximum(batch_start - first, 0)
+    touching = split.touching_new_nodes(store, events)
+    return PeriodStatistics(
+        split=name,
+        events=len(pair),
+        times=len(distinct_times),
+        nodes=len(torch.unique(torch.cat([store.src[events], store.dst[events]]))),
+        repeats=float((first_time < time).mean()),
+        surprise=float((~np.isin(distinct_pairs, earlier_pairs)).mean()),
+        new_nodes=len(touching) / len(pair),
+        tied=float((count[time_index] > 1).mean()),
+        visible=float((visible > 0).mean()),
+        visible_events=float(visible.mean()),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class RuleResult:
+    """Metrics of a rule on one evaluation set."""
+
+    rule: str
+    split: str
+    setting: str
+    negatives: str
+    ap: float
+    ap_pooled: float
+    auc: float
+    auc_pooled: float
+    drawn_from: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +188,11 @@ def audit_stream(
     for (name, *_), evaluation_set in evaluation_sets.items():
         if name == "test":
             with progress.stage("scoring baselines"):
-                rules += evaluate_baselines(baselines.score(Queries(evaluation_set)))
+                scored = baselines.score(Queries(evaluation_set))
+            rules += [
+                RuleResult(rule, **evaluation_set.about, **one.row(METRIC_NAMES))
+                for rule, one in scored.items()
+            ]
     checks: list[CheckResult] = []
     if model is not None:
         visible = describe_period(store, split, "test").visible
@@ -198,6 +248,20 @@ def write_page(audit: Audit, out: Path) -> Path:
     make_folder(out.parent)
     write_text(out, page)
     return out
+
+
+PERIOD_ROWS: dict[str, Callable[[PeriodStatistics], str]] = {
+    "events": lambda one: f"{one.events:,}",
+    "distinct timestamps": lambda one: f"{one.times:,}",
+    "nodes with events": lambda one: f"{one.nodes:,}",
+    "events of a pair that had an earlier event": lambda one: _format_share(one.repeats),
+    "distinct pairs without an event before the period (surprise)": lambda one: _format_share(one.surprise),
+    "events with a node that is not in training": lambda one: _format_share(one.new_nodes),
+    "events that share a timestamp": lambda one: _format_share(one.tied),
+    f"events after a batch of {PUBLISHED_BATCH} with events of their timestamp": lambda one: _format_share(
+        one.visible
+    ),
+}
 
 
 def build_audit_document(audit: Audit) -> Document:

@@ -29,7 +29,7 @@ from dygmamba.report.document import BarChart, Cell, Document, ReportTable, Sect
 from dygmamba.report.html import render_document
 from dygmamba.report.published import METRICS, list_published_values
 from dygmamba.runs.baselines import Baselines
-from dygmamba.runs.evaluation import Queries
+from dygmamba.runs.evaluation import Queries, Row
 from dygmamba.tasks.link import SETTINGS, SPLITS, build_link_set, has_events
 from dygmamba.tasks.metric_names import SETTING_LABELS
 from dygmamba.tasks.metrics import PUBLISHED_BATCH
@@ -85,21 +85,6 @@ def describe_period(store: EventStore, split: Split, name: str) -> PeriodStatist
 
 
 @dataclass(frozen=True, slots=True)
-class RuleResult:
-    """Metrics of a rule on one evaluation set."""
-
-    rule: str
-    split: str
-    setting: str
-    negatives: str
-    ap: float
-    ap_pooled: float
-    auc: float
-    auc_pooled: float
-    drawn_from: str
-
-
-@dataclass(frozen=True, slots=True)
 class PublishedAboveCeiling:
     """A published value above the edge oracle; `value` is the percentage as printed, the others are between 0 and 1.
 
@@ -123,7 +108,7 @@ class Audit:
     events: int
     periods: tuple[PeriodStatistics, ...]
     ceilings: tuple[tuple[Ceiling, tuple[PublishedAboveCeiling, ...]], ...]
-    rules: tuple[RuleResult, ...]
+    rules: tuple[Row, ...]  # of baselines
     model: str | None
     checks: tuple[CheckResult, ...]
 
@@ -189,10 +174,8 @@ def audit_stream(
         if name == "test":
             with progress.stage("scoring baselines"):
                 scored = baselines.score(Queries(evaluation_set))
-            rules += [
-                RuleResult(rule, **evaluation_set.about, **one.row(METRIC_NAMES))
-                for rule, one in scored.items()
-            ]
+            about = evaluation_set.about
+            rules += [{"rule": rule, **about, **one.row(METRIC_NAMES)} for rule, one in scored.items()]
     checks: list[CheckResult] = []
     if model is not None:
         visible = describe_period(store, split, "test").visible
@@ -395,10 +378,10 @@ def _build_check_section(audit: Audit) -> Section:
 
 def _build_baseline_section(audit: Audit) -> Section:
     """Show the AP of each baseline by negative sampler, a table for all nodes and one for new nodes."""
-    found = {(one.setting, one.rule, one.negatives): one.ap for one in audit.rules}
+    found = {(one["setting"], one["rule"], one["negatives"]): one["ap"] for one in audit.rules}
     tables = []
-    for setting in dict.fromkeys(one.setting for one in audit.rules):
-        names = dict.fromkeys(one.rule for one in audit.rules if one.setting == setting)
+    for setting in dict.fromkeys(one["setting"] for one in audit.rules):
+        names = dict.fromkeys(one["rule"] for one in audit.rules if one["setting"] == setting)
         rows = (
             (name, *(_percent(found.get((setting, name, kind))) for kind in PUBLISHED_NEGATIVES))
             for name in names

@@ -22,16 +22,17 @@ from dygmamba.report.published_leaks import (
     PROGRAMS,
     PUBLISHED_BATCH,
     JudgedValue,
-    best_published_not_known,
-    best_published_without_leaks,
+    LeakLabel,
+    judge_published_values,
     load_channels,
 )
 from dygmamba.report.result_records import ResultRecord, SeedValues, StudyResults
 from dygmamba.report.short_training import (
     NEUTRAL_SETTINGS,
-    describe_by_model,
+    describe_training,
     format_setting,
     get_shipped_settings,
+    name_label,
 )
 from dygmamba.studies.studies import FULL, PUBLISHED_HEURISTICS
 from dygmamba.tasks.metric_names import SCOPE_LABELS
@@ -57,7 +58,7 @@ NOT_SHIPPED = "†"
 EDGE_UNITS = "edge_units"
 # Settings, channels and pair features of inputs that no stored stream has, categories of events and node tables:
 # without effect on it.
-ABSENT_INPUTS = ("event_types", "node_columns", "event-types", "node-features")
+ABSENT_INPUTS = ("event_types", "association_types", "node_columns", "event-types", "node-features")
 
 
 def build_headline_table(folder: Path, setting: str = "transductive", only_shipped: bool = True) -> str:
@@ -436,3 +437,32 @@ def format_rows(head: list[str], rows: list[list[str]], records: Iterable[Result
     table = "\n".join(f"| {' | '.join(line)} |".replace("|  |", "| |") for line in lines)
     note = describe_by_model(records)
     return f"{table}\n\n{note}" if note else table
+
+
+def best_published_without_leaks(dataset: str, setting: str, negatives: str) -> JudgedValue | None:
+    """Return the highest published AP that was retrained with leaks closed or is free of the known leaks."""
+    return next((one for one in judge_published_values(dataset, setting, negatives) if one.is_free), None)
+
+
+def best_published_not_known(dataset: str, setting: str, negatives: str) -> JudgedValue | None:
+    """Return the highest published AP of which leaks are not known, if it is above the best without leaks."""
+    for one in judge_published_values(dataset, setting, negatives):
+        if one.is_free:
+            return None
+        if one.label is LeakLabel.NOT_KNOWN:
+            return one
+    return None
+
+
+def describe_by_model(records: Iterable[ResultRecord]) -> str:
+    """Return a Markdown sentence that names the changes by model and dataset; "" if there are none."""
+    records = list(records)
+    found: dict[str, dict[str, dict[str, None]]] = {}
+    for record in records:
+        if text := describe_training(record):
+            found.setdefault(text, {}).setdefault(record.model, {})[record.data] = None
+    parts = []
+    for text, models in found.items():
+        where = (f"`{model}` on {', '.join(datasets)}" for model, datasets in models.items())
+        parts.append(f"{text} ({', '.join(where)})")
+    return f"{name_label(records).capitalize()}: {' / '.join(parts)}." if parts else ""

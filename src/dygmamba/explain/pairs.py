@@ -359,14 +359,15 @@ def _describe_associations(predictor: Predictor, pair: PairBatch, ids: list[Any]
     if request is None:
         return []
     table = request.prepare(predictor.ranker.stream_scorer.stream.index)
-    best = table.find_best_association(*to_host(pair.src, pair.dst, pair.table_time))
-    if best is None:
+    found = table.find_best_association(*to_host(pair.src, pair.dst, pair.table_time))
+    if found is None:
         return []
-    dataset = predictor.dataset
-    node = predictor.query_parser.to_user_type(dataset.ids.to_user([best.node]))[0].as_py()
+    best, value = found
+    node = predictor.query_parser.to_user_type(predictor.dataset.ids.to_user([best.item]))[0].as_py()
+    kind = f" with {request.column.name} {value!r}" if request.column and value else ""
     return [
-        f"{ids[1]} after {node}: {best.followed:,} events on {ids[1]} had {node} among the last {request.window} "
-        f"destinations of their source, as this query has, and {node} had {best.visits:,} events"
+        f"{ids[1]} after {node}{kind}: {best.followed:,} events on {ids[1]} had {node}{kind} among the last "
+        f"{request.window} destinations of their source, as this query has, and {node} had {best.visits:,} events{kind}"
     ]
 
 

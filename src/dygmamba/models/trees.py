@@ -350,8 +350,10 @@ class BoostedTrees(TreeScorer, TreeBank):
             decays = facts.walk_decays(config.walk_decays)
             requests.append(WalkRequest(config.walks, config.walk_dim, decays, config.walk_seed))
         if config.transitions:
+            types = facts.columns.first(0, int(config.association_types), config.event_types).types
+            column = types[0] if types and config.associations else None
             scales = facts.transition_scales
-            requests.append(TransitionFeatures(scales, config.transitions, config.associations))
+            requests.append(TransitionFeatures(scales, config.transitions, config.associations, column))
         requests += request_columns(facts, config.query_columns, config.numeric_columns, config.event_types)
         if config.node_columns:
             requests += request_node_features(facts, config.node_columns)

@@ -62,8 +62,8 @@ def test_a_fetched_dataset_can_be_opened(mirror, tmp_path):
 def test_a_dataset_in_the_cache_is_not_fetched_again(mirror, tmp_path):
     """Where datasets were saved before."""
     fetch_dataset(find_entry("uci"), tmp_path / "cache" / "dygmamba")
-    fetched = data_files.fetch("uci")
-    assert (fetched.result.how, fetched.folder) == ("present", tmp_path / "cache" / "dygmamba")
+    fetched, _ = data_files.fetch("uci")
+    assert (fetched.how, fetched.folder.parent) == ("present", tmp_path / "cache" / "dygmamba")
     assert len(open_dataset("uci")) == 5
 
 

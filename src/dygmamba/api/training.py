@@ -26,8 +26,8 @@ from dygmamba.core.notebook_html import format_facts, format_table
 from dygmamba.core.process_settings import enable_determinism
 from dygmamba.core.progress import EpochFunction, Progress, as_progress
 from dygmamba.data.events.split_spec import AUTO_PROTOCOL, SplitSpec
-from dygmamba.data.storage.alignment import align_dataset
 from dygmamba.data.storage.dataset import Dataset
+from dygmamba.data.storage.extension import align_dataset
 from dygmamba.engine.run_directory import RunDirectory
 from dygmamba.report.document import Document
 from dygmamba.report.results import PAIR_KEYS, build_results_document

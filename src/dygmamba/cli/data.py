@@ -49,22 +49,20 @@ def fetch(
     from dygmamba.api import data_files
 
     with show_progress() as progress:
-        fetched = data_files.fetch(name, data_dir=data_dir, progress=progress)
-    entry, result = fetched.entry, fetched.result
+        result, command = data_files.fetch(name, data_dir=data_dir, progress=progress)
+    entry = result.entry
     if result.how != "present":
         for text in (result.warning, entry.note, entry.licence and f"licence: {entry.licence}"):
             if text:
                 print_note(text)
     if as_json:
         facts = {"name": entry.name, "folder": str(result.folder), "how": result.how, "home": entry.home}
-        emit_json(
-            facts | {"licence": entry.licence, "warning": result.warning, "import": fetched.import_command}
-        )
+        emit_json(facts | {"licence": entry.licence, "warning": result.warning, "import": command})
         return
-    places = {"folder": result.folder, "parent": fetched.folder, "archive": entry.archive}
+    places = {"folder": result.folder, "parent": result.folder.parent, "archive": entry.archive}
     print_line(FETCH_MESSAGES[result.how].format(name=entry.name, **places))
-    if fetched.import_command:
-        print_line(f"import it with: {fetched.import_command}")
+    if command:
+        print_line(f"import it with: {command}")
 
 
 def generate(

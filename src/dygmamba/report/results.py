@@ -66,7 +66,7 @@ def build_results_document(
     typed = filter(None, map(select_typed_rows, split_ranked(rows)))
     tables += tuple(build_type_table(own, baselines) for own in typed)
     results = Section("Results", "\n".join(verdicts), tables)
-    return Document(_describe_model(rows), _join(describe_evaluation(rows)), (*selections, results))
+    return Document(_describe_model(rows), "; ".join(describe_evaluation(rows)), (*selections, results))
 
 
 def build_result_tables(
@@ -197,7 +197,7 @@ def build_type_table(rows: Rows, baselines: Baselines = ()) -> ReportTable:
         own_lines = _build_lines(groups, metrics, counts)
         lines += [(*line, Cell(best[name], "soft")) for line, name in zip(own_lines, best, strict=True)]
     columns = ("query type", *map(get_metric_title, metrics), *counts, BEST_BASELINE)
-    note = _join([TYPE_EXPLANATION, *describe_evaluation(rows)])
+    note = "; ".join([TYPE_EXPLANATION, *describe_evaluation(rows)])
     table = ReportTable("by query type, all nodes", note, columns, tuple(lines), (BEST_BASELINE,))
     return table.drop_empty_columns()
 
@@ -250,11 +250,7 @@ def _describe_lines(groups: Mapping[str, Rows], about: Iterable[str] = ()) -> st
     ]
     if len(few) == len(sizes) > 1 == len(set(sizes.values())):
         few = [f"each evaluation has only {max(sizes.values())} events, so its figures say little"]
-    return _join([*about, *few, *describe_evaluation([row for own in groups.values() for row in own])])
-
-
-def _join(parts: Iterable[str]) -> str:
-    return "; ".join(parts)
+    return "; ".join([*about, *few, *describe_evaluation([row for own in groups.values() for row in own])])
 
 
 def group_rows(rows: Rows, keys: Sequence[str]) -> dict[str, Rows]:

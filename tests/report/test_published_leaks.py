@@ -36,7 +36,7 @@ def test_only_retrained_cells_are_labelled_as_retrained():
         retrained = {one.model for one in judged if one.label is LeakLabel.RETRAINED}
         assert retrained == set(retrained_values(dataset, "transductive", negatives))
         cells += len(retrained)
-    raw = published._load_correction()["cells"]
+    raw = published.load_json(published.CORRECTION)["cells"]
     flags = [cell[2] for by_dataset in raw.values() for row in by_dataset.values() for cell in row if cell]
     assert cells == sum(flags) > 0
 

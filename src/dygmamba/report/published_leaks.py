@@ -6,18 +6,17 @@ time. Whether that helps depends on the dataset. `leak_channels.json` holds how 
 measured by `python -m research.leak_channels DATA_DIR`. What was not examined or not measured is "not known".
 """
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cache
-from importlib.resources import files
 from typing import Any
 
 from dygmamba.data.catalogue.known_datasets import normalize_name
 from dygmamba.report.published import (
     OWN_MODELS_OF_THE_CORRECTION,
     PublishedValue,
+    load_json,
     load_table,
     published_values,
     retrained_values,
@@ -227,5 +226,5 @@ def _get_batch(model: str, dataset: str, negatives: str) -> int:
 @cache
 def load_channels() -> dict[str, Any]:
     """Return the measured channels by normalized name of the dataset."""
-    raw = json.loads(files("dygmamba.report").joinpath(CHANNELS_FILE).read_text("utf-8"))
-    return {normalize_name(name): channels for name, channels in raw["datasets"].items()}
+    channels = load_json(CHANNELS_FILE)["datasets"]
+    return {normalize_name(name): own for name, own in channels.items()}

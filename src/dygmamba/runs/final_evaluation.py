@@ -6,6 +6,7 @@ blocks counts as significant. Where the time allows it, a sample of the test eve
 destinations, which is what a list of recommendations is judged by; a second verdict compares the MRR.
 """
 
+from dygmamba.core.choices import SCOPES, SPLITS
 from dygmamba.core.progress import Progress
 from dygmamba.engine.fit import Trainer
 from dygmamba.engine.fit_config import LinkFitConfig
@@ -29,7 +30,7 @@ from dygmamba.runs.evaluation import (
 from dygmamba.runs.node_training import build_node_row
 from dygmamba.runs.stored_predictions import ScoreCallback
 from dygmamba.tasks.calibration import fit_calibration
-from dygmamba.tasks.link import SETTINGS, SPLITS, build_event_set, has_events
+from dygmamba.tasks.link import build_event_set, has_events
 from dygmamba.tasks.metric_names import DEFAULT_CANDIDATES
 from dygmamba.tasks.node import NodeTask
 from dygmamba.tasks.statistics import SIGNIFICANT_ERRORS, Difference
@@ -186,7 +187,7 @@ def _describe_verdict(difference: Difference, name: str, what: str, events: int)
     return f"a baseline is as good: use `{name}`; {points} {side} it is within chance {error}"
 
 
-def choose_ranking(scorer: Scorer, scopes: tuple[str, ...] = SETTINGS) -> Ranking:
+def choose_ranking(scorer: Scorer, scopes: tuple[str, ...] = SCOPES) -> Ranking:
     """Return the ranking of the test events that a trained model can afford."""
     return Ranking(RANK_METRICS, max_events=count_affordable_events(scorer), scopes=scopes)
 

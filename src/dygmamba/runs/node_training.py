@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from dygmamba.config import build_config, find_node_preset, to_settings
+from dygmamba.core.choices import SPLITS
 from dygmamba.core.errors import ConfigError
 from dygmamba.core.progress import Advance, no_advance
 from dygmamba.data.events.splits import SplitRule
@@ -30,7 +31,6 @@ from dygmamba.runs.recipes import OpenRun, build_run, load_backbone
 from dygmamba.runs.run_config import RunConfig, describe_run
 from dygmamba.tasks.base import EvaluationSet
 from dygmamba.tasks.calibration import Calibration
-from dygmamba.tasks.link import SPLITS
 from dygmamba.tasks.metric_names import CONSTANT_PREFIX
 from dygmamba.tasks.node import NodeTask
 

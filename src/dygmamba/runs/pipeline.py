@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from dygmamba.config import build_config, find_size_preset, load_presets
+from dygmamba.core.choices import SCOPES, SPLITS
 from dygmamba.core.deadline import NO_DEADLINE, Deadline
 from dygmamba.core.errors import ConfigError, Interrupted
 from dygmamba.core.memory_budget import format_bytes
@@ -45,7 +46,6 @@ from dygmamba.runs.selection import describe_selection, get_runs_folder
 from dygmamba.runs.stored_predictions import make_prediction_saver
 from dygmamba.runs.trusted_code import require_known_models
 from dygmamba.runs.warm_start import WarmStart, open_warm_start
-from dygmamba.tasks.link import SETTINGS, SPLITS
 from dygmamba.tasks.node import NodeTask, split_for_nodes
 
 MIN_STEPS, MIN_SECONDS = 8, 5.0  # an estimate needs both, or
@@ -252,7 +252,7 @@ def _evaluate_links(fit: Trainer, strategies: tuple[str, ...], progress: Progres
     config = RunConfig.read(fit.run)
     names = {"dataset": config.run.data, "model": config.run.model, "seed": fit.seed}
     names |= {"run": str(fit.run.path), **config.training_columns}
-    choices = [(strategy, split, kind) for strategy in strategies for split in SPLITS for kind in SETTINGS]
+    choices = [(strategy, split, kind) for strategy in strategies for split in SPLITS for kind in SCOPES]
     found = run_final_evaluation(fit, names, choices, progress, make_prediction_saver(fit.run))
     fit.run.write_results(**found, **describe_selection(fit.run))
 

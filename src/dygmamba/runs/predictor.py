@@ -32,7 +32,6 @@ from dygmamba.models.base import Scorer
 from dygmamba.models.classifiers import SourceEmbedding
 from dygmamba.models.trees import FeatureTable, TreeScorer
 from dygmamba.runs.calibration import load_calibration
-from dygmamba.runs.export import build_view, export_inputs, require_exportable
 from dygmamba.runs.opening import as_directory, choose_device, open_run
 from dygmamba.runs.queries import (
     PLACEHOLDER_NODES,
@@ -155,24 +154,31 @@ class Predictor:
     ) -> Predictions:
         """Score each pair, in the given order: columns src, dst, time, those that the model reads of a query, score."""
         self.require_task("link")
-        queries, parser = self._read_queries(pairs, at), self.query_parser
-        if queries.table.dst is None:
-            raise NotFoundError(
-                f"{queries.table.source} has no column of destinations; name it 'dst', or rank destinations instead",
-                code="column-not-recognized",
-            )
+        queries, parser = self._read_pairs(pairs, at), self.query_parser
         with progress.stage("scoring", len(queries.src)) as stage:
             logit = self.ranker.logits(queries.src, queries.dst, queries.time, stage.advance, queries.columns)
         new_ends = self.find_new_ends(queries.src, queries.dst, queries.time)
         columns = {
-            "src": parser.to_user_type(queries.table.src),
-            "dst": parser.to_user_type(queries.table.dst),
-            "time": queries.times.shown,
+            **self._pair_columns(queries),
             **parser.repeat_columns(queries.table),
             **score_column(logit, self.calibration, new_ends),
         }
         unread = parser.describe_unread_columns(queries.table)
         return replace(build_predictions(queries, columns, self.calibration), unread_columns=unread)
+
+    def _read_pairs(self, pairs: QuerySource, at: TimeLike | QueryTimes | None) -> QueryBatch:
+        """Read queries with destinations; raise NotFoundError if they have none."""
+        queries = self._read_queries(pairs, at)
+        if queries.table.dst is None:
+            raise NotFoundError(
+                f"{queries.table.source} has no column of destinations; name it 'dst', or rank destinations instead",
+                code="column-not-recognized",
+            )
+        return queries
+
+    def _pair_columns(self, queries: QueryBatch) -> dict[str, pa.Array]:
+        own, to_user_type = queries.table, self.query_parser.to_user_type
+        return {"src": to_user_type(own.src), "dst": to_user_type(own.dst), "time": queries.times.shown}
 
     def find_new_ends(self, src: Tensor, dst: Tensor, time: Tensor) -> Tensor | None:
         """Return which ends of pairs are new, as `NewNodes.find`; None if the calibration does not depend on it."""
@@ -188,15 +194,21 @@ class Predictor:
         return self.run.scorer
 
     def compute_features(self, pairs: QuerySource, at: TimeLike | None = None) -> Predictions:
-        """Compute what the trees read of each pair, in the given order: a column of 32-bit floats per feature."""
-        trees, queries, scorer = self.get_trees(), self._read_queries(pairs, at), self.ranker.stream_scorer
+        """Compute what the trees read of each pair, in the given order: src, dst, time, a 32-bit float per feature."""
+        trees, queries, scorer = self.get_trees(), self._read_pairs(pairs, at), self.ranker.stream_scorer
         batch = PairBatch.from_pairs(queries.src, queries.dst, queries.time).with_columns(queries.columns)
         table = StreamScorer(FeatureTable(trees), scorer.stream, self.run.seed, tokens=scorer.tokens)(batch)
-        columns = {name: pa.array(table[:, k].numpy()) for k, name in enumerate(trees.names)}
-        return build_predictions(queries, columns, self.calibration)
+        features = {name: pa.array(table[:, k].numpy()) for k, name in enumerate(trees.names)}
+        return build_predictions(queries, self._pair_columns(queries) | features, self.calibration)
 
     def inputs(self, pairs: QuerySource, at: TimeLike | None = None) -> dict[str, Tensor]:
         """Return the tensors that an exported program takes to score these pairs."""
+        from dygmamba.runs.export import (
+            build_view,
+            export_inputs,
+            require_exportable,
+        )  # costs every prediction 0.1 s
+
         self.require_task("link")
         queries, stream = self._read_queries(pairs, at), self.ranker.stream_scorer.stream
         batch = PairBatch.from_pairs(queries.src, queries.dst, queries.time).with_columns(queries.columns)

@@ -129,18 +129,18 @@ def _count_threads(updates: int) -> int:
 
 def add_leaves(trees: "Trees", x: Tensor, before: Tensor) -> Tensor:
     """Return `before` plus the leaf values of each row."""
-    return _add_leaves(trees, trees.threshold, x.contiguous().numpy(), before)
+    return _add_leaves(trees, trees.threshold, x.T, before)
 
 
 def add_binned_leaves(trees: "Trees", bins: Tensor, cut: Tensor, before: Tensor) -> Tensor:
     """Return `before` plus the leaf values of each row, given its bins; a cut is the last bin that goes left."""
-    return _add_leaves(trees, cut, bins.contiguous().numpy().T, before)
+    return _add_leaves(trees, cut.to(torch.uint8), bins, before)
 
 
-def _add_leaves(trees: "Trees", threshold: Tensor, x: np.ndarray, before: Tensor) -> Tensor:
+def _add_leaves(trees: "Trees", threshold: Tensor, x: Tensor, before: Tensor) -> Tensor:
     total = before.clone()
-    given = (trees.feature, threshold, trees.left, trees.right, trees.value)
-    kernels.add_leaves(*(column.numpy() for column in given), x, total.numpy())
+    given = (trees.feature, threshold, trees.left, trees.right, trees.value, x.contiguous(), total)
+    kernels.add_leaves(*(column.numpy() for column in given))
     return total
 
 

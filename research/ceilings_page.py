@@ -14,13 +14,13 @@ from typing import Any
 
 from dygmamba.auditing.audit import list_published_above
 from dygmamba.auditing.oracles import Ceiling, EventsByTime, compute_ceiling
-from dygmamba.core.choices import PUBLISHED_NEGATIVES
+from dygmamba.core.choices import PUBLISHED_NEGATIVES, SCOPES
 from dygmamba.data.events.event_store import EventStore
 from dygmamba.data.events.splits import Split, chronological_split
 from dygmamba.data.storage.library import open_dataset
 from dygmamba.report.result_records import ResultRecord, StudyResults
-from dygmamba.tasks.link import SETTINGS, build_link_set
-from dygmamba.tasks.metric_names import SETTING_LABELS
+from dygmamba.tasks.link import build_link_set
+from dygmamba.tasks.metric_names import SCOPE_LABELS
 from research.ceiling_bounds import compute_bounds
 
 FILE = "ceilings"
@@ -51,7 +51,7 @@ def compute_records(data_dir: Path) -> StudyResults:
 def _compute_rows(data: str, store: EventStore, split: Split) -> list[dict[str, Any]]:
     """Return the fields of `Ceiling`, the published values above the edge oracle, and the oracles over other draws."""
     events_by_time, rows = EventsByTime(store), []
-    for setting in SETTINGS:
+    for setting in SCOPES:
         for negatives in PUBLISHED_NEGATIVES:
             evaluation_set = build_link_set(store, split, "test", setting, negatives)
             ceiling = compute_ceiling(events_by_time, evaluation_set)
@@ -88,7 +88,7 @@ def build_ceiling_table(folder: Path) -> str:
     lines = _start_table(heads)
     for record in _read_records(folder, {}):
         for row in record.rows:
-            cells = (STREAMS[record.data], SETTING_LABELS[row["setting"]], row["negatives"])
+            cells = (STREAMS[record.data], SCOPE_LABELS[row["setting"]], row["negatives"])
             lines.append(
                 _join([*cells, f"{100 * row['true_share']:.1f} %", *(_format(row, name) for name in LIMITS)])
             )
@@ -105,7 +105,7 @@ def build_published_table(folder: Path) -> str:
         low, high = row["draws"][metric]
         cells = (
             STREAMS[data],
-            f"{SETTING_LABELS[row['setting']]}, {row['negatives']}",
+            f"{SCOPE_LABELS[row['setting']]}, {row['negatives']}",
             value["model"],
             f"{metric.upper()} {value['value']:.2f}",
             *(f"{100 * limit:.2f}" for limit in limits[:2]),

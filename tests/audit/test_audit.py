@@ -10,7 +10,7 @@ import torch
 import dygmamba as dm
 from browser import find_browser
 from commands import invoke
-from dygmamba.auditing.audit_document import build_audit_document
+from dygmamba.auditing.audit import build_audit_document
 from dygmamba.auditing.model_checks import MIN_EVENTS, AuditedModel, check_ceiling
 from dygmamba.auditing.oracles import EventsByTime, compute_ceiling, measure_tie_luck
 from dygmamba.data.storage.dataset import save_dataset

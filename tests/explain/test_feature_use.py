@@ -18,7 +18,7 @@ from dygmamba.explain.feature_use import (
 from dygmamba.explain.shapley import attribute_trees
 from dygmamba.history.table_request import EVENT_COLUMN, HISTORY, NODE_COLUMN
 from dygmamba.history.view import PairBatch
-from dygmamba.report.feature_section import build_feature_section
+from dygmamba.report.run_sections import build_feature_section
 from dygmamba.runs.opening import open_run
 from dygmamba.runs.stored_predictions import load_predictions
 from purchases import generate_purchases, generate_residents

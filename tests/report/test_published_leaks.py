@@ -10,12 +10,11 @@ from dygmamba.report.published import load_table, published_values, retrained_va
 from dygmamba.report.published_leaks import (
     PROGRAMS,
     LeakLabel,
-    best_published_not_known,
-    best_published_without_leaks,
     judge_published_values,
     list_padded_calls,
     load_channels,
 )
+from research.result_tables import best_published_not_known, best_published_without_leaks
 
 DATASETS = [row["dataset"] for row in load_table("dataset_statistics").rows]
 SETTINGS, NEGATIVES = ("transductive", "inductive"), ("random", "historical", "inductive")

@@ -180,18 +180,14 @@ def export_file(request: "DataExportRequest") -> "tuple[Dataset, ExportResult]":
     return dataset, export_dataset(dataset, request.to, request.raw)
 
 
-@dataclass(frozen=True, slots=True)
-class FetchedDataset:
-    """A public dataset on disk, and the command that imports it (None if it needs no import)."""
+def fetch(
+    name: str, *, data_dir: Path | None = None, progress: Progress = SILENT
+) -> "tuple[FetchResult, str | None]":
+    """Download a public dataset, unless it is on disk already. An interrupted download continues the next time.
 
-    entry: CatalogueEntry
-    folder: Path  # the data folder
-    result: "FetchResult"
-    import_command: str | None
-
-
-def fetch(name: str, *, data_dir: Path | None = None, progress: Progress = SILENT) -> FetchedDataset:
-    """Download a public dataset, unless it is on disk already. An interrupted download continues the next time."""
+    Returns:
+        Where the dataset is and how it got there, and the command that imports it (None if it needs no import).
+    """
     from dygmamba.data.catalogue.fetch import fetch_dataset, format_import_command, is_fetched
 
     entry, folder = find_entry(name), data_folder(data_dir)
@@ -214,7 +210,7 @@ def fetch(name: str, *, data_dir: Path | None = None, progress: Progress = SILEN
                 f"the part of {entry.archive} that arrived is kept; the same command continues it"
             )
         raise
-    return FetchedDataset(entry, folder, result, format_import_command(result))
+    return result, format_import_command(result)
 
 
 def generate_file(

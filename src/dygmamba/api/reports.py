@@ -1,6 +1,7 @@
 """Report pages: of a run (results, data, errors, learned decay), and of several runs compared."""
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -100,9 +101,7 @@ def _save_examples(run: OpenRun, predictions: StoredPredictions) -> None:
     scores = predictions.score(load_calibration(run.folder), new_ends)
     for explain in (_explain_by_features, _explain_by_events):
         try:
-            examples = select_examples(
-                predictions, run.dataset, lambda pairs, explain=explain: explain(run, pairs), scores
-            )
+            examples = select_examples(predictions, run.dataset, partial(explain, run), scores)
         except ConfigError:  # this model cannot be explained this way
             continue
         return save_examples(run.folder, examples)

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from dygmamba.api.batch_scoring import BatchScorer
-from dygmamba.api.evaluation import rows_to_table, run_evaluation
-from dygmamba.api.monitoring import run_monitoring
+from dygmamba.api.evaluation import rows_to_table, run_evaluation, run_monitoring
 from dygmamba.api.reports import run_report
 from dygmamba.api.requests.base import Names
 from dygmamba.api.requests.evaluation import EvaluateRequest, MonitorRequest
@@ -19,6 +18,7 @@ from dygmamba.api.requests.prediction import ExportRequest, ReportRequest
 from dygmamba.api.sharing import fetch_shared_run
 from dygmamba.api.trusted_code import import_if_trusted
 from dygmamba.core.argument_types import check_arguments
+from dygmamba.core.choices import SCOPES
 from dygmamba.core.errors import ConfigError, DygWarning
 from dygmamba.core.notebook_html import format_facts, format_table
 from dygmamba.core.progress import LOGGER
@@ -35,7 +35,6 @@ from dygmamba.runs.predictor import Predictor
 from dygmamba.runs.queries import Predictions, TimeLike
 from dygmamba.runs.query_inputs import as_sources, require_positive
 from dygmamba.runs.run_names import find_run
-from dygmamba.tasks.link import SETTINGS
 from dygmamba.tasks.metric_names import list_metrics
 
 SHOWN_IDS = 3  # in a warning
@@ -296,7 +295,7 @@ class Run:
         self,
         negatives: Names | None = None,
         split: Names = "test",
-        setting: Names = SETTINGS,
+        setting: Names = SCOPES,
         visible: str | None = None,
         *,
         metrics: Names | None = None,
@@ -332,14 +331,8 @@ class Run:
         if events is not None:
             _check_reading_names(options)
             reading = {"time_unit": self.time_unit, "time_format": self.time_format} | options
-            request = MonitorRequest(
-                run=self.path,
-                events=events,
-                period=period,
-                reading=reading,
-                device=self.device,
-                data_dir=self.data_dir,
-            )
+            own = {"run": self.path, "device": self.device, "data_dir": self.data_dir}
+            request = MonitorRequest(events=events, period=period, reading=reading, **own)
             return rows_to_table(run_monitoring(request.check()).monitoring.rows)
         if options:
             raise ConfigError(

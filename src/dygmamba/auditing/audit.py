@@ -3,10 +3,12 @@
 The result is written as JSON values or as an HTML page without scripts.
 """
 
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
+
+import numpy as np
+import torch
 
 from dygmamba.auditing.audit_document import build_audit_document
 from dygmamba.auditing.model_checks import (
@@ -15,26 +17,67 @@ from dygmamba.auditing.model_checks import (
     check_invariances,
     check_same_time_visibility,
 )
-from dygmamba.auditing.oracles import Ceiling, EventsByTime, compute_ceiling
-from dygmamba.auditing.stream_statistics import (
-    PeriodStatistics,
-    RuleResult,
-    describe_period,
-    evaluate_baselines,
-)
-from dygmamba.core.choices import PUBLISHED_NEGATIVES
+from dygmamba.auditing.oracles import METRIC_NAMES, Ceiling, EventsByTime, compute_ceiling
+from dygmamba.core.choices import PUBLISHED_NEGATIVES, SCOPES, SPLITS
 from dygmamba.core.errors import EventError
 from dygmamba.core.progress import SILENT, Progress
+from dygmamba.data.events.event_store import EventStore
+from dygmamba.data.events.splits import Split
 from dygmamba.engine.stream import Stream
 from dygmamba.report.document import Document
 from dygmamba.report.html import write_page
 from dygmamba.report.published import METRICS, list_published_values
 from dygmamba.runs.baselines import Baselines
-from dygmamba.runs.evaluation import Queries
-from dygmamba.tasks.link import SETTINGS, SPLITS, build_link_set, has_events
+from dygmamba.runs.evaluation import Queries, Row
+from dygmamba.tasks.link import build_link_set, has_events
+from dygmamba.tasks.metrics import PUBLISHED_BATCH
 from dygmamba.testing import CheckResult
 
 EvaluationKey = tuple[str, str, str]  # split, setting, negatives
+
+
+@dataclass(frozen=True, slots=True)
+class PeriodStatistics:
+    """Statistics of the validation or test period; shares of its events unless noted otherwise."""
+
+    split: str
+    events: int
+    times: int
+    nodes: int
+    repeats: float  # the pair had an event at an earlier time
+    surprise: float  # share of the period's distinct pairs that do not occur before the period
+    new_nodes: float  # one node does not occur in training
+    tied: float  # another event has the same timestamp
+    visible: float  # an earlier batch of 200 contains events with the same timestamp
+    visible_events: float  # mean number of those events
+
+
+def describe_period(store: EventStore, split: Split, name: str) -> PeriodStatistics:
+    """Compute the statistics of the period `name`, "val" or "test"."""
+    events = split.val if name == "val" else split.test
+    all_times, all_pairs = store.time.numpy(), (store.src * store.num_nodes + store.dst).numpy()
+    pair, time = all_pairs[events], all_times[events]
+    known_pairs, first_row = np.unique(all_pairs, return_index=True)
+    first_time = all_times[first_row[np.searchsorted(known_pairs, pair)]]
+    earlier_pairs = np.unique(all_pairs[: int(events[0])])
+    distinct_pairs = np.unique(pair)
+    distinct_times, time_index, count = np.unique(time, return_inverse=True, return_counts=True)
+    first = np.searchsorted(time, time)  # first row of the period with the same timestamp
+    batch_start = np.arange(len(pair)) // PUBLISHED_BATCH * PUBLISHED_BATCH
+    visible = np.maximum(batch_start - first, 0)
+    touching = split.touching_new_nodes(store, events)
+    return PeriodStatistics(
+        split=name,
+        events=len(pair),
+        times=len(distinct_times),
+        nodes=len(torch.unique(torch.cat([store.src[events], store.dst[events]]))),
+        repeats=float((first_time < time).mean()),
+        surprise=float((~np.isin(distinct_pairs, earlier_pairs)).mean()),
+        new_nodes=len(touching) / len(pair),
+        tied=float((count[time_index] > 1).mean()),
+        visible=float((visible > 0).mean()),
+        visible_events=float(visible.mean()),
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +104,7 @@ class Audit:
     events: int
     periods: tuple[PeriodStatistics, ...]
     ceilings: tuple[tuple[Ceiling, tuple[PublishedAboveCeiling, ...]], ...]
-    rules: tuple[RuleResult, ...]
+    rules: tuple[Row, ...]  # of baselines
     model: str | None
     checks: tuple[CheckResult, ...]
 
@@ -107,7 +150,6 @@ def audit_stream(
     stream: Stream,
     dataset: str,
     model: AuditedModel | None = None,
-    splits: Sequence[str] = SPLITS,
     progress: Progress = SILENT,
 ) -> Audit:
     """Audit a stream, and a model if one is given, with the negatives of DyGLib, whose oracles are known."""
@@ -115,7 +157,7 @@ def audit_stream(
     if not len(split.test):
         raise EventError("the test period has no events; use a longer stream", code="empty-split")
     evaluation_sets = {}
-    for key in _list_evaluations(stream, splits):
+    for key in _list_evaluations(stream):
         with progress.stage(f"drawing {' '.join(key)}"):
             evaluation_sets[key] = build_link_set(store, split, *key)
     events_by_time = EventsByTime(store)
@@ -127,7 +169,9 @@ def audit_stream(
     for (name, *_), evaluation_set in evaluation_sets.items():
         if name == "test":
             with progress.stage("scoring baselines"):
-                rules += evaluate_baselines(baselines.score(Queries(evaluation_set)))
+                scored = baselines.score(Queries(evaluation_set))
+            about = evaluation_set.about
+            rules += [{"rule": rule, **about, **one.row(METRIC_NAMES)} for rule, one in scored.items()]
     checks: list[CheckResult] = []
     if model is not None:
         visible = describe_period(store, split, "test").visible
@@ -141,7 +185,7 @@ def audit_stream(
         dataset=dataset,
         nodes=store.num_nodes,
         events=len(store),
-        periods=tuple(describe_period(store, split, name) for name in splits if len(getattr(split, name))),
+        periods=tuple(describe_period(store, split, name) for name in SPLITS if len(getattr(split, name))),
         ceilings=tuple((ceiling, list_published_above(dataset, ceiling)) for ceiling in ceilings),
         rules=tuple(rules),
         model=None if model is None else model.name,
@@ -149,12 +193,12 @@ def audit_stream(
     )
 
 
-def _list_evaluations(stream: Stream, splits: Sequence[str]) -> list[EvaluationKey]:
+def _list_evaluations(stream: Stream) -> list[EvaluationKey]:
     """Return every split, setting and negative sampler that has events, the test split first."""
     return [
         (name, setting, negatives)
-        for name in sorted(splits, key=lambda name: name != "test")
-        for setting in SETTINGS
+        for name in sorted(SPLITS, key=lambda name: name != "test")
+        for setting in SCOPES
         if has_events(stream.store, stream.split, name, setting)
         for negatives in PUBLISHED_NEGATIVES
     ]

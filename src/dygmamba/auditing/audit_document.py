@@ -1,22 +1,21 @@
-"""The audit of a dataset and a model as tables, texts and a chart, for a terminal and for a page."""
+"""The page of an audit: what a test score on the stream can mean."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from dygmamba.auditing.oracles import Ceiling
-from dygmamba.auditing.stream_statistics import PeriodStatistics
 from dygmamba.core.choices import PUBLISHED_NEGATIVES
 from dygmamba.report.document import BarChart, Cell, Document, ReportTable, Section
 from dygmamba.report.published import list_published_values
-from dygmamba.tasks.metric_names import SETTING_LABELS
+from dygmamba.tasks.metric_names import SCOPE_LABELS
 from dygmamba.tasks.metrics import PUBLISHED_BATCH
 
 if TYPE_CHECKING:
-    from dygmamba.auditing.audit import Audit
+    from dygmamba.auditing.audit import Audit, PeriodStatistics
 
 CHART_LOW = 40.0  # percentage at which the bars begin
 PAPER_PREFIX = "DyG-Mamba, NeurIPS 2025, "
-PERIOD_ROWS: dict[str, Callable[[PeriodStatistics], str]] = {
+PERIOD_ROWS: dict[str, "Callable[[PeriodStatistics], str]"] = {
     "events": lambda one: f"{one.events:,}",
     "distinct timestamps": lambda one: f"{one.times:,}",
     "nodes with events": lambda one: f"{one.nodes:,}",
@@ -71,7 +70,7 @@ def _build_meaning_section(audit: "Audit") -> Section:
 def _build_ceiling_section(audit: "Audit") -> Section:
     rows = (
         (
-            f"{one.split}, {SETTING_LABELS[one.setting]}, {one.negatives}",
+            f"{one.split}, {SCOPE_LABELS[one.setting]}, {one.negatives}",
             _format_share(one.true_share),
             *map(_percent, (one.edge_oracle_ap, one.moment_oracle_ap)),
             *map(_percent, (one.posterior_oracle_ap, one.reference_ap)),
@@ -95,7 +94,7 @@ def _draw_ceilings(audit: "Audit") -> BarChart:
     values: dict[str, dict[str, float]] = {}
     marks: dict[str, dict[str, list[tuple[str, float]]]] = {}
     for one in _list_test_ceilings(audit):
-        group, name = SETTING_LABELS[one.setting], f"{one.negatives} negatives"
+        group, name = SCOPE_LABELS[one.setting], f"{one.negatives} negatives"
         values.setdefault(group, {})[name] = 100 * one.reference_ap
         published = _list_published_ap(audit, one)
         if published:
@@ -125,7 +124,7 @@ def _build_above_section(audit: "Audit") -> Section:
     rows = tuple(
         (
             Cell(cell.model),
-            Cell(f"{SETTING_LABELS[one.setting]}, {one.negatives}"),
+            Cell(f"{SCOPE_LABELS[one.setting]}, {one.negatives}"),
             Cell(f"{cell.metric.upper()} {cell.value:.2f}", "bad"),
             *(Cell(_percent(value)) for value in (cell.ceiling, cell.reference)),
             Cell(cell.source.removeprefix(PAPER_PREFIX).replace("_", " "), "words"),
@@ -161,15 +160,15 @@ def _build_check_section(audit: "Audit") -> Section:
 
 def _build_baseline_section(audit: "Audit") -> Section:
     """Show the AP of each baseline by negative sampler, a table for all nodes and one for new nodes."""
-    found = {(one.setting, one.rule, one.negatives): one.ap for one in audit.rules}
+    found = {(one["setting"], one["rule"], one["negatives"]): one["ap"] for one in audit.rules}
     tables = []
-    for setting in dict.fromkeys(one.setting for one in audit.rules):
-        names = dict.fromkeys(one.rule for one in audit.rules if one.setting == setting)
+    for setting in dict.fromkeys(one["setting"] for one in audit.rules):
+        names = dict.fromkeys(one["rule"] for one in audit.rules if one["setting"] == setting)
         rows = (
             (name, *(_percent(found.get((setting, name, kind))) for kind in PUBLISHED_NEGATIVES))
             for name in names
         )
-        title = f"AP of baselines on the test period, {SETTING_LABELS[setting]}"
+        title = f"AP of baselines on the test period, {SCOPE_LABELS[setting]}"
         tables.append(ReportTable.of_rows(title, "", ("baseline", *PUBLISHED_NEGATIVES), rows))
     text = (
         f"Average precision on the test split, mean over batches of {PUBLISHED_BATCH} events. A trained model should "

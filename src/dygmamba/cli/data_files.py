@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dygmamba.api.formatting import format_date
+from dygmamba.cli import options as cli
 from dygmamba.cli.console import emit_json, print_line, print_note
 from dygmamba.cli.messages import translate_message
-from dygmamba.cli.options import DataDir, Json, Raw, argument, flag, option, optional
 from dygmamba.cli.progress import show_progress
 from dygmamba.cli.reading_options import with_reading_options
 from dygmamba.core.choices import FORMATS
@@ -29,35 +29,37 @@ SHOWN_FEATURES = 8
 
 @with_reading_options
 def import_dataset(
-    file: list[Path] = argument(
+    file: list[Path] = cli.argument(
         "Import this file (CSV, SNAP, KONECT, JSONL, Parquet, Arrow, SQLite, DuckDB, JODIE, DyGLib, npz) or "
         "folder (TGB, TGB-Seq); several files with the same columns become one dataset."
     ),
     *,
     reading: dict[str, Any],
-    no_columns: bool = flag("--no-columns", "Leave out all columns but source, destination, time and label."),
-    label: str | None = optional("Read labels from this column."),
-    bipartite: bool = flag("--bipartite", "Keep sources and destinations with the same id apart."),
-    append: str | None = optional("Add the events to this dataset, as a new version of it."),
-    node_features: Path | None = optional(
+    no_columns: bool = cli.flag(
+        "--no-columns", "Leave out all columns but source, destination, time and label."
+    ),
+    label: str | None = cli.optional("Read labels from this column."),
+    bipartite: bool = cli.flag("--bipartite", "Keep sources and destinations with the same id apart."),
+    append: str | None = cli.optional("Add the events to this dataset, as a new version of it."),
+    node_features: Path | None = cli.optional(
         "Read node features from this table: a column of nodes, one of times if they change, and others."
     ),
-    node_time: str | None = optional(
+    node_time: str | None = cli.optional(
         "Read the times of node features from this column; a row counts for later events."
     ),
-    drop_duplicates: bool = flag(
+    drop_duplicates: bool = cli.flag(
         "--drop-duplicates", "Leave out events that repeat another in every column."
     ),
-    format: str = option("auto", f"Read this format: {', '.join(FORMATS[:-1])} or {FORMATS[-1]}."),
-    query: str | None = optional(
+    format: str = cli.option("auto", f"Read this format: {', '.join(FORMATS[:-1])} or {FORMATS[-1]}."),
+    query: str | None = cli.optional(
         "Read the rows of this query of a database file, e.g. 'SELECT a, b, sent FROM mail'."
     ),
-    memory: float = option(
+    memory: float = cli.option(
         DEFAULT_BUDGET / 1e9, "Keep rows up to this many GB in memory; sort more of them on disk."
     ),
-    name: str | None = optional("Name the dataset.", "--out", default="the file's name"),
-    data_dir: DataDir = None,
-    json: Json = False,
+    name: str | None = cli.optional("Name the dataset.", "--out", default="the file's name"),
+    data_dir: Path | None = cli.DATA_DIR,
+    json: bool = cli.AS_JSON,
 ) -> None:
     """Import a file of events as a dataset, and show how it was read and what looks suspicious."""
     from dygmamba.api.requests.data import ImportRequest
@@ -195,13 +197,13 @@ def _describe_origin(dataset: "Dataset") -> dict[str, str]:
 
 
 def export_dataset(
-    data: str = argument("Export this dataset: a name or a file."),
-    to: Path = option(
+    data: str = cli.argument("Export this dataset: a name or a file."),
+    to: Path = cli.option(
         ..., "Write to this file: .csv, .jsonl, .parquet, .arrow, .feather or .npz.", show_default=False
     ),
-    raw: Raw = False,
-    data_dir: DataDir = None,
-    json: Json = False,
+    raw: bool = cli.RAW,
+    data_dir: Path | None = cli.DATA_DIR,
+    json: bool = cli.AS_JSON,
 ) -> None:
     """Export a dataset's events, in your own ids and times, to a file in the format of its ending."""
     from dygmamba.api.requests.data import DataExportRequest

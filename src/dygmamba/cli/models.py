@@ -1,8 +1,10 @@
 """`dygmamba models`: list the models, or show the settings of one."""
 
+from pathlib import Path
+
 from dygmamba.api.formatting import build_model_document, build_model_list
 from dygmamba.cli.console import emit_json, print_document
-from dygmamba.cli.options import DataDir, Json, argument, optional
+from dygmamba.cli.options import AS_JSON, DATA_DIR, argument, optional
 
 
 def models(
@@ -10,8 +12,8 @@ def models(
     data: str | None = optional(
         "Show the sizes of the models on this dataset, with its published settings.", default="uci"
     ),
-    data_dir: DataDir = None,
-    as_json: Json = False,
+    data_dir: Path | None = DATA_DIR,
+    as_json: bool = AS_JSON,
 ) -> None:
     """List the models: what each looks at, its trained parameters, and the events it reads per query."""
     if name is not None:

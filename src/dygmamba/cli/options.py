@@ -2,7 +2,7 @@
 
 import tomllib
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 
@@ -30,90 +30,47 @@ def argument(help: str, default: Any = ..., **more: Any) -> Any:
     return typer.Argument(default, help=help, **more)
 
 
-DataDir = Annotated[
-    Path | None,
-    typer.Option(
-        help="Look for datasets in this folder.", show_default="$DYGMAMBA_DATA, then the user's data folder"
-    ),
-]
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
-Device = Annotated[str, typer.Option(help="Run on auto, cpu or cuda.")]
-Protocol = Annotated[
-    str,
-    typer.Option(
-        help="Remove nothing from training (time) or the events of sampled nodes, as DyGLib does (benchmark); auto is "
-        "benchmark for the datasets of DyGLib, else time."
-    ),
-]
-RunsOut = Annotated[Path, typer.Option(help="Write run directories below this folder.")]
-Model = Annotated[
-    str | None,
-    typer.Option(
-        help="Train this model (see `dygmamba models`), or one of yours: mine.py or mine.py:NAME.",
-        show_default="dyg-mamba-counts on a GPU, else trees",
-    ),
-]
-Preset = Annotated[
-    str | None,
-    typer.Option(
-        help="Start from the settings of small (CPUs), short (quick on a GPU), paper, or NAME.toml "
-        "(from `dygmamba tune`).",
-        show_default="paper",
-    ),
-]
-Epochs = Annotated[
-    int | None, typer.Option(min=1, help="Train at most this many epochs.", show_default="from the preset")
-]
-Split = Annotated[
-    str | None,
-    typer.Option(
-        help="Split by shares (0.7,0.15,0.15), by the times where validation and test start "
-        "(2024-01-01,2024-06-01), or as the dataset's leaderboard does (board).",
-        show_default="0.7,0.15,0.15",
-    ),
-]
-Activity = Annotated[
-    bool,
-    typer.Option(
-        "--activity",
-        help="Add the source's activity rate to the score (helps with historical and inductive negatives).",
-    ),
-]
-NewEvents = Annotated[
-    Path | None,
-    typer.Option(
-        help="Add the new events of this file, with the columns of the dataset.", show_default="none"
-    ),
-]
-At = Annotated[
-    str | None,
-    typer.Option(help="Ask for this time, a date or a number.", show_default="just after the last event"),
-]
-Raw = Annotated[
-    bool, typer.Option("--raw", help="Write CSV cells unchanged, even if a spreadsheet would run them.")
-]
-Overrides = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--set",
-        help="Set a model or training setting, key=value, e.g. length=32.",
-        show_default="from the preset",
-    ),
-]
-HeuristicSettings = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--set", help="Set a setting of the model, key=value, e.g. window=0.1.", show_default="from the model"
-    ),
-]
-Trust = Annotated[
-    bool,
-    typer.Option(
-        "--trust-code",
-        help="Import the module that defines the run's model, which runs its code; shows its name.",
-    ),
-]
-
+DATA_DIR = optional(
+    "Look for datasets in this folder.", default="$DYGMAMBA_DATA, then the user's data folder"
+)
+AS_JSON = flag("--json", "Print one JSON object instead of text.")
+DEVICE = option("auto", "Run on auto, cpu or cuda.")
+PROTOCOL = option(
+    "auto",
+    "Remove nothing from training (time) or the events of sampled nodes, as DyGLib does (benchmark); auto is "
+    "benchmark for the datasets of DyGLib, else time.",
+)
+RUNS_OUT = option(Path("runs"), "Write run directories below this folder.")
+MODEL = optional(
+    "Train this model (see `dygmamba models`), or one of yours: mine.py or mine.py:NAME.",
+    default="dyg-mamba-counts on a GPU, else trees",
+)
+PRESET = optional(
+    "Start from the settings of small (CPUs), short (quick on a GPU), paper, or NAME.toml (from `dygmamba tune`).",
+    default="paper",
+)
+EPOCHS = optional("Train at most this many epochs.", default="from the preset", min=1)
+SPLIT = optional(
+    "Split by shares (0.7,0.15,0.15), by the times where validation and test start (2024-01-01,2024-06-01), or as "
+    "the dataset's leaderboard does (board).",
+    default="0.7,0.15,0.15",
+)
+ACTIVITY = flag(
+    "--activity",
+    "Add the source's activity rate to the score (helps with historical and inductive negatives).",
+)
+NEW_EVENTS = optional("Add the new events of this file, with the columns of the dataset.")
+AT = optional("Ask for this time, a date or a number.", default="just after the last event")
+RAW = flag("--raw", "Write CSV cells unchanged, even if a spreadsheet would run them.")
+OVERRIDES = optional(
+    "Set a model or training setting, key=value, e.g. length=32.", "--set", default="from the preset"
+)
+HEURISTIC_SETTINGS = optional(
+    "Set a setting of the model, key=value, e.g. window=0.1.", "--set", default="from the model"
+)
+TRUST = flag(
+    "--trust-code", "Import the module that defines the run's model, which runs its code; shows its name."
+)
 
 RUN_HELP = "Takes a run directory, a dataset (its newest run below runs/), or latest."
 

@@ -10,21 +10,9 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from dygmamba.api.trusted_code import import_if_trusted
+from dygmamba.cli import options as cli
 from dygmamba.cli.console import emit_json, print_document, print_line, print_note
 from dygmamba.cli.messages import escape_text
-from dygmamba.cli.options import (
-    At,
-    DataDir,
-    Device,
-    Json,
-    NewEvents,
-    Raw,
-    Trust,
-    flag,
-    option,
-    optional,
-    run_argument,
-)
 from dygmamba.cli.progress import show_progress
 from dygmamba.cli.reading_options import with_reading_options
 from dygmamba.core.errors import ConfigError
@@ -37,45 +25,45 @@ SHOWN_IDS = 3  # in a note
 
 @with_reading_options
 def predict(
-    run: Path = run_argument("Predict with this run directory."),
-    pairs: Path | None = optional(
+    run: Path = cli.run_argument("Predict with this run directory."),
+    pairs: Path | None = cli.optional(
         "Score the pairs of this file: columns src, dst, optionally time, and those that the run reads of a "
         "query (query_columns). - is standard input."
     ),
-    sources: str | None = optional("Rank the destinations of these ids, a,b,c or a file; with --top."),
-    destinations: str | None = optional("Rank the sources of these ids, a,b,c or a file; with --top."),
-    nodes: str | None = optional(
+    sources: str | None = cli.optional("Rank the destinations of these ids, a,b,c or a file; with --top."),
+    destinations: str | None = cli.optional("Rank the sources of these ids, a,b,c or a file; with --top."),
+    nodes: str | None = cli.optional(
         "Predict the labels of these ids, a,b,c or a file; for runs of the node task."
     ),
-    events: NewEvents = None,
-    out: Path | None = optional(
+    events: Path | None = cli.NEW_EVENTS,
+    out: Path | None = cli.optional(
         "Write the scores to this file: .csv, .jsonl, .csv.gz, .jsonl.gz, .parquet, .arrow or .xlsx.",
         default="stdout",
     ),
-    top: int | None = optional("Rank destinations per source, or nodes, and keep this many.", min=1),
-    threshold: float | None = optional("Keep only rows with at least this score.", min=0, max=1),
-    costs: str | None = optional(
+    top: int | None = cli.optional("Rank destinations per source, or nodes, and keep this many.", min=1),
+    threshold: float | None = cli.optional("Keep only rows with at least this score.", min=0, max=1),
+    costs: str | None = cli.optional(
         "Keep only rows that pay, by the costs FALSE_ALARM,MISS of an alert, e.g. 1,20."
     ),
-    real_share: float | None = optional(
+    real_share: float | None = cli.optional(
         "Say which share of the scored pairs is real, e.g. 0.01; with --costs.", default="a half"
     ),
-    top_per_day: int | None = optional(
+    top_per_day: int | None = cli.optional(
         "Keep only this many rows of each day (UTC), highest scores first.", min=1
     ),
-    candidates: str | None = optional(
+    candidates: str | None = cli.optional(
         "Rank only these ids, a,b,c or a file, or all; with --top.",
         default="all; of more than 20,000 a shortlist",
     ),
-    only_new: bool = flag("--only-new", "Rank only destinations that the source never met; with --top."),
-    at: At = None,
+    only_new: bool = cli.flag("--only-new", "Rank only destinations that the source never met; with --top."),
+    at: str | None = cli.AT,
     *,
     reading: dict[str, Any],
-    device: Device = "auto",
-    data_dir: DataDir = None,
-    trust: Trust = False,
-    raw: Raw = False,
-    as_json: Json = False,
+    device: str = cli.DEVICE,
+    data_dir: Path | None = cli.DATA_DIR,
+    trust: bool = cli.TRUST,
+    raw: bool = cli.RAW,
+    as_json: bool = cli.AS_JSON,
 ) -> None:
     """Score pairs, rank destinations or classify nodes with a trained run, for past or future times.
 
@@ -156,25 +144,25 @@ def _shorten(ids: tuple[str, ...]) -> str:
 
 @with_reading_options
 def explain(
-    run: Path = run_argument("Explain a score of this run directory."),
-    pair: str | None = optional("Explain the score of two ids, a,b; quote an id that holds a comma."),
-    node: str | None = optional("Explain the score of this id; for runs of the node task."),
-    at: At = None,
-    top: int = option(10, "Show this many events.", min=1),
-    orders: int = option(
+    run: Path = cli.run_argument("Explain a score of this run directory."),
+    pair: str | None = cli.optional("Explain the score of two ids, a,b; quote an id that holds a comma."),
+    node: str | None = cli.optional("Explain the score of this id; for runs of the node task."),
+    at: str | None = cli.AT,
+    top: int = cli.option(10, "Show this many events.", min=1),
+    orders: int = cli.option(
         4, "Sample this many pairs of orders; more is slower and more exact.", min=1, max=1_000
     ),
-    out: Path | None = optional("Write a page (.html) or a picture (.svg)."),
-    events: NewEvents = None,
-    column: list[str] | None = optional(
+    out: Path | None = cli.optional("Write a page (.html) or a picture (.svg)."),
+    events: Path | None = cli.NEW_EVENTS,
+    column: list[str] | None = cli.optional(
         "Give a column of the event in question, name=value, e.g. amount=12 (query_columns)."
     ),
     *,
     reading: dict[str, Any],
-    device: Device = "auto",
-    data_dir: DataDir = None,
-    trust: Trust = False,
-    as_json: Json = False,
+    device: str = cli.DEVICE,
+    data_dir: Path | None = cli.DATA_DIR,
+    trust: bool = cli.TRUST,
+    as_json: bool = cli.AS_JSON,
 ) -> None:
     """Show which past events of either side moved the score of a pair, and by how much."""
     if (pair is None) == (node is None):

@@ -74,7 +74,7 @@ class TrainingRows:
         return self.features, self.label, self.time
 
     def __getitem__(self, chosen: Tensor) -> "TrainingRows":
-        return TrainingRows(*(column[chosen] for column in self.columns))
+        return TrainingRows(self.features.T[:, chosen].T, self.label[chosen], self.time[chosen])
 
     def sort_by_event(self, group: Int64[Tensor, "r"]) -> "TrainingRows":
         """Return the rows of each event, numbered by `group`, side by side, the event itself first."""
@@ -283,7 +283,8 @@ class TreeScorer(nn.Module, Scorer):
             node = view.features.node[:, : self.node_columns]
             ends = (node[pairs.src], node[pairs.dst]) if self.node_columns else ()
             refs = tuple(ref(table, lambda _: joined.pop(key, None)) for table in tables)
-            found = joined[key] = (refs, torch.cat([*tables, *ends], dim=1))
+            # the values of a feature lie side by side, as trees read them
+            found = joined[key] = (refs, torch.cat([table.T for table in (*tables, *ends)]).T)
         return found[1]
 
     def study(self, queries: Iterable[LabelledView]) -> TrainingTable:
@@ -298,8 +299,8 @@ class TreeScorer(nn.Module, Scorer):
 
     def _join_rows(self, parts: Iterable[TrainingRows]) -> TrainingRows:
         """Join the rows of all views and leave out the earliest ones."""
-        columns = zip(*(part.columns for part in parts), strict=True)
-        rows = TrainingRows(*map(torch.cat, columns))
+        features, *columns = zip(*(part.columns for part in parts), strict=True)
+        rows = TrainingRows(torch.cat([part.T for part in features], dim=1).T, *map(torch.cat, columns))
         return rows[rows.time >= rows.time.sort().values[int(self.config.skip * len(rows.time))]]
 
     def _build_table(self, rows: TrainingRows, objective: Objective) -> TrainingTable:
@@ -350,8 +351,10 @@ class BoostedTrees(TreeScorer, TreeBank):
             decays = facts.walk_decays(config.walk_decays)
             requests.append(WalkRequest(config.walks, config.walk_dim, decays, config.walk_seed))
         if config.transitions:
+            types = facts.columns.first(0, int(config.association_types), config.event_types).types
+            column = types[0] if types and config.associations else None
             scales = facts.transition_scales
-            requests.append(TransitionFeatures(scales, config.transitions, config.associations))
+            requests.append(TransitionFeatures(scales, config.transitions, config.associations, column))
         requests += request_columns(facts, config.query_columns, config.numeric_columns, config.event_types)
         if config.node_columns:
             requests += request_node_features(facts, config.node_columns)

@@ -122,13 +122,5 @@ def _build_event_histogram(time: np.ndarray, split: Split, times: TimeFormatter)
     )
     gray = " Gray areas have no events." if shaded else ""
     note = f"Number of events in each of {len(edges) - 1} bins of {times.format_gap(width)}.{gray}"
-    return Histogram(
-        title="Events over time",
-        x=times.axis_name,
-        y="events per bin",
-        edges=tuple(float(edge) for edge in edges),
-        counts=counts,
-        x_kind=times.axis_kind,
-        gaps=shaded,
-        note=note,
-    )
+    name, bins = "Events over time", tuple(float(edge) for edge in edges)
+    return Histogram(name, times.axis_name, "events per bin", bins, counts, times.axis_kind, shaded, note)

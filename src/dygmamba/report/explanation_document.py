@@ -125,12 +125,8 @@ def build_feature_chart(numbers: Numbers, top: int = 10) -> ContributionChart:
     """Plot the Shapley values of the strongest input features of boosted trees."""
     rows = [(feature.name, feature.contribution) for feature in numbers.strongest[:top]]
     note = "Each bar is the exact Shapley value of one feature. Together with the average logit they sum to the logit."
-    return ContributionChart(
-        "Features of the trees",
-        (*rows, _sum_other_features(numbers, top)),
-        (AVERAGE_LOGIT, numbers.base),
-        note,
-    )
+    rows.append(_sum_other_features(numbers, top))
+    return ContributionChart("Features of the trees", tuple(rows), (AVERAGE_LOGIT, numbers.base), note)
 
 
 def _sum_other_features(numbers: Numbers, top: int) -> tuple[str, float]:

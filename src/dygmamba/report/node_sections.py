@@ -51,21 +51,14 @@ def find_report_task(run: RunDirectory) -> ReportTask:
 
 def build_node_cards(results: Records, own: str) -> list[Card]:
     """Show the metrics of the test, each with what a constant prediction reaches, or with the size of the test."""
-    return [
-        Card(
-            f"Test {get_metric_title(name)}",
-            format_metric(name, row[name]),
-            "; ".join(
-                filter(
-                    None, (describe_few_events(row), _describe_reference(row, name) or _describe_size(row))
-                )
-            ),
-        )
-        for row in results
-        if row["split"] == "test"
-        for name in NODE_METRICS[row.get("target", "binary")]
-        if row.get(name) is not None
-    ]
+    cards = []
+    for row in (row for row in results if row["split"] == "test"):
+        for name in NODE_METRICS[row.get("target", "binary")]:
+            if row.get(name) is not None:
+                notes = (describe_few_events(row), _describe_reference(row, name) or _describe_size(row))
+                value, note = format_metric(name, row[name]), "; ".join(filter(None, notes))
+                cards.append(Card(f"Test {get_metric_title(name)}", value, note))
+    return cards
 
 
 def _describe_reference(row: dict[str, Any], name: str) -> str:
@@ -94,11 +87,8 @@ def summarize_node_results(results: Records, own: str) -> str:
         if row["split"] == "test" and row.get(metric) is not None:
             constant = row.get(f"{CONSTANT_PREFIX}{metric}")
             found = sentence.format(_format_plain(metric, row[metric]))
-            return (
-                f"{found}."
-                if constant is None
-                else f"{found}; {beside.format(_format_plain(metric, constant))}."
-            )
+            found += "" if constant is None else f"; {beside.format(_format_plain(metric, constant))}"
+            return f"{found}."
     return ""
 
 

@@ -126,21 +126,6 @@ def judge_published_values(dataset: str, setting: str, negatives: str) -> list[J
     return sorted(judged, key=lambda one: -one.value.mean)
 
 
-def best_published_without_leaks(dataset: str, setting: str, negatives: str) -> JudgedValue | None:
-    """Return the highest published AP that was retrained with leaks closed or is free of the known leaks."""
-    return next((one for one in judge_published_values(dataset, setting, negatives) if one.is_free), None)
-
-
-def best_published_not_known(dataset: str, setting: str, negatives: str) -> JudgedValue | None:
-    """Return the highest published AP of which leaks are not known, if it is above the best without leaks."""
-    for one in judge_published_values(dataset, setting, negatives):
-        if one.is_free:
-            return None
-        if one.label is LeakLabel.NOT_KNOWN:
-            return one
-    return None
-
-
 def list_padded_calls(dataset: str, negatives: str) -> list[tuple[int, int]]:
     """Return the lengths and batch sizes with which published programs pad their calls on a dataset."""
     return sorted(

@@ -28,7 +28,6 @@ from dygmamba.report.error_analysis import (
     build_node_errors_section,
     list_reliability_bins,
 )
-from dygmamba.report.feature_section import build_feature_section
 from dygmamba.report.html import write_page
 from dygmamba.report.node_sections import find_report_task
 from dygmamba.report.results import find_best_value
@@ -36,6 +35,7 @@ from dygmamba.report.run_sections import (
     Records,
     ReportTask,
     build_baselines_section,
+    build_feature_section,
     build_forgetting_section,
     build_query_type_section,
     build_ranking_section,
@@ -178,11 +178,10 @@ def build_data_sections(
         intro += " Half of these pairs are real events; if they are rarer among the pairs you score, fewer come true."
     if predictions.events < predictions.total:
         intro += f" The test has {predictions.total:,} events; those shown are spread evenly over it."
-    scores = (
-        predictions.score(None)
-        if calibration is None
-        else predictions.score(calibration.calibration, predictions.find_new_ends(dataset.store, split))
-    )
+    scores = predictions.score(None)
+    if calibration is not None:
+        new_ends = predictions.find_new_ends(dataset.store, split)
+        scores = predictions.score(calibration.calibration, new_ends)
     sections = (
         build_dataset_section(dataset, split),
         build_error_over_time_section(predictions, dataset, task.ranked),

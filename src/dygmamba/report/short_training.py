@@ -115,17 +115,3 @@ def add_training_column(
     if not any(row[-1].text for row in rows):
         return table
     return replace(table, columns=(*table.columns, COLUMN), rows=rows)
-
-
-def describe_by_model(records: Iterable[ResultRecord]) -> str:
-    """Return a Markdown sentence that names the changes by model and dataset; "" if there are none."""
-    records = list(records)
-    found: dict[str, dict[str, dict[str, None]]] = {}
-    for record in records:
-        if text := describe_training(record):
-            found.setdefault(text, {}).setdefault(record.model, {})[record.data] = None
-    parts = []
-    for text, models in found.items():
-        where = (f"`{model}` on {', '.join(datasets)}" for model, datasets in models.items())
-        parts.append(f"{text} ({', '.join(where)})")
-    return f"{name_label(records).capitalize()}: {' / '.join(parts)}." if parts else ""

@@ -243,11 +243,6 @@ def draw_circle(center: Position, radius: float, css: str, tooltip: str) -> str:
     return f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{radius}" class="{css}">{draw_tooltip(tooltip)}</circle>'
 
 
-def draw_dots(positions: Sequence[Position], tooltips: Sequence[str], color: int) -> list[str]:
-    css = f"dot c{color % COLOR_COUNT}"
-    return [draw_circle(position, 3.2, css, text) for position, text in zip(positions, tooltips, strict=True)]
-
-
 def draw_band(upper: Sequence[Position], lower: Sequence[Position], color: int) -> str:
     """Fill the area between two lines."""
     corners = " ".join(f"{x:.1f},{y:.1f}" for x, y in [*upper, *reversed(lower)])

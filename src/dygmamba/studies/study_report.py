@@ -20,7 +20,7 @@ from dygmamba.report.published import PublishedValue, load_table
 from dygmamba.report.result_records import ResultRecord, SeedValues, StudyResults, group_records, select_work
 from dygmamba.report.short_training import add_training_column, describe_trainings, name_label
 from dygmamba.studies.studies import FULL, STUDIES
-from dygmamba.tasks.metric_names import SETTING_LABELS
+from dygmamba.tasks.metric_names import SCOPE_LABELS
 
 SHOWN_EPOCHS = (20, 40, 60, 80, 100)
 NOISE_TITLES = {
@@ -53,7 +53,7 @@ def link_sections(results: StudyResults) -> list[Section]:
     records = select_work(results.records, "link", "heuristic")
     overviews = tuple(
         table
-        for setting in SETTING_LABELS
+        for setting in SCOPE_LABELS
         for negatives in NEGATIVES
         if (table := build_overview_table(records, _model, (setting, negatives))) is not None
     )
@@ -103,9 +103,9 @@ def build_node_section(results: StudyResults, data: str, group: list[ResultRecor
 def build_length_section(results: StudyResults, data: str, group: list[ResultRecord]) -> Section:
     """AP by length, with the published points."""
     curves = {
-        f"{model} ({SETTING_LABELS[setting]})": _ap_curve(records, "length", setting)
+        f"{model} ({SCOPE_LABELS[setting]})": _ap_curve(records, "length", setting)
         for model, records in group_records(group, _model).items()
-        for setting in SETTING_LABELS
+        for setting in SCOPE_LABELS
     }
     rows = [row for row in _list_published("sequence_length_ap", data) if row["mean"] is not None]
     if rows:

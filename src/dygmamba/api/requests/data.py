@@ -7,14 +7,13 @@ from typing import Any, Self
 
 from dygmamba.api.requests.base import (
     Request,
-    check_choice,
     check_data,
     check_time_unit,
     require_file,
     require_writable,
 )
 from dygmamba.config import validate_settings
-from dygmamba.core.choices import FORMATS
+from dygmamba.core.choices import FORMATS, check_choice
 from dygmamba.core.errors import ConfigError
 from dygmamba.core.settings import get_setting_hints
 from dygmamba.data.catalogue.known_datasets import find_entry as find_entry

@@ -8,9 +8,9 @@ from math import inf
 from pathlib import Path
 from typing import Any, Self
 
-from dygmamba.api.requests.base import Names, Request, check_choice, check_data, parse_names, require_run
+from dygmamba.api.requests.base import Names, Request, check_data, parse_names, require_run
 from dygmamba.config import check_device, check_settings, find_size_preset, is_preset_file, read_preset_file
-from dygmamba.core.choices import NEGATIVES, VARIANTS
+from dygmamba.core.choices import NEGATIVES, VARIANTS, check_choice
 from dygmamba.core.errors import ConfigError, make_package_error
 from dygmamba.data.events.split_spec import (
     AUTO_PROTOCOL,

@@ -9,11 +9,12 @@ import hashlib
 import os
 import re
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from dygmamba.core.errors import FileError, make_unreadable_error
+from dygmamba.core.errors import FileError, first_line, make_unreadable_error
 
 CHUNK_BYTES = 1 << 22
 RETRY_HINT = "get it again"
@@ -38,6 +39,24 @@ def require_regular_file(path: Path) -> None:
             f"{path} cannot be opened for reading; check that it is a regular file and its permissions",
             code="file-unreadable",
         )
+
+
+@contextmanager
+def report_damage(
+    path: Path,
+    what: str,
+    kinds: tuple[type[Exception], ...],
+    advice: str,
+    describe: Callable[[Exception], str] = first_line,
+) -> Iterator[None]:
+    """Context manager: errors with which a package says that a file is damaged become a FileError.
+
+    It says that the file is not `what`, such as "a complete Parquet file", and why, as `describe` returns it.
+    """
+    try:
+        yield
+    except kinds as error:
+        raise FileError(f"{path} is not {what} ({describe(error)}); {advice}", code="file-damaged") from error
 
 
 def read_regular_file(path: Path, max_bytes: int) -> Iterator[bytes]:

@@ -120,14 +120,7 @@ class IdIndex(NodeIds):
     """
 
     __slots__ = (
-        "_is_text",
-        "_keys",
-        "_known",
-        "_known_count",
-        "_known_nodes",
-        "_new_nodes",
-        "_sides",
-        "_texts",
+        *("_is_text", "_keys", "_known", "_known_count", "_known_nodes", "_new_nodes", "_sides", "_texts"),
     )
     __setattr__ = object.__setattr__  # unlike other ids, these change
 

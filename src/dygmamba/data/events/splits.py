@@ -82,13 +82,12 @@ class SplitCounts:
 
     def describe_events(self) -> str:
         """Describe the sizes of the periods, and how many training events were removed."""
-        period = self.train + self.removed
-        removed = (
-            f"{self.removed:,} of {period:,} training events removed ({100 * self.removed / period:.0f} %), those of "
-            "held-out nodes"
-            if self.removed
-            else "none removed"
-        )
+        period, removed = self.train + self.removed, "none removed"
+        if self.removed:
+            share = f"{100 * self.removed / period:.0f} %"
+            removed = (
+                f"{self.removed:,} of {period:,} training events removed ({share}), those of held-out nodes"
+            )
         return f"train {self.train:,}, validation {self.val:,}, test {self.test:,} events; {removed}"
 
     def describe_new_nodes(self) -> str:

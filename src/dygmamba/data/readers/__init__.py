@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dygmamba.core.choices import check_choice
 from dygmamba.core.errors import ConfigError, EventError, FileError
 from dygmamba.core.files.untrusted import require_regular_file
 from dygmamba.data.catalogue.leaderboard_folders import LEADERBOARD_FORMATS, detect_folder_format
@@ -55,13 +56,9 @@ def read_dataset(
         name: name of the dataset; default: derived from the path.
     """
     options = options or ReadOptions()
-    if format not in FORMATS:
-        raise ConfigError(
-            f"format {format!r} is unknown; choose one of {', '.join(FORMATS)}", code="unknown-format"
-        )
-    if not (
-        path.is_dir() and (format in LEADERBOARD_FORMATS or (format == "auto" and detect_folder_format(path)))
-    ):
+    check_choice("format", format, FORMATS)
+    is_found = format == "auto" and detect_folder_format(path) is not None
+    if not (path.is_dir() and (is_found or format in LEADERBOARD_FORMATS)):
         require_regular_file(path)
     detected = detect(path, options) if format == "auto" else Detected(format)
     if options.query is not None and detected.format not in DATABASE_FORMATS:

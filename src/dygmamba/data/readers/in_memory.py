@@ -4,7 +4,7 @@ pandas, polars, PyG and NetworkX are not imported; an object is recognized by th
 is read as a table of its edges.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -46,7 +46,11 @@ def open_in_memory(source: Any) -> Source:
         )
     if has_class(source, "torch_geometric", "TemporalData"):
         columns = {name: source[name] for name in source.keys()}  # noqa: SIM118 (no dict)
-        return _open_columns("the TemporalData", columns, hints=_describe_temporal_data(source, columns))
+        # messages are features; the graph is bipartite if every source has a lower number than every destination
+        is_bipartite = bool(len(source.src)) and bool(source.src.max() < source.dst.min())
+        features = ("msg",) if "msg" in columns else ()
+        hints = Layout(features=features, label="y", bipartite=is_bipartite)
+        return _open_columns("the TemporalData", columns, hints=hints)
     if has_class(source, "networkx", "Graph"):
         columns, hints = _read_graph_columns(source)
         return _open_columns("the graph", columns, hints=hints)
@@ -56,7 +60,8 @@ def open_in_memory(source: Any) -> Source:
         table = source if isinstance(source, pa.Table) else pa.table(source)
         hints = parse_metadata(table.schema.metadata)
         return _build_source("the Arrow table", tuple(table.column_names), table.column, hints=hints)
-    if isinstance(source, Sequence) and not isinstance(source, str) and all(map(_is_row, source)):
+    is_list = isinstance(source, Sequence) and not isinstance(source, str)
+    if is_list and all(isinstance(row, tuple | list) and len(row) >= 2 for row in source):
         return _open_rows(source)
     raise ConfigError(
         f"cannot read a table from {type(source).__name__}; give a path, a pandas or polars DataFrame, an Arrow table, "
@@ -115,10 +120,6 @@ def has_class(source: Any, package: str, name: str) -> bool:
     )
 
 
-def _is_row(row: Any) -> bool:
-    return isinstance(row, tuple | list) and len(row) >= 2
-
-
 def _open_rows(source: Sequence[Any]) -> Source:
     """Open rows of src, dst, time and, after them, features."""
     widths = {len(row) for row in source} or {len(ROLES)}
@@ -159,15 +160,6 @@ def _to_arrow(values: Any) -> pa.Array | pa.ChunkedArray:
         return pa.array(values, from_pandas=True)
     except OverflowError:  # integers beyond 64 bits
         return pa.array([None if value is None else str(value) for value in values])
-
-
-def _describe_temporal_data(source: Any, names: Iterable[str]) -> Layout:
-    """Describe a TemporalData: messages `msg` are features, `y` is the label.
-
-    If every source has a lower number than every destination, the graph is bipartite.
-    """
-    is_bipartite = bool(len(source.src)) and bool(source.src.max() < source.dst.min())
-    return Layout(features=("msg",) if "msg" in names else (), label="y", bipartite=is_bipartite)
 
 
 def _read_graph_columns(graph: Any) -> tuple[dict[str, Any], Layout]:

@@ -101,10 +101,6 @@ def _encode_latin1(text: Any, encoding: Any = "latin1") -> bytes:
     return text.encode("latin1")
 
 
-def _empty_bytes() -> bytes:
-    return b""
-
-
 def _reject_call(*_: Any) -> Any:
     raise ForbiddenPickleError("a call of numpy.ndarray")
 
@@ -128,7 +124,7 @@ ALLOWED_NAMES = {
     "numpy.dtype": AllowedFunction(PickledDtype),
     "numpy.ndarray": AllowedFunction(_reject_call),  # an argument of _reconstruct, never called
     "_codecs.encode": AllowedFunction(_encode_latin1),
-    "__builtin__.bytes": AllowedFunction(_empty_bytes),
+    "__builtin__.bytes": AllowedFunction(lambda: b""),
 } | {
     f"numpy.{core}.{name}": AllowedFunction(function)
     for core in ("core", "_core")

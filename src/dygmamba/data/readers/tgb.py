@@ -26,6 +26,7 @@ import pyarrow.compute as pc
 import pyarrow.csv as arrow_csv
 
 from dygmamba.core.errors import FileError, first_line
+from dygmamba.core.files.untrusted import report_damage
 from dygmamba.data.catalogue.leaderboard_folders import find_tgb_edge_list, find_tgb_seq_table
 from dygmamba.data.events.ids import NodeIds, order_by_first_event
 from dygmamba.data.events.origin import Origin
@@ -111,21 +112,14 @@ def encode_letters(texts: pa.Array | pa.ChunkedArray, width: int, drop_long: boo
 
 def read_text_columns(path: Path, positions: tuple[int, ...]) -> list[pa.ChunkedArray]:
     """Read columns of a CSV table as text, by their positions."""
-    try:
-        rows = arrow_csv.read_csv(
-            path,
-            arrow_csv.ReadOptions(skip_rows=1, autogenerate_column_names=True),
-            convert_options=arrow_csv.ConvertOptions(
-                include_columns=[f"f{position}" for position in positions],
-                column_types={f"f{position}": pa.string() for position in range(max(positions) + 1)},
-                strings_can_be_null=False,
-            ),
-        )
-    except (pa.ArrowException, OSError) as error:
-        raise FileError(
-            f"{path} is not a valid TGB table ({first_line(error)}); copy it again", code="file-damaged"
-        ) from error
-    return rows.columns
+    reading = arrow_csv.ReadOptions(skip_rows=1, autogenerate_column_names=True)
+    conversion = arrow_csv.ConvertOptions(
+        include_columns=[f"f{position}" for position in positions],
+        column_types={f"f{position}": pa.string() for position in range(max(positions) + 1)},
+        strings_can_be_null=False,
+    )
+    with report_damage(path, "a valid TGB table", (pa.ArrowException, OSError), "copy it again"):
+        return arrow_csv.read_csv(path, reading, convert_options=conversion).columns
 
 
 def read_airports(path: Path, ids: list[str]) -> np.ndarray:

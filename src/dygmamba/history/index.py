@@ -73,7 +73,7 @@ class Index(Growing):
         self._moved: dict[Any, Any] = {}  # sampling weights and tables for look-ups, on the index's device
         # by digest of their queries; None for queries that came once
         self._features: dict[bytes, Tensor | None] = {}
-        if needs_disk_index(len(self)) and not is_growing:
+        if needs_disk_index(len(self), store) and not is_growing:
             self._entries, self.source = load_disk_entries(store, self._indexed)
         else:
             self.near = NeighborLists(self.list_rows(), is_growing)
@@ -204,7 +204,8 @@ class Index(Growing):
         return self.table(EventCounts, scales)
 
     def _keeps_counts_on_disk(self, scales: int) -> bool:
-        is_large = self.source is not None or needs_disk_counts(len(self), scales)
+        is_mapped = self.source is not None and needs_disk_index(len(self))
+        is_large = is_mapped or needs_disk_counts(len(self), scales)
         return is_large and not self.is_growing and self._entries.time.device.type == "cpu"
 
     def move_once(self, key: Any, build: Callable[[], Any]) -> Any:

@@ -22,19 +22,20 @@ from dygmamba.report.published_leaks import (
     PROGRAMS,
     PUBLISHED_BATCH,
     JudgedValue,
-    best_published_not_known,
-    best_published_without_leaks,
+    LeakLabel,
+    judge_published_values,
     load_channels,
 )
 from dygmamba.report.result_records import ResultRecord, SeedValues, StudyResults
 from dygmamba.report.short_training import (
     NEUTRAL_SETTINGS,
-    describe_by_model,
+    describe_training,
     format_setting,
     get_shipped_settings,
+    name_label,
 )
 from dygmamba.studies.studies import FULL, PUBLISHED_HEURISTICS
-from dygmamba.tasks.metric_names import SETTING_LABELS
+from dygmamba.tasks.metric_names import EARLIER_EVENTS, SCOPE_LABELS
 
 DEFAULTS_FILE = "defaults"
 HEADLINE_MODELS = ("trees", "walk-trees", "dyg-mamba-counts", "dyg-mamba")
@@ -51,13 +52,15 @@ STREAMS = {
     "x_bitcoin_otc": "Bitcoin OTC (ratings)",
     "x_sp_workplace": "contacts in a workplace",
 }
+TIME_STREAMS = ("x_bitcoin_otc", "x_sp_workplace")  # of the protocol `time`
+OLD_DRAW = "negatives of the whole stream"  # of records from before `time` drew them from earlier events
 PARTS = (FULL, "counts", "counts-head", "walks", "counts-walks")
 MEMORY_MODELS = ("jodie", "dyrep", "tgn")
 NOT_SHIPPED = "†"
 EDGE_UNITS = "edge_units"
 # Settings, channels and pair features of inputs that no stored stream has, categories of events and node tables:
 # without effect on it.
-ABSENT_INPUTS = ("event_types", "node_columns", "event-types", "node-features")
+ABSENT_INPUTS = ("event_types", "association_types", "node_columns", "event-types", "node-features")
 
 
 def build_headline_table(folder: Path, setting: str = "transductive", only_shipped: bool = True) -> str:
@@ -78,7 +81,8 @@ def build_headline_table(folder: Path, setting: str = "transductive", only_shipp
         if not any(value.by_seed for value in values.values()):
             continue
         rule, rule_ap = _find_best_rule(folder, data, setting)
-        leader = _find_leader({**values, rule: SeedValues({None: rule_ap} if rule else {})})
+        comparable = {model: value for model, value in values.items() if has_present_draw(groups[model])}
+        leader = _find_leader({**comparable, rule: SeedValues({None: rule_ap} if rule else {})})
         cells = []
         for model, value in values.items():
             text = f"**{value}**" if model == leader else str(value)
@@ -140,9 +144,11 @@ def build_rules_table(folder: Path, setting: str = "transductive", negatives: st
             rule: collect_ap(_find_rule_records(folder, data, rule), setting, negatives) for rule in rules
         }
         lagging = collect_ap(_find_rule_records(folder, data, "edgebank"), setting, negatives, "batch")
+        groups = {model: find_records(folder, data, model) for model in HEADLINE_MODELS}
         trained = {
-            model: collect_ap(find_records(folder, data, model), setting, negatives)
-            for model in HEADLINE_MODELS
+            model: collect_ap(group, setting, negatives)
+            for model, group in groups.items()
+            if has_present_draw(group)
         }
         known = {model: value.mean for model, value in trained.items() if value.by_seed}
         if not any(value.by_seed for value in found.values()):
@@ -221,7 +227,7 @@ def build_parts_table(folder: Path) -> str:
         cells = []
         for part in PARTS:
             group = [record for record in records if record.about.get("variant") == part]
-            values = [collect_ap(group, setting) for setting in SETTING_LABELS]
+            values = [collect_ap(group, setting) for setting in SCOPE_LABELS]
             seeds = len(values[0].by_seed)
             cells.append(f"{values[0]} / {values[1]} ({seeds})" if seeds else "-")
         rows.append([title, *cells])
@@ -261,7 +267,7 @@ def build_best_published_table(_: Path) -> str:
     """Build the table of the best published values without leaks, for every kind of negatives."""
     rows = []
     for data, title in STREAMS.items():
-        for setting, label in SETTING_LABELS.items():
+        for setting, label in SCOPE_LABELS.items():
             cells = [format_best_published(data, setting, negatives) for negatives in PUBLISHED_NEGATIVES]
             if any(cell != "none" for cell in cells):
                 rows.append([title.partition(" (")[0], label, *cells])
@@ -409,7 +415,14 @@ def _describe_changed_settings(records: list[ResultRecord]) -> str:
         and name not in (*NEUTRAL_SETTINGS, *ABSENT_INPUTS)
         and _drop_absent(shipped[name]) != _drop_absent(value)
     }
-    return ", ".join(f"{name} = {format_setting(value)}" for name, value in sorted(changed.items()))
+    texts = [f"{name} = {format_setting(value)}" for name, value in sorted(changed.items())]
+    return ", ".join(texts if has_present_draw(records) else [*texts, OLD_DRAW])
+
+
+def has_present_draw(records: Iterable[ResultRecord]) -> bool:
+    """Return whether the negatives of records are drawn as today, so that figures of a stream can be compared."""
+    rows = (row for record in records if record.data in TIME_STREAMS for row in record.rows)
+    return all(row.get("drawn_from") == EARLIER_EVENTS for row in rows if row.get("visible") == "strict")
 
 
 def _drop_absent(value: Any) -> str:
@@ -436,3 +449,32 @@ def format_rows(head: list[str], rows: list[list[str]], records: Iterable[Result
     table = "\n".join(f"| {' | '.join(line)} |".replace("|  |", "| |") for line in lines)
     note = describe_by_model(records)
     return f"{table}\n\n{note}" if note else table
+
+
+def best_published_without_leaks(dataset: str, setting: str, negatives: str) -> JudgedValue | None:
+    """Return the highest published AP that was retrained with leaks closed or is free of the known leaks."""
+    return next((one for one in judge_published_values(dataset, setting, negatives) if one.is_free), None)
+
+
+def best_published_not_known(dataset: str, setting: str, negatives: str) -> JudgedValue | None:
+    """Return the highest published AP of which leaks are not known, if it is above the best without leaks."""
+    for one in judge_published_values(dataset, setting, negatives):
+        if one.is_free:
+            return None
+        if one.label is LeakLabel.NOT_KNOWN:
+            return one
+    return None
+
+
+def describe_by_model(records: Iterable[ResultRecord]) -> str:
+    """Return a Markdown sentence that names the changes by model and dataset; "" if there are none."""
+    records = list(records)
+    found: dict[str, dict[str, dict[str, None]]] = {}
+    for record in records:
+        if text := describe_training(record):
+            found.setdefault(text, {}).setdefault(record.model, {})[record.data] = None
+    parts = []
+    for text, models in found.items():
+        where = (f"`{model}` on {', '.join(datasets)}" for model, datasets in models.items())
+        parts.append(f"{text} ({', '.join(where)})")
+    return f"{name_label(records).capitalize()}: {' / '.join(parts)}." if parts else ""

@@ -1,13 +1,17 @@
 """Transition features of pairs: equal to brute force, strictly earlier, the same in any batch and from disk."""
 
 import math
+from dataclasses import replace
 from statistics import mean
 
+import numpy as np
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dygmamba.core.errors import ConfigError
+from dygmamba.data.events.categories import Category
+from dygmamba.data.events.column_facts import TypeColumn
 from dygmamba.data.generate.stream import GeneratorConfig, generate_stream
 from dygmamba.history.index import Index, gather_view
 from dygmamba.history.transitions import AGES, TransitionFeatures
@@ -17,6 +21,7 @@ from strategies import event_streams
 
 SCALES = (4.0, 0.5)
 REQUEST = TransitionFeatures(SCALES, lags=2, window=4)
+TYPED = replace(REQUEST, column=TypeColumn(0, "kind", (1, 0), ("buy", "view")))
 
 
 def numbers(store, pairs, request=REQUEST, events=None):
@@ -95,6 +100,43 @@ def test_every_feature_is_what_its_name_says(store, at):
     )
     assert expected.shape[1] == len(REQUEST.names) == len(set(REQUEST.names))
     torch.testing.assert_close(numbers(store, pairs), expected, rtol=1e-5, atol=1e-6)
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    store=event_streams(min_events=1, max_events=20, max_nodes=4),
+    at=st.integers(0, 19),
+    seed=st.integers(0, 9),
+)
+def test_the_share_by_type_is_of_one_type_and_after_the_last_meeting(store, at, seed):
+    """For all streams, types, pairs and times: by brute force; the other features are those without types."""
+    codes = torch.from_numpy(np.random.default_rng(seed).integers(-1, 4, (len(store), 1), np.int32))
+    features = replace(store.features, codes=codes, categories=(Category("kind", ("view", "buy", "a", "b")),))
+    typed, now = replace(store, features=features), float(store.time[min(at, len(store) - 1)])
+    kinds = [{1: 0, 0: 1}.get(code, 2) for code in codes[:, 0].tolist()]
+    events = list(zip(store.src.tolist(), store.dst.tolist(), store.time.tolist(), kinds, strict=True))
+
+    def last_of(node, time):
+        own = sorted(((t, b, kind) for a, b, t, kind in events if a == node and t < time), reverse=True)
+        return [(*item, t) for t, *item in own[: REQUEST.window]]
+
+    def share(item, v):
+        earlier = [event for event in events if event[2] < now]
+        followed = sum(b == v and item in [known for *known, _ in last_of(a, t)] for a, b, t, _ in earlier)
+        return followed / (sum([b, kind] == item for _, b, _, kind in earlier) + 5)
+
+    pairs = every_pair(store, now)
+    found = numbers(typed, pairs, TYPED)
+    expected = []
+    for u, v in zip(pairs.src.tolist(), pairs.dst.tolist(), strict=True):
+        met = max((t for a, b, t, _ in events if (a, b) == (u, v) and t < now), default=-math.inf)
+        shares = [(share(item, v), time) for *item, time in last_of(u, now) if time > met]
+        best, when = max(shares, default=(0.0, now))
+        since = math.log1p((now - when) / min(SCALES)) if best else -1.0
+        expected.append([math.log(best + 1e-3), since])
+    torch.testing.assert_close(found[:, -2:], torch.tensor(expected), rtol=1e-5, atol=1e-6)
+    assert torch.equal(found[:, :-2], numbers(store, pairs))
+    assert found.shape[1] == len(TYPED.names)
 
 
 def test_features_are_cached_and_a_part_of_a_view_has_its_rows():

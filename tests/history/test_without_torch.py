@@ -23,7 +23,7 @@ for request, kind, more in (
     (CountFeatures((1.0,), 1), lambda request: EventCounts(request.scales), (near,)),
     (ColumnFeatures(facts, (1.0,)), ColumnTable, ()),
     (NodeValueFeatures((1.0,), (0,)), NodeValueTable, ()),
-    (TransitionFeatures((1.0,), window=2), TransitionTable, ()),
+    (TransitionFeatures((1.0,), window=2, column=facts.types[0]), TransitionTable, ()),
 ):
     table = kind(request)
     table.append_rows(rows)

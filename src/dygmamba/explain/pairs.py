@@ -93,7 +93,8 @@ def explain_pair(
         raise EventError(
             _no_events_message(removal, " and ".join(map(str, ids)), time), code="no-earlier-events"
         )
-    game, scale = CachedGame(removal), ScoreScale(predictor.calibration, _find_new_ends(predictor, queries))
+    new_ends = predictor.find_new_ends(queries.src, queries.dst, queries.time)
+    game, scale = CachedGame(removal), ScoreScale(predictor.calibration, new_ends)
     values = estimate_shapley(game, orders, seed=0)
     order = values.value.abs().argsort(descending=True, stable=True).tolist()
     singles = [[place] for place in order[:STRONGEST_EVENTS]]
@@ -123,10 +124,6 @@ def explain_pair(
         gap=abs(values.base + float(values.value.sum()) - values.logit),
         notes=(*_build_notes(removal, queries), *_describe_associations(predictor, one, ids)),
     )
-
-
-def _find_new_ends(predictor: Predictor, queries: QueryBatch) -> Tensor | None:
-    return predictor.find_new_ends(queries.src, queries.dst, queries.time)
 
 
 def find_strongest_events(run: OpenRun, pairs: PairBatch, count: int) -> list[list[tuple[str, float]]]:
@@ -287,11 +284,8 @@ class _ReasonBuilder:
         logit_without: dict[int, float],
         scale: ScoreScale,
     ) -> None:
-        self.dataset, self.parser, self.time = (
-            predictor.dataset,
-            predictor.query_parser,
-            float(queries.time[0]),
-        )
+        self.dataset, self.parser = predictor.dataset, predictor.query_parser
+        self.time = float(queries.time[0])
         self.game, self.values, self.logit_without, self.scale = game, values, logit_without, scale
         self.is_dated = bool(self.dataset.origin.time_origin)
         self.has_seconds = self.dataset.is_dated
@@ -365,14 +359,15 @@ def _describe_associations(predictor: Predictor, pair: PairBatch, ids: list[Any]
     if request is None:
         return []
     table = request.prepare(predictor.ranker.stream_scorer.stream.index)
-    best = table.find_best_association(*to_host(pair.src, pair.dst, pair.table_time))
-    if best is None:
+    found = table.find_best_association(*to_host(pair.src, pair.dst, pair.table_time))
+    if found is None:
         return []
-    dataset = predictor.dataset
-    node = predictor.query_parser.to_user_type(dataset.ids.to_user([best.node]))[0].as_py()
+    best, value = found
+    node = predictor.query_parser.to_user_type(predictor.dataset.ids.to_user([best.item]))[0].as_py()
+    kind = f" with {request.column.name} {value!r}" if request.column and value else ""
     return [
-        f"{ids[1]} after {node}: {best.followed:,} events on {ids[1]} had {node} among the last {request.window} "
-        f"destinations of their source, as this query has, and {node} had {best.visits:,} events"
+        f"{ids[1]} after {node}{kind}: {best.followed:,} events on {ids[1]} had {node}{kind} among the last "
+        f"{request.window} destinations of their source, as this query has, and {node} had {best.visits:,} events{kind}"
     ]
 
 

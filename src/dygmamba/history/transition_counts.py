@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float32, Float64, Int, Int64
 from torch import Tensor
 
-from dygmamba.history.associations import name_associations, summarise_associations
+from dygmamba.history.associations import summarise_associations
 from dygmamba.history.block_lists import EventRows, directed_key
 from dygmamba.history.device_lists import BlockLookup, Lookup, SortedLists, count_before
 from dygmamba.history.transitions import TransitionScales, TransitionTable, cell_key
@@ -38,7 +38,7 @@ class TransitionLookup(TransitionScales):
     @property
     def association_width(self) -> int:
         """Number of association features of a pair."""
-        return len(name_associations(self.window))
+        return len(self.association_names)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ whatever the size of an instant.
 Legend: a appended events, p, q queries, l lags, s scales, k ages, f features per pair.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -22,22 +22,25 @@ from jaxtyping import Float32, Float64, Int64
 
 from dygmamba.core.errors import ConfigError
 from dygmamba.core.memory_budget import require_memory
+from dygmamba.data.events.column_facts import TypeColumn
 from dygmamba.history.associations import (
-    PRIOR,
     Association,
     AssociationTable,
+    FollowerTable,
     name_associations,
     summarise_associations,
+    summarise_types,
 )
 from dygmamba.history.block_lists import BlockLists, CountLists, EventRows, directed_key, flatten_rows
+from dygmamba.history.columns import OTHER_VALUES, assign_buckets
 from dygmamba.history.counts import scale_label
-from dygmamba.history.table_request import FeatureRequest, TableRequest
+from dygmamba.history.table_request import HISTORY, FeatureGroup, FeatureRequest, FeatureUnit, TableRequest
 from dygmamba.ops import blocks
 from dygmamba.ops.growing import Growing
 from dygmamba.ops.key_slots import KeySlots
 
 MAX_LAGS = 7  # a key has 3 bits for the lag, and 30 for each node
-ORDER, ASSOCIATIONS = "order of destinations", "associations of destinations"  # what features are about
+ORDER, ASSOCIATIONS = (FeatureGroup(HISTORY, f"{what} of destinations") for what in ("order", "associations"))
 AGES = 6  # last events of the source whose ages are features
 BYTES_PER_EVENT, BYTES_PER_LAG = (
     150,
@@ -57,12 +60,14 @@ class TransitionScales(TableRequest):
         scales: Time scales of the decay exp(-age / scale).
         lags: Largest number of events from the first node of a transition to the second one.
         window: Last destinations of an event that are associated with its own; 0: no associations.
+        column: Event type by which the earlier events of associations are told apart, if any.
     """
 
     precision: ClassVar[type[np.floating]] = np.float64  # of the scales
     scales: tuple[float, ...]
     lags: int = 3
     window: int = 0
+    column: TypeColumn | None = None
 
     def __post_init__(self) -> None:
         if not self.scales or min(self.scales) <= 0 or not 0 < self.lags <= MAX_LAGS or self.window < 0:
@@ -71,6 +76,16 @@ class TransitionScales(TableRequest):
                 f"scales={self.scales}, lags={self.lags}, window={self.window}",
                 code="invalid-request",
             )
+
+    @property
+    def association_names(self) -> list[str]:
+        """Names of the association features of a pair."""
+        return name_associations(self.window, "" if self.column is None else self.column.name)
+
+    @property
+    def buckets(self) -> int:
+        """Number of types that are told apart: those of the column and one for all others; 1 without a column."""
+        return 1 if self.column is None else len(self.column.codes) + 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,14 +115,13 @@ class TransitionFeatures(TransitionScales, FeatureRequest):
                 for number in range(1, AGES + 1)
             ),
             "number of events of the source since its last one on the destination",
-            *name_associations(self.window),
+            *self.association_names,
         ]
 
     @property
-    def subjects(self) -> list[str]:
-        """Return what each feature is about, in the order of `names`."""
-        associations = len(name_associations(self.window))
-        return [ORDER] * (len(self.names) - associations) + [ASSOCIATIONS] * associations
+    def units(self) -> list[FeatureUnit]:
+        associations = self.association_names
+        return [FeatureUnit(name, ASSOCIATIONS if name in associations else ORDER) for name in self.names]
 
 
 def _ordinal(number: int) -> str:
@@ -115,30 +129,37 @@ def _ordinal(number: int) -> str:
 
 
 class DestinationLists(BlockLists):
-    """Times of the events of each source and, for each, its last destinations up to it, the last one first.
+    """Times of the events of each source and, for each, its last items up to it, the last one first.
 
-    -1 stands for fewer destinations.
+    The item of an event is its destination, with the number of its type where `buckets` types are told apart:
+    destination * buckets + type. -1 stands for fewer items.
     """
 
     columns = ("time", "recent")
     recent: np.ndarray
 
-    def __init__(self, lags: int, is_growing: bool = False) -> None:
+    def __init__(self, lags: int, buckets: int = 1, is_growing: bool = False) -> None:
+        self.buckets = buckets
         super().__init__((np.float64, ()), (np.int64, (lags,)), is_growing=is_growing)
 
-    def append(self, rows: EventRows) -> Int64[np.ndarray, "a l"]:
-        """Append events; return the last destinations of each source strictly before its event."""
+    def append(self, rows: EventRows, item: Int64[np.ndarray, "a"]) -> Int64[np.ndarray, "a l"]:
+        """Append events; return the last items of each source strictly before its event."""
         previous = np.full((len(rows.src), self.recent.shape[1]), -1)
-        self.extend(
-            blocks.append_destinations, (), np.ascontiguousarray(rows.src), rows.dst, rows.time, previous
-        )
+        columns = (np.ascontiguousarray(rows.src), item, rows.time, previous)
+        self.extend(blocks.append_destinations, (), *columns)
         return previous
+
+    def last_items(
+        self, source: Int64[np.ndarray, "*q"], time: Float64[np.ndarray, "*q"]
+    ) -> Int64[np.ndarray, "*q l"]:
+        """Return the last items of each source strictly before each time."""
+        return self.read("recent", self.find_last(source, time), -1)
 
     def last_destinations(
         self, source: Int64[np.ndarray, "*q"], time: Float64[np.ndarray, "*q"]
     ) -> Int64[np.ndarray, "*q l"]:
         """Return the last destinations of each source strictly before each time."""
-        return self.read("recent", self.find_last(source, time), -1)
+        return self.last_items(source, time) // self.buckets  # -1 stays -1
 
     def last_ages(
         self, source: Int64[np.ndarray, "q"], time: Float64[np.ndarray, "q"], count: int
@@ -174,23 +195,26 @@ class TransitionTable(Growing):
         left: Transitions by (w, l), with key w * lags + l.
         met: Events by (source, destination); only their times are read, so there is no scale.
         associations: Destinations that followed others within the window, if there is one.
+        typed: The same by the type of the earlier event, if there is a column.
     """
 
     def __init__(self, request: TransitionScales, is_growing: bool = False) -> None:
         """Create a table without events."""
         self.lags, scale = request.lags, np.array(request.scales, request.precision).astype(np.float64)
         self.shortest = min(request.scales)
-        self.sources = DestinationLists(max(request.lags, request.window), is_growing)
-        self.window = request.window
+        self.window, self.column, self.buckets = request.window, request.column, request.buckets
+        self.sources = DestinationLists(max(request.lags, request.window), self.buckets, is_growing)
         self.associations = AssociationTable(is_growing) if request.window else None
+        self.typed = FollowerTable(is_growing) if request.window and request.column else None
         self.followed = CountLists(scale, KeySlots(), is_growing)
         self.left = CountLists(scale, None, is_growing)
         self.met = CountLists(scale[:0], KeySlots(), is_growing)
 
     @property
     def parts(self) -> Mapping[str, Growing]:
-        parts = {name: getattr(self, name) for name in ("sources", "followed", "left", "met")}
-        return parts if self.associations is None else parts | {"associations": self.associations}
+        names = ("sources", "followed", "left", "met", "associations", "typed")
+        parts = {name: getattr(self, name) for name in names}
+        return {name: part for name, part in parts.items() if part is not None}
 
     @property
     def lists(self) -> Mapping[str, BlockLists]:
@@ -200,7 +224,8 @@ class TransitionTable(Growing):
 
     def require_memory(self, events: int) -> None:
         """Raise MemoryBudgetError if the table of so many events does not fit into memory."""
-        lags = self.lags * (BYTES_PER_LAG + 16 * len(self.left.scale)) + self.window * BYTES_PER_LAG
+        tables = (self.associations is not None) + (self.typed is not None)
+        lags = self.lags * (BYTES_PER_LAG + 16 * len(self.left.scale)) + tables * self.window * BYTES_PER_LAG
         hint = "a smaller one with `associations=0`, none with `transitions=0`"
         require_memory(
             events * (BYTES_PER_EVENT + lags), f"the table of transitions of {events:,} events ({hint})"
@@ -219,10 +244,11 @@ class TransitionTable(Growing):
 
     def _record(self, rows: EventRows) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Append events to the histories of their sources; return the keys and the time of each transition."""
-        previous = self.sources.append(rows)
-        if self.associations is not None:
-            self.associations.append_after(previous[:, : self.window], rows)
-        event, key, total = self._list_transitions(previous, rows.dst)
+        item = self._list_items(rows)
+        previous = self.sources.append(rows, item)
+        for table, window, own in self._list_associations(previous, item, rows):
+            table.append_after(window, own, rows)
+        event, key, total = self._list_transitions(previous // self.buckets, rows.dst)
         return key, total, rows.time[event]
 
     def _list_transitions(
@@ -233,12 +259,28 @@ class TransitionTable(Growing):
         origin = previous[event, lag]
         return event, cell_key(origin, dst[event], lag), origin * self.lags + lag
 
+    def _list_items(self, rows: EventRows) -> Int64[np.ndarray, "a"]:
+        """Return the item of each event."""
+        if self.column is None:
+            return rows.dst
+        return rows.dst * self.buckets + assign_buckets(rows, self.column)
+
+    def _list_associations(
+        self, previous: Int64[np.ndarray, "a l"], item: Int64[np.ndarray, "a"], rows: EventRows
+    ) -> Iterator[tuple[FollowerTable, np.ndarray, np.ndarray]]:
+        """Yield each table of associations with the items of windows and events there."""
+        window = previous[:, : self.window]
+        if self.associations is not None:
+            yield self.associations, window // self.buckets, rows.dst
+        if self.typed is not None:
+            yield self.typed, window, item
+
     def drop_rows(self, rows: EventRows) -> None:
         """Drop the newest events."""
-        previous = self.sources.last_destinations(rows.src, rows.time)  # as they were appended
-        if self.associations is not None:
-            self.associations.drop_after(previous[:, : self.window], rows)
-        _, key, total = self._list_transitions(previous, rows.dst)
+        item, previous = self._list_items(rows), self.sources.last_items(rows.src, rows.time)  # as appended
+        for table, window, own in self._list_associations(previous, item, rows):
+            table.drop_after(window, own, rows)
+        _, key, total = self._list_transitions(previous // self.buckets, rows.dst)
         self.followed.drop(key)
         self.left.drop(total)
         self.met.drop(directed_key(rows.src, rows.dst))
@@ -282,22 +324,39 @@ class TransitionTable(Growing):
 
     def find_best_association(
         self, src: Int64[np.ndarray, "1"], dst: Int64[np.ndarray, "1"], time: Float64[np.ndarray, "1"]
-    ) -> Association | None:
-        """Return the last destination of the source with the best share, the latest of equal ones; None without any."""
+    ) -> tuple[Association, str] | None:
+        """Return the last destination of the source with the best share, the latest of equal ones; None without any.
+
+        Where the share by the type of the earlier event is larger, the result is of that type, and has its value.
+        """
         assert self.associations is not None
-        window = self.sources.last_destinations(src, time)[:, : self.window]
-        followed, visits, _, _ = self.associations.count(window, dst, time)
-        best = int((followed / (visits + PRIOR))[0].argmax())
-        if not followed[0, best]:
-            return None
-        return Association(int(window[0, best]), int(followed[0, best]), int(visits[0, best]))
+        items = self.sources.last_items(src, time)
+        best = self.associations.find_best(items[:, : self.window] // self.buckets, dst, time)
+        window = self._list_later_items(items, self.events_since_met(src, dst, time))
+        typed = None if self.typed is None else self.typed.find_best(window, dst, time)
+        if best is None or typed is None or typed.share <= best.share:
+            return None if best is None else (best, "")
+        node, bucket = divmod(typed.item, self.buckets)
+        values = (*self.column.values, OTHER_VALUES) if self.column is not None else ()
+        return typed._replace(item=node), values[bucket]
+
+    def _list_later_items(
+        self, items: Int64[np.ndarray, "p k"], met: Int64[np.ndarray, "p"]
+    ) -> Int64[np.ndarray, "p k"]:
+        """Return the last items of each source that are later than its last event on the destination, else -1.
+
+        A destination that the source turned to since is no longer due: the ink was bought after the printer.
+        """
+        is_later = (met < 0)[:, None] | (np.arange(self.window) < met[:, None])
+        return np.where(is_later, items[:, : self.window], -1)
 
     @np.errstate(all="ignore")  # numbers of any size, which may overflow
     def compute_features(
         self, src: Int64[np.ndarray, "p"], dst: Int64[np.ndarray, "p"], time: Float64[np.ndarray, "p"]
     ) -> Float32[np.ndarray, "p f"]:
         """Return all features of each pair, in the order of `TransitionFeatures.names`."""
-        last = self.sources.last_destinations(src, time)
+        items = self.sources.last_items(src, time)
+        last = items // self.buckets
         origin = last[:, : self.lags]
         followed, left = self.counts(origin, dst, time), self.totals(origin, time)
         share = np.log((followed + LEAST_COUNT) / (left + LEAST_TOTAL))
@@ -305,13 +364,17 @@ class TransitionTable(Growing):
         ages = self.sources.last_ages(src, time, max(AGES, self.window)) / self.shortest
         age = ages[:, :AGES]
         age = np.where(age < 0, -1.0, np.log1p(np.maximum(age, 0)))
-        since = self.events_since_met(src, dst, time)
-        since = np.where(since < 0, -1.0, np.log1p(np.maximum(since, 0)))
+        met = self.events_since_met(src, dst, time)
+        since = np.where(met < 0, -1.0, np.log1p(np.maximum(met, 0)))
         parts = [flatten_rows(np.log1p(followed)), flatten_rows(share), near, age, since[:, None]]
         if self.associations is not None:
             window = last[:, : self.window]
             counts = self.associations.count(window, dst, time)
             parts.append(summarise_associations(np, counts, window >= 0, ages[:, : self.window]))
+        if self.typed is not None:
+            window = self._list_later_items(items, met)
+            followed, visits = self.typed.count_followers(window, dst, time)
+            parts.append(summarise_types(followed, visits, ages[:, : self.window]))
         return np.concatenate(parts, axis=1, dtype=np.float32)
 
 

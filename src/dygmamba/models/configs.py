@@ -388,6 +388,9 @@ class TreesConfig(BoostingConfig):
     associations: Window = (
         10  # last destinations of the source that are associated with the destination; 0: none
     )
+    association_types: bool = (
+        True  # whether they are also by event type of the earlier event, if there are types
+    )
     numeric_columns: Annotated[int, Bounds(0, 32)] = (
         8  # most numeric columns of events that are read; 0: none
     )

@@ -14,6 +14,7 @@ EXTENDED_MODELS = {"dyg-mamba": "dyg-mamba-counts", "mamba": "dyg-mamba-counts"}
 FIRST_TREES: dict[str, Any] = {
     "transitions": 0,
     "associations": 0,
+    "association_types": False,
     "max_rows": 1_000_000_000,
     "numeric_columns": 0,
     "event_types": 0,

@@ -31,8 +31,9 @@ from torch import Tensor, nn
 from dygmamba.core.errors import FileError
 from dygmamba.history.counts import CountFeatures
 from dygmamba.history.node_values import NodeValueFeatures
+from dygmamba.history.table_request import FeatureRequest, FeatureUnit
 from dygmamba.history.transitions import TransitionFeatures
-from dygmamba.history.view import LabelledView, PairView, Request
+from dygmamba.history.view import LabelledView, PairView
 from dygmamba.history.walks import WalkRequest
 from dygmamba.models.base import DatasetFacts, Scorer, TargetFacts
 from dygmamba.models.column_requests import request_columns, request_node_features
@@ -211,7 +212,7 @@ class TreeScorer(nn.Module, Scorer):
     def _set_features(
         self,
         config: BoostingConfig,
-        requests: Sequence[Request],
+        requests: Sequence[FeatureRequest | WalkRequest],
         target: TargetFacts,
         node_columns: int = 0,
     ) -> None:
@@ -220,12 +221,13 @@ class TreeScorer(nn.Module, Scorer):
         self.node_columns, self.rounds_per_epoch = node_columns, config.rounds
         kinds = [request.kinds for request in requests if isinstance(request, WalkRequest)]
         self.overlaps = torch.tensor([place for walks in kinds for place, _ in walks], dtype=torch.int64)
-        self.names = [name for request in requests for name in _list_names(request)]
-        self.names += [
-            f"feature {column} of the {end}"
+        self.units = [unit for request in requests for unit in request.units]
+        self.units += [
+            FeatureUnit(f"feature {column} of the {end}")
             for end in ("source", "destination")
             for column in range(node_columns)
         ]
+        self.names = [unit.name for unit in self.units]
         self._checksum = zlib.crc32("\n".join(self.names).encode())
         self.register_buffer(self.checksum_name, torch.tensor(self._checksum))
         # by the ids of the tables that are joined, while these are alive
@@ -344,13 +346,15 @@ class BoostedTrees(TreeScorer, TreeBank):
         TreeBank.__init__(self, config)
         self.negatives = config.others
         scales = np.geomspace(min(facts.node_gap, facts.period), facts.period, config.scales).tolist()
-        requests: list[Request] = [CountFeatures(tuple(scales), config.neighbors)]
+        requests: list[FeatureRequest | WalkRequest] = [CountFeatures(tuple(scales), config.neighbors)]
         if config.walks:
             decays = facts.walk_decays(config.walk_decays)
             requests.append(WalkRequest(config.walks, config.walk_dim, decays, config.walk_seed))
         if config.transitions:
+            types = facts.columns.first(0, int(config.association_types), config.event_types).types
+            column = types[0] if types and config.associations else None
             scales = facts.transition_scales
-            requests.append(TransitionFeatures(scales, config.transitions, config.associations))
+            requests.append(TransitionFeatures(scales, config.transitions, config.associations, column))
         requests += request_columns(facts, config.query_columns, config.numeric_columns, config.event_types)
         if config.node_columns:
             requests += request_node_features(facts, config.node_columns)
@@ -388,7 +392,7 @@ class NodeTrees(TreeScorer):
         # the labels of earlier events, if they may be read, are columns behind the edge features
         labels = range(facts.edge_dim, facts.edge_dim + target.label_columns)
         columns = (*range(min(facts.edge_dim, config.values)), *labels)
-        requests: list[Request] = [
+        requests: list[FeatureRequest | WalkRequest] = [
             CountFeatures(facts.scales(config.scales), config.neighbors),
             NodeValueFeatures(facts.scales(VALUE_SCALES), columns),
         ]
@@ -397,11 +401,6 @@ class NodeTrees(TreeScorer):
         self._set_features(config, requests, target, min(facts.node_dim, config.values))
         self.banks = nn.ModuleList(TreeBank(config) for _ in range(target.outputs))
         self.register_buffer("base", torch.zeros(target.outputs, dtype=torch.float64))
-
-
-def _list_names(request: Any) -> list[str]:
-    """Return the names of the features that trees read of a request."""
-    return [name for _, name in request.kinds] if isinstance(request, WalkRequest) else request.names
 
 
 def _select_prefix(tensors: Mapping[str, Any], prefix: str) -> dict[str, Any]:

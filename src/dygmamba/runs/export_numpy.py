@@ -22,6 +22,7 @@ from dygmamba.data.events.column_facts import ColumnFacts
 from dygmamba.history.columns import ColumnFeatures, find_query_columns
 from dygmamba.history.node_features import NodeFeatures
 from dygmamba.history.table_request import FeatureRequest
+from dygmamba.history.transitions import TransitionFeatures
 from dygmamba.history.view import Request
 from dygmamba.models.trees import BoostedTrees
 from dygmamba.runs import tree_scorer
@@ -170,7 +171,8 @@ def _list_imports(source: Path) -> set[Path]:
 def _describe_features(requests: tuple[Request, ...], model: str) -> dict[str, Any]:
     """Return what scorer.py needs to know of each group of features, in the order of the features."""
     parts: list[dict[str, Any]] = []
-    columns = ColumnFacts()
+    read = (request.columns for request in requests if isinstance(request, ColumnFeatures))
+    columns = _number_columns(next(read, ColumnFacts()))
     for request in requests:
         if isinstance(request, NodeFeatures):
             raise ConfigError(
@@ -185,8 +187,9 @@ def _describe_features(requests: tuple[Request, ...], model: str) -> dict[str, A
                 code="model-not-exportable",
             )
         if isinstance(request, ColumnFeatures):
-            columns = _number_columns(request.columns)
             request = replace(request, columns=columns)
+        if isinstance(request, TransitionFeatures) and request.column is not None:
+            request = replace(request, column=columns.types[0])  # the first one in both
         parts.append(
             {
                 "kind": [type(request).__module__, type(request).__name__],

@@ -21,29 +21,35 @@ def add(table, bin, gradient, hessian):
 
 
 @kernel()
-def histogram(low, high, bins, slopes, rows, columns, ordered, table):
-    """Sum both derivatives and count the rows, for columns `low` to `high - 1` and each bin.
+def pack_bins(low, high, bins, rows, columns, packed):
+    """Write the bins of some rows and columns, those of four columns side by side, for groups `low` to `high - 1`."""
+    for j in range(low, high):
+        a, b = bins[columns[4 * j]], bins[columns[4 * j + 1]]
+        c, d = bins[columns[4 * j + 2]], bins[columns[4 * j + 3]]
+        own = packed[j]
+        for i in range(rows.shape[0]):
+            row = np.uint32(rows[i])
+            own[i, 0], own[i, 1], own[i, 2], own[i, 3] = a[row], b[row], c[row], d[row]
 
-    `ordered` is a buffer for the rows' derivatives, gathered once for all columns.
-    """
+
+@kernel()
+def histogram(low, high, packed, slopes, rows, table):
+    """Sum both derivatives and count the rows, for groups `low` to `high - 1` of four columns and each bin."""
+    ordered = np.empty((rows.shape[0], 2))  # gathered once for all columns
     for i in range(rows.shape[0]):
         ordered[i, 0] = slopes[rows[i], 0]
         ordered[i, 1] = slopes[rows[i], 1]
-    table[low:high] = 0.0
-    for j in range(low, high - 3, 4):
-        a, b, c, d = bins[columns[j]], bins[columns[j + 1]], bins[columns[j + 2]], bins[columns[j + 3]]
-        of_a, of_b = table[j].ravel(), table[j + 1].ravel()
-        of_c, of_d = table[j + 2].ravel(), table[j + 3].ravel()
+    table[4 * low : 4 * high] = 0.0
+    for j in range(low, high):
+        own = packed[j]
+        of_a, of_b = table[4 * j].ravel(), table[4 * j + 1].ravel()
+        of_c, of_d = table[4 * j + 2].ravel(), table[4 * j + 3].ravel()
         for i in range(rows.shape[0]):  # four columns at once, so that no addition waits for the previous one
             row, gradient, hessian = np.uint32(rows[i]), ordered[i, 0], ordered[i, 1]
-            add(of_a, a[row], gradient, hessian)
-            add(of_b, b[row], gradient, hessian)
-            add(of_c, c[row], gradient, hessian)
-            add(of_d, d[row], gradient, hessian)
-    for j in range(high - (high - low) % 4, high):
-        own, column = table[j].ravel(), bins[columns[j]]
-        for i in range(rows.shape[0]):
-            add(own, column[np.uint32(rows[i])], ordered[i, 0], ordered[i, 1])
+            add(of_a, own[row, 0], gradient, hessian)
+            add(of_b, own[row, 1], gradient, hessian)
+            add(of_c, own[row, 2], gradient, hessian)
+            add(of_d, own[row, 3], gradient, hessian)
 
 
 @kernel()

@@ -9,7 +9,7 @@ from typing import Any
 
 from dygmamba.report.result_records import ResultRecord
 from dygmamba.tasks.metric_names import QUERY_TYPE_LABELS
-from research.result_tables import STREAMS, find_records, format_rows
+from research.result_tables import STREAMS, find_records, format_rows, has_present_draw
 
 MODELS = ("trees", "walk-trees", "dyg-mamba-counts", "dyg-mamba")
 
@@ -19,7 +19,11 @@ def build_query_type_table(folder: Path) -> str:
     rows = []
     for data, title in STREAMS.items():
         records = {
-            model: [r for r in find_records(folder, data, model, ("defaults",)) if _get_types(r)]
+            model: [
+                record
+                for record in find_records(folder, data, model, ("defaults",))
+                if _get_types(record) and has_present_draw([record])
+            ]
             for model in MODELS
         }
         for kind, label in QUERY_TYPE_LABELS.items():

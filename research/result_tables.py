@@ -35,7 +35,7 @@ from dygmamba.report.short_training import (
     name_label,
 )
 from dygmamba.studies.studies import FULL, PUBLISHED_HEURISTICS
-from dygmamba.tasks.metric_names import SCOPE_LABELS
+from dygmamba.tasks.metric_names import EARLIER_EVENTS, SCOPE_LABELS
 
 DEFAULTS_FILE = "defaults"
 HEADLINE_MODELS = ("trees", "walk-trees", "dyg-mamba-counts", "dyg-mamba")
@@ -52,6 +52,8 @@ STREAMS = {
     "x_bitcoin_otc": "Bitcoin OTC (ratings)",
     "x_sp_workplace": "contacts in a workplace",
 }
+TIME_STREAMS = ("x_bitcoin_otc", "x_sp_workplace")  # of the protocol `time`
+OLD_DRAW = "negatives of the whole stream"  # of records from before `time` drew them from earlier events
 PARTS = (FULL, "counts", "counts-head", "walks", "counts-walks")
 MEMORY_MODELS = ("jodie", "dyrep", "tgn")
 NOT_SHIPPED = "†"
@@ -79,7 +81,8 @@ def build_headline_table(folder: Path, setting: str = "transductive", only_shipp
         if not any(value.by_seed for value in values.values()):
             continue
         rule, rule_ap = _find_best_rule(folder, data, setting)
-        leader = _find_leader({**values, rule: SeedValues({None: rule_ap} if rule else {})})
+        comparable = {model: value for model, value in values.items() if has_present_draw(groups[model])}
+        leader = _find_leader({**comparable, rule: SeedValues({None: rule_ap} if rule else {})})
         cells = []
         for model, value in values.items():
             text = f"**{value}**" if model == leader else str(value)
@@ -141,9 +144,11 @@ def build_rules_table(folder: Path, setting: str = "transductive", negatives: st
             rule: collect_ap(_find_rule_records(folder, data, rule), setting, negatives) for rule in rules
         }
         lagging = collect_ap(_find_rule_records(folder, data, "edgebank"), setting, negatives, "batch")
+        groups = {model: find_records(folder, data, model) for model in HEADLINE_MODELS}
         trained = {
-            model: collect_ap(find_records(folder, data, model), setting, negatives)
-            for model in HEADLINE_MODELS
+            model: collect_ap(group, setting, negatives)
+            for model, group in groups.items()
+            if has_present_draw(group)
         }
         known = {model: value.mean for model, value in trained.items() if value.by_seed}
         if not any(value.by_seed for value in found.values()):
@@ -410,7 +415,14 @@ def _describe_changed_settings(records: list[ResultRecord]) -> str:
         and name not in (*NEUTRAL_SETTINGS, *ABSENT_INPUTS)
         and _drop_absent(shipped[name]) != _drop_absent(value)
     }
-    return ", ".join(f"{name} = {format_setting(value)}" for name, value in sorted(changed.items()))
+    texts = [f"{name} = {format_setting(value)}" for name, value in sorted(changed.items())]
+    return ", ".join(texts if has_present_draw(records) else [*texts, OLD_DRAW])
+
+
+def has_present_draw(records: Iterable[ResultRecord]) -> bool:
+    """Return whether the negatives of records are drawn as today, so that figures of a stream can be compared."""
+    rows = (row for record in records if record.data in TIME_STREAMS for row in record.rows)
+    return all(row.get("drawn_from") == EARLIER_EVENTS for row in rows if row.get("visible") == "strict")
 
 
 def _drop_absent(value: Any) -> str:

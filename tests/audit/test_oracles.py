@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.metrics import average_precision_score
 
+from dygmamba.auditing.audit import describe_period
 from dygmamba.auditing.oracles import (
     EventsByTime,
     NegativeDraws,
@@ -16,7 +17,6 @@ from dygmamba.auditing.oracles import (
     compute_ceiling,
     score_moment,
 )
-from dygmamba.auditing.stream_statistics import describe_period
 from dygmamba.data.events.splits import chronological_split
 from dygmamba.history.view import PairBatch
 from dygmamba.tasks.link import build_link_set, has_events

@@ -335,3 +335,24 @@ def test_the_destination_that_makes_another_one_likely_is_named(tmp_path):
     assert note.startswith("b1 after a1: 20 events on b1 had a1 among the last 10 destinations")
     assert note.endswith("a1 had 21 events")
     assert not any("after" in note for note in run.explain(("v1", "a1"), at=7001.5, orders=1).notes)
+
+
+def test_the_type_of_the_earlier_event_is_named_where_it_decides(tmp_path):
+    """Where b follows a that was bought, and never a that was only seen; not once b was bought as well."""
+    rows = [
+        {"src": f"u{who}", "dst": dst, "time": 100.0 * who + after, "kind": kind}
+        for who in range(60)
+        for after, (dst, kind) in enumerate(
+            [("a", "buy" if who % 3 else "see"), ("b" if who % 3 else "c", "buy")]
+        )
+    ]
+    rows += [{"src": "v", "dst": "a", "time": 7000.0, "kind": "buy"}]
+    data = dm.read(pa.Table.from_pylist(rows), types="kind", name="typed")
+    (run,) = dm.train(data, "trees", out=tmp_path, device="cpu", epochs=1, trees=4, rounds=4)
+    (note,) = [note for note in run.explain(("v", "b"), at=7001.0, orders=1).notes if "after" in note]
+    assert note.startswith(
+        "b after a with kind 'buy': 40 events on b had a with kind 'buy' among the last 10"
+    )
+    assert note.endswith("a had 41 events with kind 'buy'")
+    (note,) = [note for note in run.explain(("u1", "b"), at=7001.0, orders=1).notes if "after" in note]
+    assert note.startswith("b after a: 40 events on b had a among")

@@ -39,7 +39,9 @@ from dygmamba.history.view import NeighborRequest, NeighborSequence, PairBatch, 
 from dygmamba.ops.growing import Growing
 from dygmamba.ops.recent_neighbors import NeighborEntries, find_past, find_weight_quantile, last_k_before
 from dygmamba.ops.recent_neighbors.cpu import cumulate_weights
+from dygmamba.ops.threads import run_in_threads
 
+UPDATES_PER_PAIR = 1000  # the features of a pair take as long as so many updates of a kernel
 MAX_CACHED_NUMBERS = 1 << 25  # float32 numbers of cached features in all: 128 MiB
 
 
@@ -229,7 +231,15 @@ class Index(Growing):
         cached = self._features.get(key)
         if cached is not None:
             return cached
-        found = request.compute(self, pairs, *to_host(pairs.src, pairs.dst, pairs.time))
+        request.prepare(self)  # before several threads need its table
+        on_host, parts = self._entries.time.device.type == "cpu", {}
+
+        def compute(low: int, high: int) -> None:
+            part = pairs.select_part(torch.arange(low, high, device=pairs.node.device))
+            parts[low] = request.compute(self, part, *to_host(part.src, part.dst, part.time))
+
+        run_in_threads(compute, len(pairs), UPDATES_PER_PAIR * len(pairs) if on_host else 0)
+        found = np.concatenate([parts[low] for low in sorted(parts)])
         features = torch.from_numpy(found).to(pairs.node.device)
         if key:
             # other threads may add to it
@@ -240,10 +250,13 @@ class Index(Growing):
 
     def find_pair_neighbors(self, pairs: PairBatch, k: int) -> PairNeighbors:
         """Return the `k` most recent neighbors of the ends of each pair, on the host."""
+        every = torch.arange(len(pairs), device=pairs.node.device)
+        pairs = pairs.without_labels().select_shared(every, self.store.num_nodes)
         recent = self.recent(pairs.node, pairs.when, k)
-        age = (recent.query_time[:, None] - recent.time) * recent.mask
-        node = torch.where(recent.mask, recent.node.long(), -1)
-        node, age, when, src, dst = to_host(node, age, pairs.when, pairs.src_row, pairs.dst_row)
+        near, time, length = to_host(recent.node, recent.time, recent.length)
+        when, src, dst = to_host(pairs.when, pairs.src_row, pairs.dst_row)
+        is_entry = np.arange(k) < length[:, None]
+        node, age = np.where(is_entry, near.astype(np.int64), -1), (when[:, None] - time) * is_entry
         return PairNeighbors(node, age, when, (src, dst))
 
     def gather(

@@ -74,7 +74,7 @@ class TrainingRows:
         return self.features, self.label, self.time
 
     def __getitem__(self, chosen: Tensor) -> "TrainingRows":
-        return TrainingRows(*(column[chosen] for column in self.columns))
+        return TrainingRows(self.features.T[:, chosen].T, self.label[chosen], self.time[chosen])
 
     def sort_by_event(self, group: Int64[Tensor, "r"]) -> "TrainingRows":
         """Return the rows of each event, numbered by `group`, side by side, the event itself first."""
@@ -283,7 +283,8 @@ class TreeScorer(nn.Module, Scorer):
             node = view.features.node[:, : self.node_columns]
             ends = (node[pairs.src], node[pairs.dst]) if self.node_columns else ()
             refs = tuple(ref(table, lambda _: joined.pop(key, None)) for table in tables)
-            found = joined[key] = (refs, torch.cat([*tables, *ends], dim=1))
+            # the values of a feature lie side by side, as trees read them
+            found = joined[key] = (refs, torch.cat([table.T for table in (*tables, *ends)]).T)
         return found[1]
 
     def study(self, queries: Iterable[LabelledView]) -> TrainingTable:
@@ -298,8 +299,8 @@ class TreeScorer(nn.Module, Scorer):
 
     def _join_rows(self, parts: Iterable[TrainingRows]) -> TrainingRows:
         """Join the rows of all views and leave out the earliest ones."""
-        columns = zip(*(part.columns for part in parts), strict=True)
-        rows = TrainingRows(*map(torch.cat, columns))
+        features, *columns = zip(*(part.columns for part in parts), strict=True)
+        rows = TrainingRows(torch.cat([part.T for part in features], dim=1).T, *map(torch.cat, columns))
         return rows[rows.time >= rows.time.sort().values[int(self.config.skip * len(rows.time))]]
 
     def _build_table(self, rows: TrainingRows, objective: Objective) -> TrainingTable:

@@ -170,10 +170,10 @@ def count_before(start, size, entries, running, scale, group, time, out):
 
 
 @kernel()
-def sum_meetings(low, high, start, size, entries, running, scale, met, row, age, time, out):
+def sum_meetings(start, size, entries, running, scale, met, row, age, time, out):
     """Write the sum of the decayed counts of groups, each weighted by exp(-age / scale), and the largest of them."""
     scales, rate = scale.shape[0], 1.0 / scale
-    for i in range(low, high):
+    for i in range(time.shape[0]):
         total, most = out[i, 0], out[i, 1]
         out[i] = 0.0
         for j in range(met.shape[1]):
@@ -206,7 +206,7 @@ def _take_logarithms(product, logs, row):
 
 
 @kernel()
-def mean_activity(low, high, start, size, entries, running, scale, own, time, out):
+def mean_activity(start, size, entries, running, scale, own, time, out):
     """Write the mean of log(1 + count) over the groups other than -1; 0 without any.
 
     Queries of one instant share many groups, as candidates of one event do: the counts of a group are computed once.
@@ -214,7 +214,7 @@ def mean_activity(low, high, start, size, entries, running, scale, own, time, ou
     scales, rate = scale.shape[0], 1.0 / scale
     known, when, factor = np.full(KNOWN_GROUPS, -1), np.empty(KNOWN_GROUPS), np.empty((KNOWN_GROUPS, scales))
     product = np.empty(scales)
-    for i in range(low, high):
+    for i in range(time.shape[0]):
         out[i] = 0.0
         product[:] = 1.0
         found = 0

@@ -74,5 +74,5 @@ class RoundExecutor:
             ):
                 pairs = self.build_queries(events, others)
                 wanted = torch.ones_like(pairs.label) if number == 0 else 1 - pairs.label
-                chosen = pairs.select_shared(wanted.nonzero()[:, 0], stream.store.num_nodes)
+                chosen = pairs.select(wanted.nonzero()[:, 0])
                 yield LabelledView(stream.training_view(chosen, requests, epoch.draws), chosen)

@@ -355,7 +355,9 @@ def _is_main_result(record: ResultRecord) -> bool:
     about = record.about
     if "variant" in about or about.get("study", "link") != "link":
         return False
-    return "cell" not in about or record.data in TIME_STREAMS  # which have one cell, as no length is published
+    return (
+        "cell" not in about or record.data in TIME_STREAMS
+    )  # which have one cell, as no length is published
 
 
 def collect_ap(

@@ -155,7 +155,7 @@ class EventCounts(Growing):
         time: Float64[np.ndarray, "p"],
         near: "PairNeighbors",
     ) -> Float32[np.ndarray, "p f"]:
-        """Return all features of each pair, in the order of `CountFeatures.names`."""
+        """Return all features of each pair, in the order of the names of the request."""
         pair = pair_key(src, dst)
         single = (("node", src), ("node", dst), ("pair", pair), ("sent", src), ("received", dst))
         keys = (*single, ("directed_pair", directed_key(src, dst)))

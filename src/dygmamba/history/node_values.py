@@ -131,7 +131,7 @@ class NodeValueTable(Growing):
     def compute_features(
         self, src: Int64[np.ndarray, "p"], dst: Int64[np.ndarray, "p"], time: Float64[np.ndarray, "p"]
     ) -> Float32[np.ndarray, "p f"]:
-        """Return all features of each pair, in the order of `NodeValueFeatures.names`."""
+        """Return all features of each pair, in the order of the names of the request."""
         sides = ((self.sent, src), (self.received, src), (self.received, dst))
         return np.concatenate([_compute_side(lists, node, time) for lists, node in sides], axis=1)
 

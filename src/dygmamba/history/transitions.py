@@ -354,7 +354,7 @@ class TransitionTable(Growing):
     def compute_features(
         self, src: Int64[np.ndarray, "p"], dst: Int64[np.ndarray, "p"], time: Float64[np.ndarray, "p"]
     ) -> Float32[np.ndarray, "p f"]:
-        """Return all features of each pair, in the order of `TransitionFeatures.names`."""
+        """Return all features of each pair, in the order of the names of the request."""
         items = self.sources.last_items(src, time)
         last = items // self.buckets
         origin = last[:, : self.lags]

@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 from dygmamba.core.errors import DygError
 from dygmamba.live.live_run import LiveRun
 from dygmamba.runs.predictor import Predictor
-from dygmamba.server.runner import run_server
+from dygmamba.server.app import run_server
 from dygmamba.server.settings import ServerSettings
 
 DATA = "bench-data"

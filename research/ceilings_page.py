@@ -8,26 +8,20 @@ docs/research/findings.md. Nothing is trained.
 
 import sys
 from collections.abc import Callable
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from dygmamba.auditing.audit import list_published_above
-from dygmamba.auditing.ceiling_bounds import NegativeDraws
-from dygmamba.auditing.oracles import Ceiling, EventsByTime, compute_ceiling, score_moment
-from dygmamba.core.choices import PUBLISHED_NEGATIVES
+from dygmamba.auditing.oracles import Ceiling, EventsByTime, compute_ceiling
+from dygmamba.core.choices import PUBLISHED_NEGATIVES, SCOPES
 from dygmamba.data.events.event_store import EventStore
 from dygmamba.data.events.splits import Split, chronological_split
 from dygmamba.data.storage.library import open_dataset
-from dygmamba.history.negatives import sample_negatives
-from dygmamba.history.view import PairBatch
 from dygmamba.report.result_records import ResultRecord, StudyResults
-from dygmamba.tasks.base import EvaluationSet
-from dygmamba.tasks.link import SETTINGS, build_link_set, build_negative_request
-from dygmamba.tasks.metric_names import SETTING_LABELS
-from dygmamba.tasks.metrics import link_metrics
+from dygmamba.tasks.link import build_link_set
+from dygmamba.tasks.metric_names import SCOPE_LABELS
+from research.ceiling_bounds import compute_bounds
 
 FILE = "ceilings"
 STREAMS = {
@@ -57,14 +51,14 @@ def compute_records(data_dir: Path) -> StudyResults:
 def _compute_rows(data: str, store: EventStore, split: Split) -> list[dict[str, Any]]:
     """Return the fields of `Ceiling`, the published values above the edge oracle, and the oracles over other draws."""
     events_by_time, rows = EventsByTime(store), []
-    for setting in SETTINGS:
+    for setting in SCOPES:
         for negatives in PUBLISHED_NEGATIVES:
-            ceiling = compute_ceiling(
-                events_by_time, build_link_set(store, split, "test", setting, negatives)
-            )
+            evaluation_set = build_link_set(store, split, "test", setting, negatives)
+            ceiling = compute_ceiling(events_by_time, evaluation_set)
+            values = asdict(ceiling) | compute_bounds(events_by_time, evaluation_set)
             row: dict[str, Any] = {
                 name: round(value, DIGITS) if isinstance(value, float) else value
-                for name, value in asdict(ceiling).items()
+                for name, value in values.items()
             }
             above = [asdict(value) for value in list_published_above(data, ceiling)]
             names = ("model", "metric", "value", "source")
@@ -80,44 +74,12 @@ def _evaluate_draws(events_by_time: EventsByTime, split: Split, ceiling: Ceiling
     store, found = events_by_time.store, []
     for seed in SEEDS:
         evaluation_set = build_link_set(store, split, "test", ceiling.setting, ceiling.negatives, seed=seed)
-        found.append(_evaluate_oracles(events_by_time, evaluation_set)["reference"])
+        one = compute_ceiling(events_by_time, evaluation_set)
+        found.append((one.reference_ap, one.reference_auc))
     return {
         metric: [round(limit(values), DIGITS) for limit in (min, max)]
         for metric, values in zip(("ap", "auc"), zip(*found, strict=True), strict=True)
     }
-
-
-def _evaluate_oracles(
-    events_by_time: EventsByTime, evaluation_set: EvaluationSet, batch_size: int = 200
-) -> dict[str, tuple[float, float]]:
-    """Return AP and AUC of the edge oracle and of the best one, in batches of any size."""
-    pairs = evaluation_set.pairs
-    draws = NegativeDraws.of(events_by_time.store, evaluation_set, batch_size)
-    scores = (
-        events_by_time.is_event(pairs).double(),
-        score_moment(events_by_time, evaluation_set),
-        torch.from_numpy(draws.score_posterior(pairs)),
-    )
-    found = [link_metrics(score, pairs.label, pairs.group, batch_size) for score in scores]
-    best = max(one["ap"] for one in found), max(one["auc"] for one in found)
-    return {"edge_oracle": (found[0]["ap"], found[0]["auc"]), "reference": best}
-
-
-def _build_set(
-    store: EventStore, split: Split, setting: str, negatives: str, batch_size: int
-) -> EvaluationSet:
-    """Build the test set with negatives that are drawn in batches of this size."""
-    published = build_link_set(store, split, "test", setting, negatives)
-    request = build_negative_request(store, split, "test", setting, negatives)
-    drawn = sample_negatives(store, replace(request, batch_size=batch_size))
-    positives = published.pairs.select_label(1.0)
-    pairs = PairBatch.from_pairs(
-        torch.cat([positives.src, drawn.src]),
-        torch.cat([positives.dst, drawn.dst]),
-        published.pairs.time,
-    )
-    labelled = pairs.with_labels(published.pairs.label, published.pairs.group)
-    return replace(published, pairs=labelled)
 
 
 def build_ceiling_table(folder: Path) -> str:
@@ -126,7 +88,7 @@ def build_ceiling_table(folder: Path) -> str:
     lines = _start_table(heads)
     for record in _read_records(folder, {}):
         for row in record.rows:
-            cells = (STREAMS[record.data], SETTING_LABELS[row["setting"]], row["negatives"])
+            cells = (STREAMS[record.data], SCOPE_LABELS[row["setting"]], row["negatives"])
             lines.append(
                 _join([*cells, f"{100 * row['true_share']:.1f} %", *(_format(row, name) for name in LIMITS)])
             )
@@ -143,7 +105,7 @@ def build_published_table(folder: Path) -> str:
         low, high = row["draws"][metric]
         cells = (
             STREAMS[data],
-            f"{SETTING_LABELS[row['setting']]}, {row['negatives']}",
+            f"{SCOPE_LABELS[row['setting']]}, {row['negatives']}",
             value["model"],
             f"{metric.upper()} {value['value']:.2f}",
             *(f"{100 * limit:.2f}" for limit in limits[:2]),

@@ -13,14 +13,14 @@ from typing import Any
 
 import torch
 
-from dygmamba.core.choices import PUBLISHED_NEGATIVES
+from dygmamba.core.choices import PUBLISHED_NEGATIVES, SCOPES
 from dygmamba.core.files.writing import write_text
 from dygmamba.data.events.splits import chronological_split
 from dygmamba.data.storage.library import open_dataset
 from dygmamba.engine.stream import Stream
 from dygmamba.report.published_leaks import CHANNELS_FILE, list_padded_calls
 from dygmamba.tasks.base import EvaluationSet
-from dygmamba.tasks.link import SETTINGS, build_link_set
+from dygmamba.tasks.link import build_link_set
 from dygmamba.tasks.metrics import PUBLISHED_BATCH, roc_auc
 
 DATASETS = ("uci", "wikipedia", "enron", "CanParl", "USLegis", "mooc")  # with published values and at hand
@@ -34,7 +34,7 @@ def measure_channels(dataset: str, data_dir: Path | None = None) -> dict[str, di
     stream = Stream(store, chronological_split(store), torch.device("cpu"))
     own_time: dict[str, float] = {}
     padding: dict[str, list[float]] = {}
-    for setting in SETTINGS:
+    for setting in SCOPES:
         for negatives in PUBLISHED_NEGATIVES:
             evaluation_set = build_link_set(store, stream.split, "test", setting, negatives)
             if negatives == "random":

@@ -7,6 +7,7 @@ from math import sqrt
 from pathlib import Path
 from statistics import mean, stdev
 
+from dygmamba.core.choices import SCOPES
 from dygmamba.data.catalogue.known_datasets import normalize_name
 from dygmamba.data.events.times import format_rough_duration
 from dygmamba.report.published import PublishedValue, published_values
@@ -14,7 +15,6 @@ from dygmamba.report.result_records import ResultRecord, SeedValues
 from dygmamba.runs.training_cost import estimate_training
 from dygmamba.studies.paper_plan import PAPER_PLAN, STEPS, PlannedStudy
 from dygmamba.studies.studies import FULL, STUDIES
-from dygmamba.tasks.link import SETTINGS
 from research.result_tables import STREAMS, collect_ap, format_rows, get_shipped_settings, read_records
 
 FILE = "paper"
@@ -43,8 +43,8 @@ def build_main_table(folder: Path) -> str:
             settings = get_shipped_settings(model, entry.data) | entry.settings
             cells = [_name_stream(entry), f"`{model}`", f"{settings['length']}", f"{settings['batch']}"]
             cells += [f"{len(records)} of {entry.seeds}", _format_epochs(records)]
-            values = [collect_ap(records, setting) for setting in SETTINGS]
-            published = [_find_published(entry.data, setting, model) for setting in SETTINGS]
+            values = [collect_ap(records, setting) for setting in SCOPES]
+            published = [_find_published(entry.data, setting, model) for setting in SCOPES]
             for own, other in zip(values, published, strict=True):
                 cells += [str(own), _format_published(other)]
             rows.append([*cells, _judge_mean(values[0], published[0], entry.seeds)])

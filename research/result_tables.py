@@ -22,19 +22,20 @@ from dygmamba.report.published_leaks import (
     PROGRAMS,
     PUBLISHED_BATCH,
     JudgedValue,
-    best_published_not_known,
-    best_published_without_leaks,
+    LeakLabel,
+    judge_published_values,
     load_channels,
 )
 from dygmamba.report.result_records import ResultRecord, SeedValues, StudyResults
 from dygmamba.report.short_training import (
     NEUTRAL_SETTINGS,
-    describe_by_model,
+    describe_training,
     format_setting,
     get_shipped_settings,
+    name_label,
 )
 from dygmamba.studies.studies import FULL, PUBLISHED_HEURISTICS
-from dygmamba.tasks.metric_names import EARLIER_EVENTS, SETTING_LABELS
+from dygmamba.tasks.metric_names import EARLIER_EVENTS, SCOPE_LABELS
 
 DEFAULTS_FILE = "defaults"
 HEADLINE_MODELS = ("trees", "walk-trees", "dyg-mamba-counts", "dyg-mamba")
@@ -226,7 +227,7 @@ def build_parts_table(folder: Path) -> str:
         cells = []
         for part in PARTS:
             group = [record for record in records if record.about.get("variant") == part]
-            values = [collect_ap(group, setting) for setting in SETTING_LABELS]
+            values = [collect_ap(group, setting) for setting in SCOPE_LABELS]
             seeds = len(values[0].by_seed)
             cells.append(f"{values[0]} / {values[1]} ({seeds})" if seeds else "-")
         rows.append([title, *cells])
@@ -266,7 +267,7 @@ def build_best_published_table(_: Path) -> str:
     """Build the table of the best published values without leaks, for every kind of negatives."""
     rows = []
     for data, title in STREAMS.items():
-        for setting, label in SETTING_LABELS.items():
+        for setting, label in SCOPE_LABELS.items():
             cells = [format_best_published(data, setting, negatives) for negatives in PUBLISHED_NEGATIVES]
             if any(cell != "none" for cell in cells):
                 rows.append([title.partition(" (")[0], label, *cells])
@@ -352,7 +353,11 @@ def find_records(
 def _is_main_result(record: ResultRecord) -> bool:
     """Return whether a record is of a model as it is, not of an ablation or another part of the paper's plan."""
     about = record.about
-    return "variant" not in about and "cell" not in about and about.get("study", "link") == "link"
+    if "variant" in about or about.get("study", "link") != "link":
+        return False
+    return (
+        "cell" not in about or record.data in TIME_STREAMS
+    )  # which have one cell, as no length is published
 
 
 def collect_ap(
@@ -448,3 +453,32 @@ def format_rows(head: list[str], rows: list[list[str]], records: Iterable[Result
     table = "\n".join(f"| {' | '.join(line)} |".replace("|  |", "| |") for line in lines)
     note = describe_by_model(records)
     return f"{table}\n\n{note}" if note else table
+
+
+def best_published_without_leaks(dataset: str, setting: str, negatives: str) -> JudgedValue | None:
+    """Return the highest published AP that was retrained with leaks closed or is free of the known leaks."""
+    return next((one for one in judge_published_values(dataset, setting, negatives) if one.is_free), None)
+
+
+def best_published_not_known(dataset: str, setting: str, negatives: str) -> JudgedValue | None:
+    """Return the highest published AP of which leaks are not known, if it is above the best without leaks."""
+    for one in judge_published_values(dataset, setting, negatives):
+        if one.is_free:
+            return None
+        if one.label is LeakLabel.NOT_KNOWN:
+            return one
+    return None
+
+
+def describe_by_model(records: Iterable[ResultRecord]) -> str:
+    """Return a Markdown sentence that names the changes by model and dataset; "" if there are none."""
+    records = list(records)
+    found: dict[str, dict[str, dict[str, None]]] = {}
+    for record in records:
+        if text := describe_training(record):
+            found.setdefault(text, {}).setdefault(record.model, {})[record.data] = None
+    parts = []
+    for text, models in found.items():
+        where = (f"`{model}` on {', '.join(datasets)}" for model, datasets in models.items())
+        parts.append(f"{text} ({', '.join(where)})")
+    return f"{name_label(records).capitalize()}: {' / '.join(parts)}." if parts else ""

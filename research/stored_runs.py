@@ -19,9 +19,9 @@ from dygmamba.core.choices import PUBLISHED_NEGATIVES
 from dygmamba.data.catalogue.known_datasets import normalize_name
 from dygmamba.engine.run_directory import RunDirectory
 from dygmamba.models import all_models
-from dygmamba.report.comparison import collect_values, group_records
+from dygmamba.report.comparison import collect_values
 from dygmamba.report.published import load_table
-from dygmamba.report.result_records import ResultRecord, StudyResults
+from dygmamba.report.result_records import ResultRecord, StudyResults, group_records
 from research.result_tables import STREAMS, format_rows
 
 FILE, NODE_FILE, NODE_STUDY = "runs", "nodes", "node"

@@ -23,7 +23,7 @@ ROOT_PAGES = {
     "README.md": "index.md",
 }
 FIGURE = re.compile(r"(?<=[\d*]) ([±/]) (?=[\d*])")  # 96.90 ± 0.19, 97.50 / 96.08
-NOTEBOOKS = ("analyst", "researcher")
+NOTEBOOKS = ("analyst", "shop_and_helpdesk", "researcher")
 SENTENCE_LENGTH = 50  # characters in a cell of a table
 
 

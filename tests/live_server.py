@@ -5,7 +5,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from dygmamba.server.runner import LiveServer
+from dygmamba.server.app import LiveServer
 from dygmamba.server.settings import ServerSettings
 
 

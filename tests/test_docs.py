@@ -99,17 +99,17 @@ def find_free_port() -> int:
 
 def start_server(monkeypatch, words: list[str], port: int) -> Callable[[], None]:
     """Run `dygmamba serve` in a thread until it is ready; returns what stops it."""
-    from dygmamba.server import runner
+    from dygmamba.server import app as serving
 
     running = []
 
-    class Noted(runner.LiveServer):
+    class Noted(serving.LiveServer):
         def __init__(self, *how):
             super().__init__(*how)
             running.append(self)
 
-    monkeypatch.setattr(runner, "LiveServer", Noted)
-    monkeypatch.setattr(runner, "configure_logs", lambda: None)
+    monkeypatch.setattr(serving, "LiveServer", Noted)
+    monkeypatch.setattr(serving, "configure_logs", lambda: None)
     thread = threading.Thread(target=app, args=(words,), kwargs={"standalone_mode": False})
     thread.start()
     with dygmamba.Client(f"http://127.0.0.1:{port}") as client:

@@ -169,6 +169,7 @@ CLASSES = {
         "ranking": "",
         "selection": "",
         "score": "(self, pairs: Source, at: str | float | None = None) -> Table",
+        "features": "(self, pairs: Source, at: str | float | None = None) -> Table",
         "rank": "(self, sources: Nodes | None = None, k: int = 10, at: str | float | None = None, candidates: "
         "Iterable[str | int] | Path | None = None, only_new: bool = False, *, destinations: Nodes | None = None) -> "
         "Table",

@@ -10,13 +10,15 @@ import pandas as pd
 import polars as pl
 import pyarrow as pa
 import pytest
+import torch
 from pyarrow import parquet
 
 import dygmamba as dm
 from dygmamba.api.prediction import run_prediction
 from dygmamba.api.requests.prediction import PredictRequest
 from dygmamba.core.argument_types import ArgumentTypeError
-from dygmamba.core.errors import ConfigError, DownloadError, FileError
+from dygmamba.core.errors import ConfigError, DownloadError, FileError, NotFoundError
+from dygmamba.ops.trees import sum_leaves
 from dygmamba.runs.observed_events import save_observed
 from letters import PEOPLE, run_python
 from raising import raises
@@ -127,6 +129,26 @@ def test_features_are_what_the_trees_read(letter_trees_run, network_run):
     assert any(len(table[name].unique()) > 1 for name in used)
     with raises("no-features", ConfigError):
         network_run.scorer(features=True)
+
+
+def test_the_features_of_a_run_are_those_that_its_score_is_computed_from(letter_trees_run, network_run):
+    """`run.features` has the bits of the scorer and of `run.inputs`; trees and calibration of them give the score."""
+    pairs, predictor = draw_pairs(letter_trees_run), letter_trees_run._predictor
+    table, trees = letter_trees_run.features(pairs), predictor.get_trees()
+    assert table.column_names == ["src", "dst", "time", *trees.names]
+    scored = letter_trees_run.score(pairs)
+    assert table.select(["src", "dst", "time"]) == scored.select(["src", "dst", "time"])
+    assert table.select(trees.names) == letter_trees_run.scorer(features=True)(pairs).select(trees.names)
+    features = torch.from_numpy(np.stack([table[name].to_numpy() for name in trees.names], axis=1))
+    assert torch.equal(features, letter_trees_run.inputs(pairs)["numbers"])
+    logit = trees.base + sum_leaves(trees.trees(), features)
+    queries = predictor._read_pairs(pairs, None)
+    new_ends = predictor.find_new_ends(queries.src, queries.dst, queries.time)
+    assert scored["score"].to_pylist() == predictor.calibration.probability(logit, new_ends).tolist()
+    with raises("no-features", ConfigError):
+        network_run.features(pairs)
+    with raises("column-not-recognized", NotFoundError):
+        letter_trees_run.features(pairs.drop_columns("dst"))
 
 
 def test_a_network_scores_parts_to_rounding(network_run):

@@ -2,18 +2,26 @@
 
 from itertools import permutations
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.metrics import average_precision_score
 
-from dygmamba.auditing.oracles import EventsByTime, _expected_untied_ap, compute_ceiling
-from dygmamba.auditing.stream_statistics import describe_period, find_last_times, measure_row_order
+from dygmamba.auditing.audit import describe_period
+from dygmamba.auditing.oracles import (
+    EventsByTime,
+    NegativeDraws,
+    _expected_untied_ap,
+    compute_ceiling,
+    score_moment,
+)
 from dygmamba.data.events.splits import chronological_split
 from dygmamba.history.view import PairBatch
 from dygmamba.tasks.link import build_link_set, has_events
 from strategies import event_streams
+from streams import make_snapshots, tied_stream
 
 
 def rows(pairs):
@@ -27,29 +35,12 @@ def test_lookups_by_time_equal_a_loop_over_events(store, seed):
     rng = torch.Generator().manual_seed(seed)
     src, dst = (torch.randint(store.num_nodes, (40,), generator=rng) for _ in range(2))
     pairs = PairBatch.from_pairs(src, dst, store.time[torch.randint(len(store), (40,), generator=rng)])
-    first = torch.randint(len(store), (40,), generator=rng)
     events = list(zip(store.src.tolist(), store.dst.tolist(), store.time.tolist(), strict=True))
-    sources, destinations = {(s, t) for s, _, t in events}, {(d, t) for _, d, t in events}
-    active = sources | destinations
     events_by_time = EventsByTime(store)
     assert events_by_time.is_event(pairs).tolist() == [pair in events for pair in rows(pairs)]
-    both_active = [(s, t) in active and (d, t) in active for s, d, t in rows(pairs)]
-    assert events_by_time.has_active_nodes(pairs).tolist() == both_active
-    roles = [(s, t) in sources and (d, t) in destinations for s, d, t in rows(pairs)]
-    assert events_by_time.has_active_roles(pairs).tolist() == roles
-    from_row = [pair in events[row:] for pair, row in zip(rows(pairs), first.tolist(), strict=True)]
-    assert events_by_time.is_event_from(pairs, first).tolist() == from_row
-
-
-def tied_stream():
-    """600 events among 12 nodes at 30 timestamps."""
-    from dygmamba.data.events.event_store import EventStore
-
-    rng = torch.Generator().manual_seed(3)
-    src, dst = (torch.randint(12, (600,), generator=rng) for _ in range(2))
-    return EventStore.from_columns(
-        src, dst, torch.arange(600).div(20, rounding_mode="floor").double(), num_nodes=12
-    )
+    assert events_by_time.count_events(pairs).tolist() == [events.count(pair) for pair in rows(pairs)]
+    of_source = [sum((s, t) == (src, time) for s, _, t in events) for src, _, time in rows(pairs)]
+    assert events_by_time.count_source_events(pairs).tolist() == of_source
 
 
 @pytest.mark.parametrize("negatives", ["random", "historical", "inductive"])
@@ -72,10 +63,7 @@ def test_a_ceiling_is_the_metric_of_a_brute_force_oracle(setting, negatives):
         average_precision_score(label.numpy(), says.numpy()), abs=1e-12
     )
     assert one.true_share == pytest.approx(float(says[label == 0].mean()))
-    assert one.edge_oracle_ap_with_order >= one.edge_oracle_ap - 1e-12
     assert one.edge_oracle_ap_untied >= one.edge_oracle_ap - 1e-12
-    assert one.edge_oracle_ap >= one.roles_oracle_ap - 1e-12
-    assert one.roles_oracle_ap >= one.membership_oracle_ap - 1e-12
 
 
 def test_the_expected_untied_ap_is_the_mean_over_all_orders():
@@ -86,17 +74,6 @@ def test_the_expected_untied_ap_is_the_mean_over_all_orders():
     pairs = PairBatch.from_pairs(none, none, none.double()).with_labels(label, none)
     by_hand = [average_precision_score(label.numpy(), [*scores, 0]) for scores in permutations(range(1, 6))]
     assert _expected_untied_ap(pairs, true) == pytest.approx(sum(by_hand) / len(by_hand), abs=1e-12)
-
-
-@settings(deadline=None, max_examples=40)
-@given(store=event_streams(min_events=1))
-def test_last_times_are_strictly_before_the_query(store):
-    """For all streams: the last time of a pair is its largest earlier timestamp."""
-    key, time = (store.src * store.num_nodes + store.dst).numpy(), store.time.numpy()
-    found = find_last_times(key, time, key, time)
-    for row, (own, when) in enumerate(zip(key, time, strict=True)):
-        earlier = time[(key == own) & (time < when)]
-        assert found[row] == (earlier.max() if len(earlier) else -float("inf"))
 
 
 def test_visible_events_of_a_period_equal_a_loop():
@@ -117,18 +94,55 @@ def test_visible_events_of_a_period_equal_a_loop():
     assert found.visible_events == pytest.approx(float(sum(visible)) / len(visible))
 
 
-def test_sorted_rows_are_detected():
-    """Rows of each timestamp sorted by source have an AUC of 1; shuffled rows one of about 0.5."""
-    store = tied_stream()
-    everything = torch.arange(len(store))
-    by_source = torch.argsort(store.time * 100 + store.src, stable=True)
-    from dygmamba.data.events.event_store import EventStore
+@pytest.mark.parametrize(
+    ("setting", "negatives", "is_drawn"),
+    [
+        ("transductive", "random", True),
+        ("transductive", "historical", False),
+        ("transductive", "inductive", True),
+        ("inductive", "random", True),
+        ("inductive", "historical", True),
+    ],
+)
+def test_expected_negatives_are_the_mean_over_draws(setting, negatives, is_drawn):
+    """On snapshots: how often the sampler draws each positive query, over 200 seeds."""
+    store = make_snapshots(nodes=60, events=20_000)
+    split = chronological_split(store)
+    first = build_link_set(store, split, "test", setting, negatives)
+    draws = NegativeDraws.of(store, first)
+    events = np.bincount(draws.query)[draws.query]
+    posterior = draws.compute_posterior()
+    _, index = np.unique(draws.query, return_index=True)
+    expected = (events * (1 - posterior) / posterior)[index]
 
-    ordered = EventStore.from_columns(store.src[by_source], store.dst[by_source], store.time, num_nodes=12)
-    assert measure_row_order(ordered, everything).source == 1.0
-    assert (
-        measure_row_order(ordered, everything).neighbors
-        > 0.4
-        > measure_row_order(store, everything).neighbors
-    )
-    assert abs(measure_row_order(store, everything).source - 0.5) < 0.05
+    def encode(src, dst, time):
+        return (np.asarray(src) * store.num_nodes + np.asarray(dst)) * 100 + np.asarray(time).astype(np.int64)
+
+    wanted = encode(draws.src[index], draws.dst[index], draws.time[index])
+    order, count, seeds = np.argsort(wanted), np.zeros(len(expected)), 200
+    for seed in range(seeds):
+        pairs = build_link_set(store, split, "test", setting, negatives, seed=seed).pairs.select_label(0.0)
+        rows = encode(pairs.src, pairs.dst, pairs.time)
+        rows = rows[np.isin(rows, wanted)]
+        count += np.bincount(order[np.searchsorted(wanted, rows, sorter=order)], minlength=len(count))
+    assert (expected.sum() > 1) == is_drawn
+    assert count.sum() / seeds == pytest.approx(expected.sum(), rel=0.05, abs=0.05)
+    error = np.abs(count / seeds - expected) / np.sqrt((expected + 1 / seeds) / seeds)
+    assert error.max() < 6
+
+
+def test_the_moment_oracle_is_the_posterior_oracle_for_all_nodes():
+    """With random negatives both have the same order, and the reference is the best of the oracles."""
+    store = make_snapshots()
+    evaluation_set = build_link_set(store, chronological_split(store), "test")
+    events_by_time = EventsByTime(store)
+    one = compute_ceiling(events_by_time, evaluation_set)
+    assert one.moment_oracle_ap == one.posterior_oracle_ap
+    assert one.reference_ap == max(one.edge_oracle_ap, one.moment_oracle_ap)
+    pairs = evaluation_set.pairs
+    events = [*zip(store.src.tolist(), store.dst.tolist(), store.time.tolist(), strict=True)]
+    score = score_moment(events_by_time, evaluation_set)
+    for row in (0, 1, len(pairs) - 1):
+        pair = (int(pairs.src[row]), int(pairs.dst[row]), float(pairs.time[row]))
+        of_source = sum((src, time) == (pair[0], pair[2]) for src, _, time in events)
+        assert float(score[row]) == pytest.approx(events.count(pair) / of_source)

@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 import dygmamba as dm
 from dygmamba.data.events.event_store import EventStore, FeatureTable
 from dygmamba.data.events.ids import NodeIds
-from dygmamba.data.storage.alignment import align_dataset
 from dygmamba.data.storage.dataset import Dataset
-from dygmamba.data.storage.extension import extend_dataset, next_instant
+from dygmamba.data.storage.extension import align_dataset, extend_dataset, next_instant
 from numbering import number_nodes
 from strategies import event_streams
 

@@ -62,8 +62,8 @@ def test_a_fetched_dataset_can_be_opened(mirror, tmp_path):
 def test_a_dataset_in_the_cache_is_not_fetched_again(mirror, tmp_path):
     """Where datasets were saved before."""
     fetch_dataset(find_entry("uci"), tmp_path / "cache" / "dygmamba")
-    fetched = data_files.fetch("uci")
-    assert (fetched.result.how, fetched.folder) == ("present", tmp_path / "cache" / "dygmamba")
+    fetched, _ = data_files.fetch("uci")
+    assert (fetched.how, fetched.folder.parent) == ("present", tmp_path / "cache" / "dygmamba")
     assert len(open_dataset("uci")) == 5
 
 
@@ -212,7 +212,7 @@ def test_an_interrupted_command_keeps_the_partial_file(mirror, tmp_path, capsys)
     before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a background shell has it ignored
     try:
         with pytest.raises(KeyboardInterrupt):
-            fetch("uci", tmp_path)
+            fetch("uci", tmp_path, as_json=False)
     finally:
         signal.signal(signal.SIGINT, before)
     OVER.set()
@@ -221,5 +221,5 @@ def test_an_interrupted_command_keeps_the_partial_file(mirror, tmp_path, capsys)
     assert "kept" in err
     assert part.stat().st_size == 500
     assert not (tmp_path / "uci.zip").exists()
-    fetch("uci", tmp_path)
+    fetch("uci", tmp_path, as_json=False)
     assert mirror.asked[1]["Range"] == "bytes=500-"

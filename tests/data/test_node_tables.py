@@ -13,9 +13,8 @@ import dygmamba as dm
 from commands import call
 from dygmamba.core.errors import ConfigError, EventError, FileError, NotFoundError
 from dygmamba.data.events.node_rows import STATIC_TIME
-from dygmamba.data.storage.alignment import align_dataset
 from dygmamba.data.storage.dataset import load_dataset, save_dataset
-from dygmamba.data.storage.extension import extend_dataset
+from dygmamba.data.storage.extension import align_dataset, extend_dataset
 from raising import raises
 
 EVENTS = {"src": ["ann", "bob", "ann", "cid"], "dst": ["bob", "cid", "cid", "ann"], "time": [1, 2, 5, 9]}

@@ -85,8 +85,8 @@ def test_a_suffix_that_says_something_else_is_refused(tmp_path, name):
 
 
 def test_the_help_shows_the_default_of_candidates():
-    """`evaluate` draws 100, `predict` ranks all."""
+    """`evaluate` draws 100, `predict` ranks all unless they are many."""
     commands = typer.main.get_command(app).commands
-    for command, default in (("evaluate", "100"), ("predict", "all destinations")):
+    for command, default in (("evaluate", "100"), ("predict", "all; of more than 20,000 a shortlist")):
         (option,) = (one for one in commands[command].params if one.name == "candidates")
         assert option.show_default == default

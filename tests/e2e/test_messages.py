@@ -33,7 +33,7 @@ def test_a_sentence_names_options(python, command):
     assert translate_message(python) == command
 
 
-COMMAND_LINES = ("fetch.py", "lists.py", "feature_section.py")
+COMMAND_LINES = ("fetch.py", "lists.py", "run_sections.py")
 
 
 def test_below_the_command_line_nothing_speaks_of_options():

@@ -120,14 +120,14 @@ def test_a_trained_run_evaluates_to_its_own_validation(finished, folder):
 
 def test_a_stream_without_new_nodes_has_transductive_results_only(tmp_path):
     """If all nodes occur in training, the run has transductive rows only."""
+    from dygmamba.core.choices import SCOPES, SPLITS
     from dygmamba.data.events.event_store import EventStore
-    from dygmamba.tasks.link import SETTINGS, SPLITS
 
     count = torch.arange(200)
     store = EventStore.from_columns(count % 3, (count + 1) % 3, count.double())
     dataset = Dataset.from_events("three", store, NodeIds.identity(3), Origin())
     fit = start_link_run(dataset, "dyg-mamba", 0, TINY, CPU, tmp_path)
-    chosen = [("random", name, setting) for name in SPLITS for setting in SETTINGS]
+    chosen = [("random", name, setting) for name in SPLITS for setting in SCOPES]
     rows = evaluate_link_scorer(fit.scorer, fit.stream, {"seed": 0}, chosen, VisibilityRule())
     assert [(row["split"], row["setting"]) for row in rows] == [
         ("val", "transductive"),

@@ -68,7 +68,10 @@ PATIENCE = 60.0  # seconds; a child that waits for threads of its parent never e
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="a system without fork")
 @pytest.mark.parametrize("name", FORKED)
 def test_a_forked_process_scores_as_its_parent_did_with_several_threads(name):
-    """A child ends, with the same bits, as servers fork their workers after a first score."""
+    """A child ends, as servers fork their workers after a first score, and its one thread gives the same scores.
+
+    Of trees to the bit. On some processors MKL rounds the products of a network differently with other threads.
+    """
     data, spec = dm.generate(nodes=60, events=1500, communities=3), MODELS[name]
     torch.manual_seed(0)
     scorer = spec.build(build_config(spec.config, FORKED[name]), DatasetFacts.of(data.store))
@@ -77,10 +80,10 @@ def test_a_forked_process_scores_as_its_parent_did_with_several_threads(name):
     torch.set_num_threads(2)
 
     def score():
-        return ranker.logits(src, dst, data.store.time[-1:].repeat(len(src)) + 60).numpy().tobytes()
+        return ranker.logits(src, dst, data.store.time[-1:].repeat(len(src)) + 60)
 
     def work(pipe):
-        pipe.send(score())
+        pipe.send(score().numpy())
 
     expected = score()
     receiving, sending = multiprocessing.Pipe(duplex=False)
@@ -92,7 +95,8 @@ def test_a_forked_process_scores_as_its_parent_did_with_several_threads(name):
         child.start()
     try:
         assert receiving.poll(PATIENCE)
-        assert receiving.recv() == expected
+        tolerance = {"rtol": 0.0, "atol": 0.0} if name == "trees" else {"rtol": 1e-5, "atol": 1e-6}
+        torch.testing.assert_close(torch.from_numpy(receiving.recv()), expected, **tolerance)
     finally:
         child.kill()
         child.join()

@@ -10,18 +10,15 @@ from contract_cases import build, questions, snapshots
 from dygmamba.engine.run_directory import RunDirectory
 from dygmamba.engine.scoring import Ranker
 from dygmamba.explain.feature_use import (
-    EVENT_COLUMN,
     FEATURE_USE_FILE,
-    HISTORY,
-    NODE_COLUMN,
     add_up_groups,
-    group_features,
     load_feature_use,
     measure_feature_use,
 )
 from dygmamba.explain.shapley import attribute_trees
+from dygmamba.history.table_request import EVENT_COLUMN, HISTORY, NODE_COLUMN
 from dygmamba.history.view import PairBatch
-from dygmamba.report.feature_section import build_feature_section
+from dygmamba.report.run_sections import build_feature_section
 from dygmamba.runs.opening import open_run
 from dygmamba.runs.stored_predictions import load_predictions
 from purchases import generate_purchases, generate_residents
@@ -50,7 +47,8 @@ def test_the_groups_add_up_to_the_logit(walks):
     store = snapshots()
     scorer, asked = build(("trees", {"walks": walks}), store), questions(store)
     pairs = PairBatch.from_pairs(asked.src, asked.dst, asked.time)
-    found, groups = attribute_trees(scorer, unsplit(store), pairs), group_features(scorer)
+    found = attribute_trees(scorer, unsplit(store), pairs)
+    groups = [unit.group for unit in scorer.units]
     assert len(groups) == len(scorer.names)
     added = add_up_groups(found.contribution, groups)
     logit = Ranker(scorer, unsplit(store), 0).logits(asked.src, asked.dst, asked.time)

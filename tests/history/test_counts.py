@@ -122,3 +122,13 @@ def test_cached_features_equal_computed_ones(monkeypatch):
     assert first[2] is first[3]
     assert again[2] is not again[3]
     assert all(torch.equal(a, b) for a, b in zip(first, again, strict=True))
+
+
+def test_threads_change_no_feature(monkeypatch):
+    """Pairs dealt out to any number of threads: the same bits."""
+    store = sample_store(80)
+    pairs = PairBatch.from_pairs(store.src, store.dst, store.time)
+    alone = numbers(store, pairs)
+    monkeypatch.setattr("dygmamba.history.index.UPDATES_PER_PAIR", 1 << 20)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
+    assert torch.equal(numbers(store, pairs), alone)

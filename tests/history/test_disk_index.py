@@ -1,5 +1,6 @@
 """Disk index: equal to the index in memory, written once, and rewritten if it is damaged."""
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import numpy as np
@@ -38,7 +39,8 @@ def path(tmp_path_factory):
 @pytest.fixture
 def on_disk(monkeypatch):
     """Limits such that a few hundred entries count as many."""
-    monkeypatch.setattr(disk_index, "MAX_ENTRY_BYTES", 16 * 400)
+    for name in ("MAX_ENTRY_BYTES", "MAX_COPIED_BYTES"):
+        monkeypatch.setattr(disk_index, name, 16 * 400)
     monkeypatch.setattr(
         disk_index,
         "iterate_slices",
@@ -57,7 +59,7 @@ def test_disk_index_equals_memory_index(path, which, on_disk, monkeypatch):
     store, events = load_dataset(path).store, subsets()[which]
     disk = Index(store, events)
     with monkeypatch.context() as small:
-        small.setattr(disk_index, "MAX_ENTRY_BYTES", 10**9)
+        small.setattr(disk_index, "MAX_COPIED_BYTES", 10**9)
         memory = Index(store, events)
     assert disk.source is not None
     assert memory.source is None
@@ -135,6 +137,23 @@ def test_the_index_file_is_reused_and_rewritten_when_damaged(path, on_disk, monk
         other.truncate(100)
     with raises("file-modified", FileError):
         good.recent(torch.tensor([1]), torch.tensor([1e10], dtype=torch.float64), 3)
+
+
+def test_processes_that_start_together_share_one_file(path, monkeypatch, tmp_path):
+    """For indexes that would fit into memory, too: the first one writes the file, the others wait and map it."""
+    copy = tmp_path / path.name
+    copy.write_bytes(path.read_bytes())
+    monkeypatch.setattr(disk_index, "MAX_COPIED_BYTES", 16 * 400)
+    with ThreadPoolExecutor(4) as threads:
+        indexes = list(threads.map(lambda _: Index(load_dataset(copy).store), range(4)))
+    (file,) = (tmp_path / INDEX_FOLDER).iterdir()
+    assert {index.source.opened.st_ino for index in indexes} == {file.stat().st_ino}
+    store = replace(load_dataset(copy).store, source=None)  # nobody can map what is in memory
+    memory = Index(store)
+    assert memory.source is None
+    assert all(torch.equal(index.entries.time, memory.entries.time) for index in indexes)
+    assert memory.counts((1e3,)).groups["pair"].slots.__class__ is KeySlots
+    assert indexes[0].counts((1e3,)).groups["pair"].slots.__class__ is KeySlots  # counts fit into memory
 
 
 def test_a_read_only_folder_gets_a_temporary_index(path, on_disk, monkeypatch, tmp_path):

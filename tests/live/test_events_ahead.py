@@ -18,7 +18,7 @@ from dygmamba.live.event_log import EventLog, LogEvent, LogReader
 from dygmamba.live.event_parsing import ParsedEvents
 from dygmamba.live.live_run import LiveRun
 from dygmamba.live.log_writer import LogWriter, Request, Retry
-from dygmamba.live.verdicts import DATED_LEAD, FutureLimit, Lateness, TimeRules, parse_lead
+from dygmamba.live.verdicts import DATED_LEAD, TimeRules, choose_max_ahead, parse_lead
 from dygmamba.runs.predictor import Predictor
 from live_run_cases import MovedClock, last_time, make_events, open_live
 from raising import raises
@@ -202,7 +202,11 @@ def test_no_event_that_has_happened_is_ahead(start, arrivals, skew):
 
     An event comes at or after its time; its date is off by at most a time zone.
     """
-    rule, latest, true = FutureLimit.choose(None, is_dated=True), start, start
+    rule, latest, true = (
+        TimeRules(max_ahead=choose_max_ahead(None, is_dated=True), is_dated=True),
+        start,
+        start,
+    )
     for gap, zone in arrivals:
         true += gap
         time = true + zone
@@ -214,14 +218,16 @@ def test_no_event_that_has_happened_is_ahead(start, arrivals, skew):
 
 @given(times=st.lists(st.floats(-1e15, 1e15), max_size=20))
 def test_no_plain_number_is_ahead(times):
-    rule = FutureLimit.choose(None, is_dated=False)
+    rule = TimeRules(max_ahead=choose_max_ahead(None, is_dated=False))
     assert not any(rule.is_ahead(time, 0.0, NOW) for time in times)
 
 
 @given(lead=st.floats(DATED_LEAD * 1.001, 1e12), gap=st.floats(0, 1e9))
 def test_a_date_beyond_the_limit_is_ahead_whatever_the_gaps(lead, gap):
     """For all streams that end before the clock: one wrong date never becomes the latest time."""
-    assert FutureLimit.choose(None, is_dated=True).is_ahead(NOW + lead, NOW - gap, NOW)
+    assert TimeRules(max_ahead=choose_max_ahead(None, is_dated=True), is_dated=True).is_ahead(
+        NOW + lead, NOW - gap, NOW
+    )
 
 
 class Events:
@@ -245,7 +251,7 @@ class Events:
 def test_nothing_ahead_is_lost_or_taken_twice_however_events_are_grouped(leads, size, on_late):
     """For all streams: verdicts do not depend on the groups; taken in later, each event is in the log exactly once."""
     events = [LogEvent(None, "a", "b", NOW + lead) for lead in leads]
-    rules = TimeRules(Lateness(0.0, on_late, True), FutureLimit.choose(None, True))
+    rules = TimeRules(0.0, on_late, DATED_LEAD, True)
     found = []
     for group in (1, size):
         with tempfile.TemporaryDirectory() as folder:
@@ -253,7 +259,7 @@ def test_nothing_ahead_is_lost_or_taken_twice_however_events_are_grouped(leads, 
             found.append(
                 [one for k in range(0, len(events), group) for one in log.append(events[k : k + group])]
             )
-            everything = TimeRules(Lateness(1e9, on_late, True), FutureLimit(None, True))
+            everything = TimeRules(1e9, on_late, None, True)
             retry = Retry(everything, lambda events: {})
             kept = {"ahead"} | ({"late"} if on_late == "set-aside" else set())
             answer = log.writer.submit(Request(retry=retry)).get()

@@ -14,7 +14,7 @@ from dygmamba.core.errors import ConfigError, FileError, LockedError, WriteError
 from dygmamba.live.event_log import EventLog, LogReader
 from dygmamba.live.log_writer import Request
 from dygmamba.live.serving_state import ServedRun
-from dygmamba.live.verdicts import Lateness, parse_lateness
+from dygmamba.live.verdicts import TimeRules, parse_lateness
 from live_run_cases import (
     PAIRS,
     MovedClock,
@@ -102,10 +102,10 @@ def test_a_tolerance_is_a_duration(given, seconds):
 
 
 def test_a_late_event_is_described_in_the_unit_of_the_stream():
-    assert Lateness(5.0).describe(1.0, 7.0) == "its time 1 is more than 5 before the latest one, 7"
+    assert TimeRules(5.0).describe_late(1.0, 7.0) == "its time 1 is more than 5 before the latest one, 7"
     text = "its time 1970-01-01T00:00:01Z is more than 1 d 0 h before the latest one, 1970-01-03T00:00:00Z"
-    assert Lateness(86_400.0, is_dated=True).describe(1.0, 172_800.0) == text
-    assert Lateness().describe(1.0, 7.0) == "its time 1 is before the latest one, 7"
+    assert TimeRules(86_400.0, is_dated=True).describe_late(1.0, 172_800.0) == text
+    assert TimeRules().describe_late(1.0, 7.0) == "its time 1 is before the latest one, 7"
 
 
 def test_a_query_waits_for_a_sequence_and_says_if_it_does_not_come(live):

@@ -26,7 +26,6 @@ from dygmamba.ops.projections import MOST_ROWS
 from dygmamba.ops.scan.reference import RULES
 from dygmamba.studies import STUDY_NAMES
 from dygmamba.studies.studies import STUDIES
-from dygmamba.tasks.link import SETTINGS, SPLITS
 from dygmamba.tasks.losses import LOSSES
 from dygmamba.tasks.training_negatives import TRAINING_NEGATIVES
 
@@ -99,8 +98,6 @@ def test_names_are_those_of_the_implementations():
         (of["query"], QUERIES),
         (of["span"], SPAN_KINDS),
         (choices.NEGATIVES, SAMPLERS),
-        (choices.SPLITS, SPLITS),
-        (choices.SETTINGS, SETTINGS),
         (get_args(choices.LawName), LAWS),
         (choices.FORMATS, FORMATS),
         (get_args(choices.LossName), LOSSES),

@@ -9,7 +9,7 @@ from dygmamba.data.storage.dataset import save_dataset
 from dygmamba.engine.run_directory import RunDirectory
 from dygmamba.models import MODELS, configs
 from dygmamba.models.stored_settings import STORED_DEFAULTS, update_stored_settings
-from dygmamba.studies.studies import StudyRequest, ablation_jobs
+from dygmamba.studies.studies import StudyRequest, plan_jobs
 from forged_runs import forge_run
 from raising import raises
 
@@ -76,7 +76,7 @@ def test_settings_with_effect_are_not_dropped():
 def test_every_ablation_is_trained_as_the_papers_model(data, tmp_path):
     """A variant with parts of the extended model has the loop settings and the length of the paper's."""
     save_dataset(data, tmp_path)
-    jobs = ablation_jobs(StudyRequest([data.name], seeds=(0,), data_dir=tmp_path))
+    jobs = plan_jobs("ablation", StudyRequest([data.name], seeds=(0,), data_dir=tmp_path))
     assert [job.about["variant"] for job in jobs] == ["full", *load_ablations()]
     full = jobs[0].settings
     shared = [name for name in full if name not in MODELS["dyg-mamba"].settings] + ["length"]

@@ -128,7 +128,7 @@ DIFFERENTIABLE: dict[str, tuple[Any, ...]] = {
 CALLS: dict[str, Callable[[], list[Tensor]]] = {
     **{name: partial(results, *given) for name, given in DIFFERENTIABLE.items()},
     "count_pair_tokens": counted,
-    "recent_neighbors": looked_up,
+    **dict.fromkeys(("find_past", "last_k_before", "find_weight_quantile"), looked_up),
     "add_leaves": boosted,
     "read_rows": gathered,
     "build_tokens": listed,

@@ -10,7 +10,6 @@ from dygmamba.ops.recent_neighbors import (
     find_past,
     find_weight_quantile,
     last_k_before,
-    reference,
 )
 from dygmamba.ops.recent_neighbors.cpu import cumulate_weights
 from strategies import event_streams
@@ -35,7 +34,7 @@ def queries(store):
 def test_last_k_equals_brute_force(store, k, make):
     """For all streams, queries (v, t) and k: the look-up is the last k events of v with time < t, in order."""
     node, time = queries(store)
-    for find in (last_k_before, reference.last_k_before):
+    for find in (last_k_before, last_k_before.reference):
         ids, events, times, length = find(make(store).entries, node, time, k)
         for row, (v, t) in enumerate(zip(node.tolist(), time.tolist(), strict=True)):
             past = [
@@ -64,7 +63,7 @@ def test_a_past_has_the_strictly_earlier_entries(store, make):
         int((((store.src == v).int() + (store.dst == v).int()) * (store.time < t)).sum())
         for v, t in zip(node.tolist(), time.tolist(), strict=True)
     ]
-    for find in (find_past, reference.find_past):
+    for find in (find_past, find_past.reference):
         begin, count = find(entries, node, time)
         assert torch.equal(begin, entries.start[node])
         assert count.tolist() == expected
@@ -74,7 +73,7 @@ def test_a_query_of_no_node_has_no_past():
     """Node -1, used to pad further hops, finds nothing."""
     entries = build(EventStore.from_columns(torch.tensor([0]), torch.tensor([1]), torch.tensor([1.0])))
     query = (entries, torch.tensor([-1]), torch.tensor([9.0], dtype=torch.float64))
-    for find, past in ((last_k_before, find_past), (reference.last_k_before, reference.find_past)):
+    for find, past in ((last_k_before, find_past), (last_k_before.reference, find_past.reference)):
         ids, _, _, length = find(*query, 3)
         assert length.tolist() == past(*query)[1].tolist() == [0]
         assert not ids.any()
@@ -115,7 +114,7 @@ def test_the_place_of_a_share_is_the_first_that_exceeds_it(store, shares, scale,
     share = torch.tensor(shares, dtype=torch.float64).expand(len(node), -1)
     fast = find_weight_quantile(running, begin, count, share)
     if len(running):
-        assert torch.equal(fast, reference.find_weight_quantile(running, begin, count, share))
+        assert torch.equal(fast, find_weight_quantile.reference(running, begin, count, share))
     for row, (first, length) in enumerate(zip(begin.tolist(), count.tolist(), strict=True)):
         past = running[first : first + length]
         expected = [first + int((past <= s * past[-1]).sum()) if length else 0 for s in shares]

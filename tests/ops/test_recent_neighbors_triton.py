@@ -7,7 +7,7 @@ import torch
 
 from dygmamba.data.events.event_store import EventStore
 from dygmamba.history.index import Index
-from dygmamba.ops.recent_neighbors import NeighborEntries, find_past, last_k_before, reference
+from dygmamba.ops.recent_neighbors import NeighborEntries, find_past, last_k_before
 from interpreted import DEVICE, INTERPRETED, compile_for_hopper, kernels_run, on_gpu
 
 pytest.importorskip("triton")
@@ -30,8 +30,8 @@ def assert_equal(entries: NeighborEntries, node: Any, when: Any, k: int) -> None
 
     found = (*fused.last_k_before(entries, node, when, k), *fused.find_past(entries, node, when)[1:])
     expected = (
-        *reference.last_k_before(entries, node, when, k),
-        *reference.find_past(entries, node, when)[1:],
+        *last_k_before.reference(entries, node, when, k),
+        *find_past.reference(entries, node, when)[1:],
     )
     for ours, true in zip(found, expected, strict=True):
         assert ours.dtype == true.dtype
@@ -91,6 +91,6 @@ class TestLarge:
             found = (*last_k_before(entries, node, when, k), *find_past(entries, node, when))
         node.copy_(node.flip(0))
         graph.replay()
-        expected = reference.last_k_before(entries, node, when, k)
-        for ours, true in zip(found, (*expected, *reference.find_past(entries, node, when)), strict=True):
+        expected = last_k_before.reference(entries, node, when, k)
+        for ours, true in zip(found, (*expected, *find_past.reference(entries, node, when)), strict=True):
             assert torch.equal(ours, true)

@@ -10,12 +10,11 @@ from dygmamba.report.published import load_table, published_values, retrained_va
 from dygmamba.report.published_leaks import (
     PROGRAMS,
     LeakLabel,
-    best_published_not_known,
-    best_published_without_leaks,
     judge_published_values,
     list_padded_calls,
     load_channels,
 )
+from research.result_tables import best_published_not_known, best_published_without_leaks
 
 DATASETS = [row["dataset"] for row in load_table("dataset_statistics").rows]
 SETTINGS, NEGATIVES = ("transductive", "inductive"), ("random", "historical", "inductive")
@@ -37,7 +36,7 @@ def test_only_retrained_cells_are_labelled_as_retrained():
         retrained = {one.model for one in judged if one.label is LeakLabel.RETRAINED}
         assert retrained == set(retrained_values(dataset, "transductive", negatives))
         cells += len(retrained)
-    raw = published._load_correction()["cells"]
+    raw = published.load_json(published.CORRECTION)["cells"]
     flags = [cell[2] for by_dataset in raw.values() for row in by_dataset.values() for cell in row if cell]
     assert cells == sum(flags) > 0
 

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from browser import find_browser
 from dygmamba.cli.runs import report
-from dygmamba.core.errors import ConfigError, FileError
+from dygmamba.core.errors import FileError
 from dygmamba.data.storage.library import generate_default_dataset
 from dygmamba.engine.run_directory import RunDirectory
 from dygmamba.explain.forgetting import Closeness, Forgetting, save_forgetting
@@ -384,7 +384,7 @@ def test_the_command_rejects_what_is_not_a_run(app, tmp_path):
     assert isinstance(CliRunner().invoke(app, [str(tmp_path)]).exception, FileError)
     run = make_run(tmp_path / "run")
     answer = CliRunner().invoke(app, [str(run.path), "--out", str(tmp_path)])
-    assert isinstance(answer.exception, ConfigError)
+    assert answer.exception.code == "is-a-folder"
 
 
 @pytest.mark.parametrize(("digest", "missing"), [("0", "data"), (None, "decay curve")])

@@ -9,7 +9,7 @@ from sklearn.metrics import average_precision_score, log_loss, roc_auc_score
 
 import dygmamba as dm
 from commands import invoke
-from dygmamba.api.monitoring import run_monitoring
+from dygmamba.api.evaluation import run_monitoring
 from dygmamba.api.requests.evaluation import LOWER_LIMITS, UPPER_LIMITS, MonitorRequest
 from dygmamba.history.view import PairBatch
 from dygmamba.runs.evaluation import Queries, Scored

@@ -10,7 +10,7 @@ import dygmamba as dm
 from commands import error_code, invoke
 from dygmamba.core.errors import DygError, Interrupted
 from dygmamba.data.events.splits import TIME_SPLIT
-from dygmamba.data.storage.alignment import align_dataset
+from dygmamba.data.storage.extension import align_dataset
 from dygmamba.engine.checkpoint import read_checkpoint
 from dygmamba.engine.run_directory import RunDirectory
 from dygmamba.runs.blending import (

@@ -13,8 +13,7 @@ from starlette.testclient import TestClient
 import dygmamba as dm
 from dygmamba.core.errors import WriteError
 from dygmamba.live.event_log import LOG_FILE
-from dygmamba.server.app import create_app
-from dygmamba.server.logs import JsonFormatter
+from dygmamba.server.app import JsonFormatter, create_app
 from dygmamba.server.settings import ServerSettings
 from live_stand_in import GatedLive
 

@@ -20,7 +20,7 @@ from browser import find_browser
 from dygmamba.api.client import Client
 from dygmamba.api.serving import parse_source
 from dygmamba.live.growing_file import GrowingFile
-from dygmamba.server.runner import run_server
+from dygmamba.server.app import run_server
 from dygmamba.server.settings import ServerSettings
 from live_server import running, running_server
 from live_stand_in import GatedLive

@@ -20,8 +20,7 @@ from dygmamba.live.event_log import LogReader
 from dygmamba.live.growing_file import GrowingFile
 from dygmamba.live.live_run import LiveRun
 from dygmamba.runs.predictor import Predictor
-from dygmamba.server.logs import JsonFormatter
-from dygmamba.server.runner import LiveServer
+from dygmamba.server.app import JsonFormatter, LiveServer
 from dygmamba.server.settings import ServerSettings
 from live_run_cases import last_time, live_scores, observed_scores, open_live, other_run
 from rotations import rotate_by_copying, rotate_by_renaming

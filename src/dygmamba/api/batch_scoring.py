@@ -66,12 +66,9 @@ class BatchScorer:
         else:
             columns = {RAW_SCORE_COLUMN if predictor.calibration is None else SCORE_COLUMN: "double"}
         path = predictor.dataset.path
-        folder = run.data_dir if path is None else path.parent  # another machine may have other defaults
-        places = {
-            "path": run.path,
-            "data_dir": folder,
-            "observed": run.observed,
-        }  # and another current folder
+        # another machine may have other defaults, and another current folder
+        folder = run.data_dir if path is None else path.parent
+        places = {"path": run.path, "data_dir": folder, "observed": run.observed}
         return BatchScorer(
             columns | {"run_digest": "string", "known_until": "string"},
             compute_run_digest(predictor.run.folder)[:DIGEST_LENGTH],

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from dygmamba.api.datasets import Source, open_data
-from dygmamba.api.requests.base import check_choice
 from dygmamba.core.argument_types import check_arguments
+from dygmamba.core.choices import SCOPES, check_choice
 from dygmamba.core.errors import ConfigError
 from dygmamba.data.events.event_store import EventBatch
 from dygmamba.data.events.split_spec import AUTO_PROTOCOL, check_protocol
@@ -20,7 +20,7 @@ from dygmamba.history.negatives import SAMPLERS
 from dygmamba.history.view import LabelledPairs, NeighborRequest, PairView
 from dygmamba.runs.opening import choose_device
 from dygmamba.runs.recipes import build_link_stream
-from dygmamba.tasks.link import SETTINGS, LinkTask, build_link_set
+from dygmamba.tasks.link import LinkTask, build_link_set
 
 SPLIT_NAMES = ("train", "val", "test")
 
@@ -70,9 +70,8 @@ def batches(
     >>> recent.node.shape, step.label.sum().item()
     (torch.Size([150, 8]), 50.0)
     """
-    if split not in SPLIT_NAMES:
-        raise ConfigError(f"`split` takes {', '.join(SPLIT_NAMES)}, got '{split}'", code="unknown-split")
-    sampler, kind = check_choice("negatives", negatives, SAMPLERS), check_choice("setting", setting, SETTINGS)
+    check_choice("split", split, SPLIT_NAMES)
+    sampler, kind = check_choice("negatives", negatives, SAMPLERS), check_choice("setting", setting, SCOPES)
     if split == "train" and (sampler, kind) != ("random", "transductive"):
         raise ConfigError(
             "`negatives` and `setting` are for the splits val and test; leave them out for train",

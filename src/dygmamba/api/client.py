@@ -55,10 +55,8 @@ class Client:
             )
         self.url, self.timeout = url.rstrip("/"), timeout
         self._parts, self._cafile, self._local = parts, cafile, threading.local()
-        self._appended, self._lock = (
-            0,
-            threading.Lock(),
-        )  # the sequence of the last event that was acknowledged
+        self._appended = 0  # the sequence of the last event that was acknowledged
+        self._lock = threading.Lock()
         self._headers = {"Accept": "application/json"}
         if token is not None:
             self._headers["Authorization"] = f"Bearer {token}"

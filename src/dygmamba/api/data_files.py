@@ -110,8 +110,7 @@ class ImportResult:
 
 def import_file(request: "ImportRequest", progress: Progress = SILENT) -> ImportResult:
     """Read files of events, check them, and save them as one dataset in the data folder."""
-    from dygmamba.data.readers import ReadOptions
-    from dygmamba.data.readers.several_files import append_file, read_files
+    from dygmamba.data.readers import ReadOptions, append_file, read_files
 
     folder, files, append = data_folder(request.data_dir), request.files, request.append
 
@@ -171,36 +170,24 @@ def _save_import(
     return ImportResult(dataset, saved, anomalies, duplicates, request.drop_duplicates, nodes)
 
 
-@dataclass(frozen=True, slots=True)
-class ExportedDataset:
-    """A dataset, and the file it was exported to."""
-
-    dataset: "Dataset"
-    result: "ExportResult"
-
-
-def export_file(request: "DataExportRequest") -> ExportedDataset:
+def export_file(request: "DataExportRequest") -> "tuple[Dataset, ExportResult]":
     """Write a dataset's events into a file, in the format of its suffix; formulas in CSV are escaped unless `raw`."""
     from dygmamba.data.storage.export import export_dataset, parse_export_format
     from dygmamba.data.storage.library import open_dataset
 
     parse_export_format(request.to)
     dataset = open_dataset(request.data, request.data_dir)
-    return ExportedDataset(dataset, export_dataset(dataset, request.to, request.raw))
+    return dataset, export_dataset(dataset, request.to, request.raw)
 
 
-@dataclass(frozen=True, slots=True)
-class FetchedDataset:
-    """A public dataset on disk, and the command that imports it (None if it needs no import)."""
+def fetch(
+    name: str, *, data_dir: Path | None = None, progress: Progress = SILENT
+) -> "tuple[FetchResult, str | None]":
+    """Download a public dataset, unless it is on disk already. An interrupted download continues the next time.
 
-    entry: CatalogueEntry
-    folder: Path  # the data folder
-    result: "FetchResult"
-    import_command: str | None
-
-
-def fetch(name: str, *, data_dir: Path | None = None, progress: Progress = SILENT) -> FetchedDataset:
-    """Download a public dataset, unless it is on disk already. An interrupted download continues the next time."""
+    Returns:
+        Where the dataset is and how it got there, and the command that imports it (None if it needs no import).
+    """
     from dygmamba.data.catalogue.fetch import fetch_dataset, format_import_command, is_fetched
 
     entry, folder = find_entry(name), data_folder(data_dir)
@@ -223,20 +210,13 @@ def fetch(name: str, *, data_dir: Path | None = None, progress: Progress = SILEN
                 f"the part of {entry.archive} that arrived is kept; the same command continues it"
             )
         raise
-    return FetchedDataset(entry, folder, result, format_import_command(result))
+    return result, format_import_command(result)
 
 
-@dataclass(frozen=True, slots=True)
-class GeneratedFile:
-    """A generated dataset that was saved."""
-
-    dataset: "Dataset"
-    path: Path
-    config: "GeneratorConfig"
-
-
-def generate_file(request: "GenerateRequest", progress: Progress = SILENT) -> GeneratedFile:
-    """Generate a synthetic dataset, and save it in the data folder."""
+def generate_file(
+    request: "GenerateRequest", progress: Progress = SILENT
+) -> "tuple[Dataset, Path, GeneratorConfig]":
+    """Generate a synthetic dataset, and save it in the data folder; returns it with its path and its settings."""
     from dygmamba.config import build_config
     from dygmamba.data.generate.config import GeneratorConfig
     from dygmamba.data.storage.dataset import save_dataset
@@ -245,19 +225,13 @@ def generate_file(request: "GenerateRequest", progress: Progress = SILENT) -> Ge
     config, folder = build_config(GeneratorConfig, dict(request.settings)), data_folder(request.data_dir)
     with progress.stage(f"generating {config.events:,} events"):
         dataset = generate_dataset(request.name, config, folder)
-        return GeneratedFile(dataset, save_dataset(dataset, folder), config)
+        return dataset, save_dataset(dataset, folder), config
 
 
-@dataclass(frozen=True, slots=True)
-class DatasetList:
-    """Imported datasets with the runs that use them, and public datasets with the data folder that they are in."""
-
-    imported: list[dict[str, Any]]
-    public: list[tuple[CatalogueEntry, Path | None]]
-
-
-def list_datasets(data_dir: Path | None = None, runs: Path = Path("runs")) -> DatasetList:
-    """List the datasets on disk and the public ones that can be fetched."""
+def list_datasets(
+    data_dir: Path | None = None, runs: Path = Path("runs")
+) -> tuple[list[dict[str, Any]], list[tuple[CatalogueEntry, Path | None]]]:
+    """List imported datasets with the runs that use them, and public ones with the data folder that they are in."""
     from dygmamba.api.datasets import datasets
     from dygmamba.data.catalogue.fetch import is_fetched
 
@@ -266,4 +240,4 @@ def list_datasets(data_dir: Path | None = None, runs: Path = Path("runs")) -> Da
         (entry, next((folder for folder in folders if is_fetched(entry, folder)), None))
         for entry in load_catalogue().values()
     ]
-    return DatasetList(datasets(data_dir=data_dir, runs=runs).to_pylist(), public)
+    return datasets(data_dir=data_dir, runs=runs).to_pylist(), public

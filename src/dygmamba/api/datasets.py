@@ -13,9 +13,8 @@ from dygmamba.core.errors import FileError, NotFoundError
 from dygmamba.core.memory_budget import DEFAULT_BUDGET, parse_gigabytes
 from dygmamba.core.progress import LOGGER
 from dygmamba.data.generate.config import GeneratorConfig
-from dygmamba.data.readers import ReadOptions, read_in_memory
+from dygmamba.data.readers import ReadOptions, read_files, read_in_memory
 from dygmamba.data.readers.node_tables import add_node_features, require_node_table
-from dygmamba.data.readers.several_files import read_files
 from dygmamba.data.storage.dataset import VERSION_SEPARATOR, Dataset
 from dygmamba.data.storage.extension import drop_events, find_duplicates
 from dygmamba.data.storage.library import (
@@ -120,27 +119,16 @@ def read(
     >>> dm.read([("ann", "bob", "2024-05-01"), ("bob", "cid", "2024-05-02")], name="mail")
     <Dataset 'mail': 3 nodes, 2 events>
     """
-    options = ReadOptions(
-        src=_name_column(src),
-        dst=_name_column(dst),
-        time=_name_column(time),
-        features=_name_columns(features),
-        types=_name_columns(types),
-        columns=columns,
-        label=_name_column(label),
-        bipartite=bool(bipartite),
-        time_unit=time_unit,
-        fill=fill,
-        decimal=decimal,
-        delimiter=delimiter,
-        encoding=encoding,
-        header=header,
-        time_format=time_format,
-        query=query,
-        skip_bad=skip_bad,
-        memory=parse_gigabytes(memory),
-        scratch=None if scratch is None else Path(scratch),
-    )
+    given = {name: value for name, value in locals().items() if name in ReadOptions.__dataclass_fields__}
+    columns_by_role = {"src": src, "dst": dst, "time": time, "label": label}
+    given |= {role: None if name is None else str(name) for role, name in columns_by_role.items()}
+    given |= {
+        "features": _name_columns(features),
+        "types": _name_columns(types),
+        "bipartite": bool(bipartite),
+    }
+    given |= {"memory": parse_gigabytes(memory), "scratch": None if scratch is None else Path(scratch)}
+    options = ReadOptions(**given)
     files = _list_files(source)
     if files:
         dataset = read_files(files, options, format=format, name=name)
@@ -179,10 +167,6 @@ def open_data(data: "Dataset | Source", data_dir: Path | None = None) -> Dataset
     """Return a dataset as it is, open the one of a name or path, or read a table with the defaults."""
     data = resolve_data(data)
     return open_dataset(data, data_dir) if isinstance(data, str) else data
-
-
-def _name_column(name: str | int | None) -> str | None:
-    return None if name is None else str(name)
 
 
 @check_arguments

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from dygmamba.api.reports import write_run_page
+from dygmamba.core.choices import SCOPES
 from dygmamba.core.progress import SILENT, Progress
 from dygmamba.data.storage.library import generate_default_dataset
 from dygmamba.explain.forgetting import Forgetting, find_known_law, measure_forgetting, save_forgetting
@@ -16,7 +17,6 @@ from dygmamba.report.run_sections import describe_closeness
 from dygmamba.runs.default_model import DEFAULT_NETWORK
 from dygmamba.runs.opening import open_run
 from dygmamba.runs.pipeline import TrainingPlan, train_link_run
-from dygmamba.tasks.link import SETTINGS
 
 # a small model that learns the stream in about a minute on two cores; its channels are those the stream fills
 DEMO_SETTINGS: dict[str, Any] = {
@@ -62,7 +62,7 @@ def run_demo(out: Path, seed: int, epochs: int, progress: Progress = SILENT) -> 
     folder = train_link_run(dataset, plan, seed, progress).run
     test = [row for row in (*folder.rules(), *folder.results()) if row["split"] == "test"]
     found = {(row["model"], row["setting"]): row for row in test}
-    rows = [found[model, kind] for model in (*DEMO_HEURISTICS, DEFAULT_NETWORK) for kind in SETTINGS]
+    rows = [found[model, kind] for model in (*DEMO_HEURISTICS, DEFAULT_NETWORK) for kind in SCOPES]
     folder.write_results(rows)
     run = open_run(folder.path, torch.device("cpu"), dataset=dataset)
     found = measure_forgetting(run.scorer, run.stream, find_known_law(dataset))

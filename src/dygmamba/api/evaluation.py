@@ -1,8 +1,7 @@
-"""Evaluation by the published protocol: of a trained run, or of a heuristic."""
+"""Evaluation by the published protocol, of a run or of a heuristic; and of a run on new events, with limits."""
 
-import warnings
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,29 +10,29 @@ import pyarrow as pa
 from dygmamba.api.datasets import Source, open_data, resolve_data
 from dygmamba.api.processes import process_group
 from dygmamba.api.requests.base import Names, is_run_directory
-from dygmamba.api.requests.evaluation import EvaluateRequest
+from dygmamba.api.requests.evaluation import EvaluateRequest, MonitorRequest
 from dygmamba.core.argument_types import check_arguments
-from dygmamba.core.choices import PUBLISHED_NEGATIVES
-from dygmamba.core.errors import ConfigError, DygWarning, EventError
+from dygmamba.core.choices import PUBLISHED_NEGATIVES, SCOPES
+from dygmamba.core.errors import ConfigError, EventError
 from dygmamba.core.progress import SILENT, Progress
 from dygmamba.data.events.split_spec import AUTO_PROTOCOL
+from dygmamba.data.readers import ReadOptions
 from dygmamba.data.storage.dataset import Dataset
 from dygmamba.data.storage.leaderboard import get_default_split
 from dygmamba.engine.evaluation import STRICT_RULE
 from dygmamba.engine.run_directory import RunDirectory
 from dygmamba.engine.visibility import VisibilityRule
+from dygmamba.report.document import Document
+from dygmamba.report.monitoring_document import build_monitoring_document
 from dygmamba.runs.baselines import Baselines
 from dygmamba.runs.calibration import load_calibration, load_link_calibration
-from dygmamba.runs.evaluation import (
-    PAIR_METRICS,
-    ActivityFactor,
-    Ranking,
-    evaluate_link_scorer,
-)
+from dygmamba.runs.evaluation import PAIR_METRICS, ActivityFactor, Ranking, evaluate_link_scorer
+from dygmamba.runs.monitoring import Monitoring, monitor_run
 from dygmamba.runs.node_training import evaluate_node_fit
-from dygmamba.runs.opening import as_directory, choose_device, open_run
+from dygmamba.runs.opening import as_directory, choose_device, open_run, warn_if_unfinished
+from dygmamba.runs.predictor import Predictor
 from dygmamba.runs.run_config import read_split
-from dygmamba.tasks.link import SETTINGS, build_event_set, has_events
+from dygmamba.tasks.link import build_event_set, has_events
 
 Row = dict[str, Any]
 
@@ -45,7 +44,7 @@ def evaluate(
     *,
     negatives: Names = "random",
     split: Names = "test",
-    setting: Names = SETTINGS,
+    setting: Names = SCOPES,
     visible: str | None = None,
     metrics: Names | None = None,
     candidates: int | str | None = None,
@@ -192,23 +191,38 @@ def _describe_draw(seed: int | None) -> Row:
     return {} if seed is None else {"drawn_with_seed": seed}
 
 
-def warn_if_unfinished(run: Path | RunDirectory) -> None:
-    """Warn of a run that was stopped; raise ConfigError if it has no weights yet."""
-    folder = as_directory(run)
-    path, sections = folder.path, folder.config()
-    if folder.finished or "train" not in sections:
-        return
-    epochs, hint = sections["train"]["epochs"], f"resume it with `dygmamba.resume({str(path)!r})`"
-    if not folder.best.exists():
-        raise ConfigError(
-            f"{path} was stopped in its first epoch and has no weights yet; {hint}",
-            code="run-without-weights",
-        )
-    done = len(folder.metrics())
-    state = (
-        "trained, but not evaluated" if done >= epochs else f"stopped after {done} of at most {epochs} epochs"
-    )
-    warnings.warn(DygWarning(f"{path} is not finished ({state}); {hint}"), stacklevel=3)
+@dataclass(frozen=True, slots=True)
+class MonitoringResult:
+    """Figures on new events, the sentences on limits that were crossed, and what a training that mends it needs."""
+
+    monitoring: Monitoring
+    crossed: list[str]
+    data: str  # name of the run's dataset
+    can_start_from: bool  # whether a training can continue from the run
+
+    @property
+    def document(self) -> Document:
+        """Figures by period, columns that moved, and what they say."""
+        return build_monitoring_document(self.monitoring)
+
+
+def run_monitoring(request: MonitorRequest, progress: Progress = SILENT) -> MonitoringResult:
+    """Evaluate a link run on new events, by period."""
+    lower, upper = request.lower, request.upper
+    folder = RunDirectory(request.run)
+    warn_if_unfinished(folder)
+    predictor = Predictor.open(folder, request.device, request.data_dir, ReadOptions(**request.reading))
+    found = monitor_run(predictor, request.events, request.period, progress)
+    shares = found.total | {"lead": found.total["ap"] - found.total["rule_ap"]}
+    figures = {name: shares[name] * (1 if name == "log_loss" else 100) for name in lower | upper}
+    crossed = [
+        f"{name} is {figures[name]:.4g}, {side} the limit of {limit:g}"
+        for side, limits, sign in (("below", lower, 1), ("above", upper, -1))
+        for name, limit in limits.items()
+        if sign * figures[name] < sign * limit
+    ]
+    about = folder.config()["run"]
+    return MonitoringResult(found, crossed, str(about["data"]), can_start_from=not about.get("blend_of"))
 
 
 def require_test_split(run: Path | RunDirectory, action: str) -> None:

@@ -3,16 +3,19 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dygmamba.api.evaluation import warn_if_unfinished
 from dygmamba.api.run import Run
 from dygmamba.core.argument_types import check_arguments
 from dygmamba.core.errors import ConfigError, FileError
 from dygmamba.data.readers import ReadOptions
 from dygmamba.engine.run_directory import RunDirectory
-from dygmamba.live.backup import Backup, FolderCheck, check_folder, restore_backup, write_backup
+from dygmamba.live.backup import FolderCheck as FolderCheck
+from dygmamba.live.backup import check_folder as check_folder
+from dygmamba.live.backup import restore_backup
+from dygmamba.live.backup import write_backup as write_backup
 from dygmamba.live.event_log import LogReader
 from dygmamba.live.live_run import LiveRun
 from dygmamba.live.verdicts import Acknowledgement
+from dygmamba.runs.opening import warn_if_unfinished
 from dygmamba.runs.predictor import Predictor
 from dygmamba.runs.run_names import get_run_path
 
@@ -100,11 +103,6 @@ def restore(backup: Path | str, path: Path | str) -> Path:
     return Path(path)
 
 
-def backup_live(folder: Path, to: Path) -> Backup:
-    """Write a backup of a state folder, which another process may use."""
-    return write_backup(folder, to)
-
-
 def accept_set_aside(
     folder: Path,
     *,
@@ -128,8 +126,3 @@ def accept_set_aside(
         raise FileError(f"{folder} was never opened with a run; delete it", code="not-a-log")
     with live(run or runs[-1].path, folder, data_dir=data_dir) as opened:
         return opened.accept_set_aside(late=late, max_ahead=max_ahead), opened.set_aside.num_rows
-
-
-def check_live(folder: Path) -> FolderCheck:
-    """Check a state folder, which another process may use; raise FileError if its log is damaged."""
-    return check_folder(folder)

@@ -11,10 +11,9 @@ from torch import Tensor
 
 from dygmamba.api.datasets import Source, open_data
 from dygmamba.api.evaluation import rows_to_table
-from dygmamba.api.requests.base import check_choice
 from dygmamba.api.requests.evaluation import parse_candidates
 from dygmamba.core.argument_types import check_arguments
-from dygmamba.core.choices import NEGATIVES, SETTINGS, SPLITS
+from dygmamba.core.choices import NEGATIVES, SCOPES, SPLITS, check_choice
 from dygmamba.core.errors import ConfigError
 from dygmamba.data.events.split_spec import AUTO_PROTOCOL
 from dygmamba.data.storage.conversion import make_time_column
@@ -133,12 +132,9 @@ def _build_queries(
     protocol: str,
     data_dir: Path | str | None,
 ) -> tuple[Dataset, Baselines, Queries]:
-    for name, value, known in (
-        ("split", split, SPLITS),
-        ("setting", setting, SETTINGS),
-        ("negatives", negatives, NEGATIVES),
-    ):
-        check_choice(name, value, known)
+    check_choice("split", split, SPLITS)
+    check_choice("setting", setting, SCOPES)
+    check_choice("negatives", negatives, NEGATIVES)
     dataset = open_data(data, None if data_dir is None else Path(data_dir))
     baselines = Baselines.from_dataset(dataset, split_rule=get_default_split(dataset, protocol))
     stream = baselines.stream

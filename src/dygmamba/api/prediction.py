@@ -1,4 +1,4 @@
-"""Predictions of a trained run in one call: score pairs, rank destinations, classify nodes, explain a score.
+"""Predictions of a trained run in one call: score pairs, rank destinations, classify nodes.
 
 `dygmamba.open(run)` offers the same step by step.
 """
@@ -15,9 +15,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from dygmamba.api.evaluation import warn_if_unfinished
-from dygmamba.api.requests.prediction import ExplainRequest, PredictRequest
-from dygmamba.api.run import open as open_run
+from dygmamba.api.requests.prediction import PredictRequest
 from dygmamba.core.costs import choose_threshold
 from dygmamba.core.errors import ConfigError, FileError
 from dygmamba.core.files.untrusted import escape_formula
@@ -28,9 +26,7 @@ from dygmamba.data.readers.sources import looks_like_file
 from dygmamba.data.storage.dataset import Dataset
 from dygmamba.data.storage.export import write_table
 from dygmamba.engine.run_directory import RunDirectory
-from dygmamba.explain.explanation import Explanation
-from dygmamba.report.explanation_document import build_explanation_document as build_explanation_document
-from dygmamba.report.explanation_document import write_explanation
+from dygmamba.runs.opening import warn_if_unfinished
 from dygmamba.runs.predictor import Predictor
 from dygmamba.runs.queries import Predictions
 
@@ -137,7 +133,7 @@ def _read_ids(text: str, dataset: Dataset) -> "Path | dict[str, list[str]]":
     """Return the file of this name, or the ids that it lists; a mistyped name of a file is no id."""
     if _is_file(text):
         return Path(text)
-    ids = _split_ids(text)
+    ids = [name.strip() for name in text.split(",") if name.strip()]
     if len(ids) == 1 and looks_like_file(ids[0]):
         column = pa.array(ids, pa.large_string())
         if all(dataset.ids.to_node(column, side)[0] < 0 for side in ("src", "dst")):
@@ -146,10 +142,6 @@ def _read_ids(text: str, dataset: Dataset) -> "Path | dict[str, list[str]]":
                 code="file-missing",
             )
     return {"src": ids}
-
-
-def _split_ids(text: str) -> list[str]:
-    return [name.strip() for name in text.split(",") if name.strip()]
 
 
 def _is_file(text: str) -> bool:
@@ -195,15 +187,3 @@ def format_csv(table: pa.Table, format_cell: Callable[[str], str] = escape_formu
     for row in iterate_rows(table):
         writer.writerow(format_cell(value) if isinstance(value, str) else value for value in row.values())
     return text.getvalue()
-
-
-def run_explanation(request: ExplainRequest) -> Explanation:
-    """Explain the score of a pair, or of a node; with `out`, also as a page or a picture."""
-    reading = dict(request.reading)
-    times = {name: reading.pop(name) for name in ("time_unit", "time_format") if name in reading}
-    run = open_run(request.run, device=request.device, data_dir=request.data_dir, **times)
-    run = run if request.events is None else run.observe(request.events, **reading)
-    explanation = run.explain(request.query, request.at, orders=request.orders, columns=request.columns)
-    if request.out is not None:
-        write_explanation(explanation, request.out, request.top)
-    return explanation

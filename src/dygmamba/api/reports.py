@@ -1,11 +1,12 @@
 """Report pages: of a run (results, data, errors, learned decay), and of several runs compared."""
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import torch
 
-from dygmamba.api.evaluation import require_test_split, warn_if_unfinished
+from dygmamba.api.evaluation import require_test_split
 from dygmamba.api.requests.prediction import ReportRequest
 from dygmamba.core.argument_types import check_arguments
 from dygmamba.core.costs import Costs
@@ -20,7 +21,6 @@ from dygmamba.explain.pairs import find_strongest_events
 from dygmamba.explain.shapley import attribute_trees
 from dygmamba.history.view import PairBatch
 from dygmamba.report.comparison import compare_runs
-from dygmamba.report.dataset_summary import TimeFormatter
 from dygmamba.report.document import Document as Document
 from dygmamba.report.document import ReportTable as ReportTable
 from dygmamba.report.error_analysis import (
@@ -34,7 +34,7 @@ from dygmamba.report.html import write_document
 from dygmamba.report.node_sections import find_report_task
 from dygmamba.report.run_report import build_data_sections, write_report
 from dygmamba.runs.calibration import load_calibration, load_saved_calibration
-from dygmamba.runs.opening import open_run, open_run_dataset
+from dygmamba.runs.opening import open_run, open_run_dataset, warn_if_unfinished
 from dygmamba.runs.recipes import OpenRun
 from dygmamba.runs.run_config import RunConfig, read_split
 from dygmamba.runs.run_list import find_comparable_runs
@@ -76,16 +76,12 @@ def run_report(request: ReportRequest, progress: Progress = SILENT) -> Path:
 
 
 def assemble_page(
-    folder: RunDirectory,
-    dataset: Dataset,
-    split: Split,
-    out: Path | None = None,
-    costs: Costs | None = None,
+    folder: RunDirectory, dataset: Dataset, split: Split, out: Path | None = None, costs: Costs | None = None
 ) -> Path:
     """Write the page from the files of the run directory and from the dataset."""
     saved = (load_predictions(folder), load_examples(folder) or (), load_saved_calibration(folder))
     sections = build_data_sections(dataset, split, find_report_task(folder), *saved, costs)
-    return write_report(folder, out, sections, TimeFormatter.from_dataset(dataset).is_dated)
+    return write_report(folder, out, sections, dataset.is_dated)
 
 
 def _save_explanations(run: OpenRun) -> None:
@@ -105,9 +101,7 @@ def _save_examples(run: OpenRun, predictions: StoredPredictions) -> None:
     scores = predictions.score(load_calibration(run.folder), new_ends)
     for explain in (_explain_by_features, _explain_by_events):
         try:
-            examples = select_examples(
-                predictions, run.dataset, lambda pairs, explain=explain: explain(run, pairs), scores
-            )
+            examples = select_examples(predictions, run.dataset, partial(explain, run), scores)
         except ConfigError:  # this model cannot be explained this way
             continue
         return save_examples(run.folder, examples)

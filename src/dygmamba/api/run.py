@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from dygmamba.api.batch_scoring import BatchScorer
-from dygmamba.api.evaluation import rows_to_table, run_evaluation, warn_if_unfinished
-from dygmamba.api.monitoring import run_monitoring
+from dygmamba.api.evaluation import rows_to_table, run_evaluation, run_monitoring
 from dygmamba.api.reports import run_report
 from dygmamba.api.requests.base import Names
 from dygmamba.api.requests.evaluation import EvaluateRequest, MonitorRequest
@@ -19,6 +18,7 @@ from dygmamba.api.requests.prediction import ExportRequest, ReportRequest
 from dygmamba.api.sharing import fetch_shared_run
 from dygmamba.api.trusted_code import import_if_trusted
 from dygmamba.core.argument_types import check_arguments
+from dygmamba.core.choices import SCOPES
 from dygmamba.core.errors import ConfigError, DygWarning
 from dygmamba.core.notebook_html import format_facts, format_table
 from dygmamba.core.progress import LOGGER
@@ -30,11 +30,11 @@ from dygmamba.explain.pairs import DEFAULT_ORDERS, explain_pair
 from dygmamba.runs.export import Program, export_run
 from dygmamba.runs.export import load_program as load_exported
 from dygmamba.runs.observed_events import load_observed, save_observed
+from dygmamba.runs.opening import warn_if_unfinished
 from dygmamba.runs.predictor import Predictor
 from dygmamba.runs.queries import Predictions, TimeLike
 from dygmamba.runs.query_inputs import as_sources, require_positive
 from dygmamba.runs.run_names import find_run
-from dygmamba.tasks.link import SETTINGS
 from dygmamba.tasks.metric_names import list_metrics
 
 SHOWN_IDS = 3  # in a warning
@@ -172,6 +172,16 @@ class Run:
         return _log_unknown_ids(self._predictor.score(pairs, at))
 
     @check_arguments
+    def features(self, pairs: "Source", at: TimeLike | None = None) -> pa.Table:
+        """Compute the features that trees read of pairs, for other models; the pairs are those of `score`.
+
+        Returns columns src, dst, time and a column of 32-bit floats per feature, by its name, in the same order. Each
+        reads strictly earlier events only. `scorer(features=True)` computes the same on many machines. The run must be
+        one of `trees` or `walk-trees`.
+        """
+        return _log_unknown_ids(self._predictor.compute_features(pairs, at))
+
+    @check_arguments
     def rank(
         self,
         sources: "Nodes | None" = None,
@@ -285,7 +295,7 @@ class Run:
         self,
         negatives: Names | None = None,
         split: Names = "test",
-        setting: Names = SETTINGS,
+        setting: Names = SCOPES,
         visible: str | None = None,
         *,
         metrics: Names | None = None,
@@ -321,14 +331,8 @@ class Run:
         if events is not None:
             _check_reading_names(options)
             reading = {"time_unit": self.time_unit, "time_format": self.time_format} | options
-            request = MonitorRequest(
-                run=self.path,
-                events=events,
-                period=period,
-                reading=reading,
-                device=self.device,
-                data_dir=self.data_dir,
-            )
+            own = {"run": self.path, "device": self.device, "data_dir": self.data_dir}
+            request = MonitorRequest(events=events, period=period, reading=reading, **own)
             return rows_to_table(run_monitoring(request.check()).monitoring.rows)
         if options:
             raise ConfigError(

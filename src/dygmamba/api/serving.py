@@ -14,8 +14,8 @@ from dygmamba.live.event_sources import EventSource
 from dygmamba.live.growing_file import GrowingFile
 from dygmamba.live.kafka_source import KafkaTopic
 from dygmamba.live.live_run import LiveRun
-from dygmamba.live.verdicts import Lateness, parse_lateness, parse_lead
-from dygmamba.server.runner import run_server
+from dygmamba.live.verdicts import TimeRules, parse_lateness, parse_lead
+from dygmamba.server.app import run_server
 
 
 def serve_run(request: ServeRequest, on_start: Callable[[str], None] = lambda url: None) -> None:
@@ -35,7 +35,7 @@ def serve_run(request: ServeRequest, on_start: Callable[[str], None] = lambda ur
 
 def check_state(state: Path, *, late: str | None, on_late: str | None, max_ahead: str | None) -> None:
     """Raise at once what opening a state folder would raise after the run is loaded, when the port is open already."""
-    Lateness(0.0 if late is None else parse_lateness(late), "refuse" if on_late is None else on_late)
+    TimeRules(0.0 if late is None else parse_lateness(late), "refuse" if on_late is None else on_late)
     if max_ahead is not None:
         parse_lead(max_ahead)
     lock_folder(state).release()

@@ -100,21 +100,15 @@ def download_from_store(address: str, limits: dict[str, int], folder: Path) -> N
         raise make_package_error(address, "fsspec", "fsspec")
     import fsspec
 
-    try:
+    with _translate_errors(
+        f"read {address}", "check the address, the network and your access", "store-failed"
+    ):
         store, root = fsspec.url_to_fs(address)
         for name, limit in limits.items():
             path = f"{root}/{name}"
             if store.exists(path):
                 check_size(name, address, store.size(path), limit)
                 store.get_file(path, str(folder / name))
-    except DownloadError:
-        raise
-    except Exception as error:  # every store has its own kinds
-        raise DownloadError(
-            f"cannot read {address} ({type(error).__name__}: {first_line(error)}); check the address, the network and "
-            "your access",
-            code="store-failed",
-        ) from error
 
 
 def check_size(name: str, source: str, size: int | None, limit: int) -> None:
@@ -157,15 +151,20 @@ def _open_client(action: str, repository: str) -> Iterator[Any]:
     """Context manager: the client of the Hub, whose errors become DownloadErrors."""
     from huggingface_hub import HfApi  # pyright: ignore[reportMissingImports]
 
-    try:
+    advice = "check its name, the network, and `hf auth login`"
+    with _translate_errors(f"{action} {repository}", advice, "hub-failed"):
         yield HfApi()
+
+
+@contextmanager
+def _translate_errors(action: str, advice: str, code: str) -> Iterator[None]:
+    try:
+        yield
     except DownloadError:
         raise
-    except Exception as error:  # the client and the packages below it raise many kinds
+    except Exception as error:  # stores, clients and the packages below them raise many kinds
         raise DownloadError(
-            f"cannot {action} {repository} ({type(error).__name__}: {first_line(error)}); check its name, the "
-            "network, and `hf auth login`",
-            code="hub-failed",
+            f"cannot {action} ({type(error).__name__}: {first_line(error)}); {advice}", code=code
         ) from error
 
 
@@ -189,9 +188,8 @@ def push(
     >>> dm.push(run, "./shared")
     'shared'
     """
-    from dygmamba.api.evaluation import warn_if_unfinished
     from dygmamba.engine.run_directory import RunDirectory
-    from dygmamba.runs.opening import open_run_dataset
+    from dygmamba.runs.opening import open_run_dataset, warn_if_unfinished
     from dygmamba.runs.run_config import RunConfig
     from dygmamba.runs.sharing import pack_run
 

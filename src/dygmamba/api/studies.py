@@ -1,7 +1,7 @@
 """Reproduce the studies of the paper; audit a dataset or a model."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,7 +11,6 @@ import torch
 from dygmamba.api.datasets import Source, open_data, resolve_data
 from dygmamba.api.requests.evaluation import AuditRequest, ReproduceRequest
 from dygmamba.auditing.audit import Audit, audit_stream
-from dygmamba.auditing.audit import write_page as write_audit_page
 from dygmamba.auditing.model_checks import build_audited_model, build_audited_run
 from dygmamba.core.argument_types import check_arguments
 from dygmamba.core.progress import SILENT, Progress
@@ -171,24 +170,18 @@ def run_study(
             dataset.generate(choices.data_dir)
     jobs, missing = prepare_jobs(study, choices, options)
     total = len({job.key for job in jobs})
-    observer.message(
-        f"{total:,} run{'s' * (total != 1)}, {total - len(missing)} of them done already; "
-        f"results in {options.out}"
-    )
-    callback: JobCallback = progress if callable(progress) and not isinstance(progress, Progress) else _ignore
+    done = f"{_count_runs(total)}, {total - len(missing)} of them done already"
+    observer.message(f"{done}; results in {options.out}")
     if isinstance(progress, Progress):
         device = choose_device(options.device).type
         workers = choose_worker_count(device, options.workers, find_study(study).exclusive)
-        with _follow_jobs(progress, missing, plan_seconds(missing, device, workers)) as follow:
-            results, failed = run_jobs(study, choices, options, command, follow)
+        following = _follow_jobs(progress, missing, plan_seconds(missing, device, workers))
     else:
-        results, failed = run_jobs(study, choices, options, command, callback)
+        following = nullcontext(progress or (lambda event: None))
+    with following as follow:
+        results, failed = run_jobs(study, choices, options, command, follow)
     page, *_ = write_study_page(results, options.out)
     return StudyOutcome(results, page, failed, jobs)
-
-
-def _ignore(event: JobEvent) -> None:
-    return None
 
 
 @contextmanager
@@ -275,8 +268,3 @@ def run_audit(request: AuditRequest, progress: Progress = SILENT) -> Audit:
     if request.model is not None:
         subject = build_audited_model(request.model, dict(request.settings), stream, dataset.name)
     return audit_stream(stream, dataset.name, subject, progress=progress)
-
-
-def write_audit(found: Audit, out: Path) -> Path:
-    """Write an audit as a page."""
-    return write_audit_page(found, out)

@@ -26,11 +26,11 @@ from dygmamba.core.notebook_html import format_facts, format_table
 from dygmamba.core.process_settings import enable_determinism
 from dygmamba.core.progress import EpochFunction, Progress, as_progress
 from dygmamba.data.events.split_spec import AUTO_PROTOCOL, SplitSpec
-from dygmamba.data.storage.alignment import align_dataset
 from dygmamba.data.storage.dataset import Dataset
+from dygmamba.data.storage.extension import align_dataset
 from dygmamba.engine.run_directory import RunDirectory
 from dygmamba.report.document import Document
-from dygmamba.report.results import build_results_document
+from dygmamba.report.results import PAIR_KEYS, build_results_document
 from dygmamba.report.selection_section import build_selection_section
 from dygmamba.runs.blending import blend_runs
 from dygmamba.runs.budgeted_training import (
@@ -54,15 +54,7 @@ from dygmamba.runs.provenance import is_deterministic
 from dygmamba.runs.run_names import find_run
 from dygmamba.runs.trusted_code import require_known_models
 from dygmamba.runs.warm_start import WarmStart, open_warm_start
-from dygmamba.tasks.metric_names import (
-    METRICS,
-    SETTING_LABELS,
-    format_metric,
-    get_metric_title,
-    list_metrics,
-)
-
-GROUP_KEYS = ("split", "setting", "negatives")
+from dygmamba.tasks.metric_names import METRICS, SCOPE_LABELS, format_metric, get_metric_title, list_metrics
 
 
 class Runs(Sequence[Run]):
@@ -85,8 +77,8 @@ class Runs(Sequence[Run]):
         text = f"<{len(self)} run{'s' * (len(self) != 1)}"
         for row in self.summary.to_pylist():
             about = " ".join(
-                SETTING_LABELS.get(str(row[key]), str(row[key])) if key == "setting" else str(row[key])
-                for key in GROUP_KEYS
+                SCOPE_LABELS.get(str(row[key]), str(row[key])) if key == "setting" else str(row[key])
+                for key in PAIR_KEYS
                 if key in row
             )
             figures = (
@@ -120,10 +112,10 @@ class Runs(Sequence[Run]):
         """Mean and standard deviation (null with one seed) of each metric over the seeds."""
         groups: dict[tuple[Any, ...], list[dict[str, Any]]] = {}
         for row in self.results.to_pylist():
-            groups.setdefault(tuple(row.get(key) for key in GROUP_KEYS), []).append(row)
+            groups.setdefault(tuple(row.get(key) for key in PAIR_KEYS), []).append(row)
         rows = []
         for about, own in groups.items():
-            row = {key: value for key, value in zip(GROUP_KEYS, about, strict=True) if value is not None}
+            row = {key: value for key, value in zip(PAIR_KEYS, about, strict=True) if value is not None}
             row["seeds"] = len(own)
             for key in (key for key in METRICS if key in own[0]):
                 values = [one[key] for one in own if one[key] is not None]
@@ -217,7 +209,10 @@ def run_training(request: TrainRequest, progress: Progress, *, is_told: bool = T
     deadline = None if request.seconds is None else Deadline.after(request.seconds)
     data, data_dir = request.data, request.data_dir
     dataset = open_data(data, data_dir)
-    given, (start, dataset) = dataset, _open_start(request.start_from, dataset, data_dir)
+    start, given = None, dataset
+    if request.start_from is not None:  # the nodes are numbered as in the run that it starts from
+        start = open_warm_start(request.start_from, data_dir)
+        dataset = align_dataset(dataset, start.dataset)
     is_stored = given is not data and dataset is given  # under its name, as it is
     request = replace(request, model=request.model if start is None else start.model)
     device = choose_device(request.device)
@@ -286,16 +281,6 @@ def _train_seed(
         return train_within_budget(dataset, plan, seed, share, progress).run.path
     train_run = train_node_run if request.task == "node" else train_link_run
     return train_run(dataset, plan, seed, progress).run.path
-
-
-def _open_start(
-    path: Path | None, dataset: Dataset, data_dir: Path | None
-) -> tuple[WarmStart | None, Dataset]:
-    """Open the run that a training starts from, and number the nodes of the dataset as that run does."""
-    if path is None:
-        return None, dataset
-    start = open_warm_start(path, data_dir)
-    return start, align_dataset(dataset, start.dataset)
 
 
 @check_arguments

@@ -1,13 +1,13 @@
-"""Audit of a dataset and a model: oracles and bounds of its test set, published values above them, leaks, baselines.
+"""Audit of a dataset and a model: oracles of its test set, published values above them, baselines, checks.
 
 The result is written as JSON values or as an HTML page without scripts.
 """
 
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from dygmamba.auditing.audit_document import build_audit_document
@@ -17,42 +17,74 @@ from dygmamba.auditing.model_checks import (
     check_invariances,
     check_same_time_visibility,
 )
-from dygmamba.auditing.oracles import Ceiling, EventsByTime, compute_ceiling
-from dygmamba.auditing.stream_statistics import (
-    BatchSizeBias,
-    PaddingLeak,
-    PeriodStatistics,
-    RowOrder,
-    RuleResult,
-    describe_period,
-    evaluate_baselines,
-    measure_batch_bias,
-    measure_padding_leak,
-    measure_row_order,
-)
-from dygmamba.core.choices import PUBLISHED_NEGATIVES
-from dygmamba.core.errors import ConfigError, EventError
-from dygmamba.core.files.writing import make_folder, write_text
+from dygmamba.auditing.oracles import METRIC_NAMES, Ceiling, EventsByTime, compute_ceiling
+from dygmamba.core.choices import PUBLISHED_NEGATIVES, SCOPES, SPLITS
+from dygmamba.core.errors import EventError
 from dygmamba.core.progress import SILENT, Progress
+from dygmamba.data.events.event_store import EventStore
+from dygmamba.data.events.splits import Split
 from dygmamba.engine.stream import Stream
 from dygmamba.report.document import Document
-from dygmamba.report.html import render_document
+from dygmamba.report.html import write_page
 from dygmamba.report.published import METRICS, list_published_values
 from dygmamba.runs.baselines import Baselines
-from dygmamba.runs.evaluation import Queries
-from dygmamba.tasks.base import EvaluationSet
-from dygmamba.tasks.link import SETTINGS, SPLITS, build_link_set, has_events
+from dygmamba.runs.evaluation import Queries, Row
+from dygmamba.tasks.link import build_link_set, has_events
+from dygmamba.tasks.metrics import PUBLISHED_BATCH
 from dygmamba.testing import CheckResult
 
 EvaluationKey = tuple[str, str, str]  # split, setting, negatives
-BIAS_RULE = "destination-recency"  # the rule whose scores show the effect of the batch size
+
+
+@dataclass(frozen=True, slots=True)
+class PeriodStatistics:
+    """Statistics of the validation or test period; shares of its events unless noted otherwise."""
+
+    split: str
+    events: int
+    times: int
+    nodes: int
+    repeats: float  # the pair had an event at an earlier time
+    surprise: float  # share of the period's distinct pairs that do not occur before the period
+    new_nodes: float  # one node does not occur in training
+    tied: float  # another event has the same timestamp
+    visible: float  # an earlier batch of 200 contains events with the same timestamp
+    visible_events: float  # mean number of those events
+
+
+def describe_period(store: EventStore, split: Split, name: str) -> PeriodStatistics:
+    """Compute the statistics of the period `name`, "val" or "test"."""
+    events = split.val if name == "val" else split.test
+    all_times, all_pairs = store.time.numpy(), (store.src * store.num_nodes + store.dst).numpy()
+    pair, time = all_pairs[events], all_times[events]
+    known_pairs, first_row = np.unique(all_pairs, return_index=True)
+    first_time = all_times[first_row[np.searchsorted(known_pairs, pair)]]
+    earlier_pairs = np.unique(all_pairs[: int(events[0])])
+    distinct_pairs = np.unique(pair)
+    distinct_times, time_index, count = np.unique(time, return_inverse=True, return_counts=True)
+    first = np.searchsorted(time, time)  # first row of the period with the same timestamp
+    batch_start = np.arange(len(pair)) // PUBLISHED_BATCH * PUBLISHED_BATCH
+    visible = np.maximum(batch_start - first, 0)
+    touching = split.touching_new_nodes(store, events)
+    return PeriodStatistics(
+        split=name,
+        events=len(pair),
+        times=len(distinct_times),
+        nodes=len(torch.unique(torch.cat([store.src[events], store.dst[events]]))),
+        repeats=float((first_time < time).mean()),
+        surprise=float((~np.isin(distinct_pairs, earlier_pairs)).mean()),
+        new_nodes=len(touching) / len(pair),
+        tied=float((count[time_index] > 1).mean()),
+        visible=float((visible > 0).mean()),
+        visible_events=float(visible.mean()),
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class PublishedAboveCeiling:
     """A published value above the edge oracle; `value` is the percentage as printed, the others are between 0 and 1.
 
-    `ceiling` is the metric of the edge oracle; the last three are the fields of `Ceiling` with these names.
+    `ceiling` is the metric of the edge oracle, `reference` that of the best one.
     """
 
     model: str
@@ -61,8 +93,6 @@ class PublishedAboveCeiling:
     source: str
     ceiling: float
     reference: float
-    likely_bound: float
-    bound: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,10 +104,7 @@ class Audit:
     events: int
     periods: tuple[PeriodStatistics, ...]
     ceilings: tuple[tuple[Ceiling, tuple[PublishedAboveCeiling, ...]], ...]
-    padding: tuple[PaddingLeak, ...]
-    order: RowOrder
-    bias: tuple[BatchSizeBias, ...]
-    rules: tuple[RuleResult, ...]
+    rules: tuple[Row, ...]  # of baselines
     model: str | None
     checks: tuple[CheckResult, ...]
 
@@ -94,21 +121,8 @@ class Audit:
     @property
     def above_reference(self) -> int:
         """Number of published values above the best oracle."""
-        return self._count_above("reference")
-
-    @property
-    def above_likely_bound(self) -> int:
-        """Number of published values that a score of earlier events has with a probability of at most 1 %."""
-        return self._count_above("likely_bound")
-
-    @property
-    def above_bound(self) -> int:
-        """Number of published values that no function of the pair and the time has."""
-        return self._count_above("bound")
-
-    def _count_above(self, limit: str) -> int:
         values = [value for _, published in self.ceilings for value in published]
-        return sum(value.value > 100 * getattr(value, limit) for value in values)
+        return sum(value.value > 100 * value.reference for value in values)
 
     @property
     def document(self) -> Document:
@@ -117,17 +131,18 @@ class Audit:
 
     def page(self, out: Path | str) -> Path:
         """Write the audit as an HTML page and return its path."""
-        return write_page(self, Path(out))
+        return write_page(self.document, Path(out))
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for JSON; metrics and shares are between 0 and 1, published values as printed."""
-        counts = ("above", "above_reference", "above_likely_bound", "above_bound")
-        values = asdict(self) | {"sound": self.sound} | {name: getattr(self, name) for name in counts}
-        return values | {
+        return asdict(self) | {
+            "sound": self.sound,
+            "above": self.above,
+            "above_reference": self.above_reference,
             "ceilings": [
                 asdict(ceiling) | {"published_above": [asdict(value) for value in published]}
                 for ceiling, published in self.ceilings
-            ]
+            ],
         }
 
 
@@ -135,33 +150,28 @@ def audit_stream(
     stream: Stream,
     dataset: str,
     model: AuditedModel | None = None,
-    splits: Sequence[str] = SPLITS,
     progress: Progress = SILENT,
 ) -> Audit:
-    """Audit a stream, and a model if one is given, with the negatives of DyGLib, whose bounds are known."""
+    """Audit a stream, and a model if one is given, with the negatives of DyGLib, whose oracles are known."""
     store, split = stream.store, replace(stream.split, protocol="benchmark")
     if not len(split.test):
         raise EventError("the test period has no events; use a longer stream", code="empty-split")
     evaluation_sets = {}
-    for key in _list_evaluations(stream, splits):
+    for key in _list_evaluations(stream):
         with progress.stage(f"drawing {' '.join(key)}"):
             evaluation_sets[key] = build_link_set(store, split, *key)
-    test_sets = [evaluation_set for (name, *_), evaluation_set in evaluation_sets.items() if name == "test"]
     events_by_time = EventsByTime(store)
     with progress.stage("computing oracle ceilings"):
         ceilings = [
             compute_ceiling(events_by_time, evaluation_set) for evaluation_set in evaluation_sets.values()
         ]
-    baselines, rules, biases = Baselines(dataset, stream), [], []
-    for evaluation_set in test_sets:
-        with progress.stage("scoring baselines"):
-            scored = baselines.score(Queries(evaluation_set))
-        rules += evaluate_baselines(scored)
-        biases = biases or measure_batch_bias(
-            evaluation_set,
-            {name: scored[name].score for name in (BIAS_RULE,) if name in scored}
-            | {"chance": _random_scores(evaluation_set)},
-        )
+    baselines, rules = Baselines(dataset, stream), []
+    for (name, *_), evaluation_set in evaluation_sets.items():
+        if name == "test":
+            with progress.stage("scoring baselines"):
+                scored = baselines.score(Queries(evaluation_set))
+            about = evaluation_set.about
+            rules += [{"rule": rule, **about, **one.row(METRIC_NAMES)} for rule, one in scored.items()]
     checks: list[CheckResult] = []
     if model is not None:
         visible = describe_period(store, split, "test").visible
@@ -175,23 +185,20 @@ def audit_stream(
         dataset=dataset,
         nodes=store.num_nodes,
         events=len(store),
-        periods=tuple(describe_period(store, split, name) for name in splits if len(getattr(split, name))),
+        periods=tuple(describe_period(store, split, name) for name in SPLITS if len(getattr(split, name))),
         ceilings=tuple((ceiling, list_published_above(dataset, ceiling)) for ceiling in ceilings),
-        padding=tuple(measure_padding_leak(stream, build_link_set(store, split, "test"), dataset)),
-        order=measure_row_order(store, split.test),
-        bias=tuple(biases),
         rules=tuple(rules),
         model=None if model is None else model.name,
         checks=tuple(checks),
     )
 
 
-def _list_evaluations(stream: Stream, splits: Sequence[str]) -> list[EvaluationKey]:
+def _list_evaluations(stream: Stream) -> list[EvaluationKey]:
     """Return every split, setting and negative sampler that has events, the test split first."""
     return [
         (name, setting, negatives)
-        for name in sorted(splits, key=lambda name: name != "test")
-        for setting in SETTINGS
+        for name in sorted(SPLITS, key=lambda name: name != "test")
+        for setting in SCOPES
         if has_events(stream.store, stream.split, name, setting)
         for negatives in PUBLISHED_NEGATIVES
     ]
@@ -202,10 +209,7 @@ def list_published_above(dataset: str, ceiling: Ceiling) -> tuple[PublishedAbove
     if ceiling.split != "test":
         return ()
     limits = {
-        metric: [
-            getattr(ceiling, f"{name}_{metric}")
-            for name in ("edge_oracle", "reference", "likely_bound", "bound")
-        ]
+        metric: (getattr(ceiling, f"edge_oracle_{metric}"), getattr(ceiling, f"reference_{metric}"))
         for metric in METRICS
     }
     return tuple(
@@ -213,17 +217,3 @@ def list_published_above(dataset: str, ceiling: Ceiling) -> tuple[PublishedAbove
         for model, metric, value in list_published_values(dataset, ceiling.setting, ceiling.negatives)
         if value.mean > 100 * limits[metric][0]
     )
-
-
-def _random_scores(evaluation_set: EvaluationSet) -> torch.Tensor:
-    return torch.rand(len(evaluation_set.pairs), generator=torch.Generator().manual_seed(0))
-
-
-def write_page(audit: Audit, out: Path) -> Path:
-    """Write the audit as an HTML page, atomically."""
-    if out.is_dir():
-        raise ConfigError(f"{out} is a folder; `out` must be the path of a file", code="is-a-folder")
-    page = render_document(audit.document)
-    make_folder(out.parent)
-    write_text(out, page)
-    return out

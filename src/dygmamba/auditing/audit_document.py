@@ -1,22 +1,21 @@
-"""The audit of a dataset and a model as tables, texts and a chart, for a terminal and for a page."""
+"""The page of an audit: what a test score on the stream can mean."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from dygmamba.auditing.oracles import Ceiling
-from dygmamba.auditing.stream_statistics import PeriodStatistics
 from dygmamba.core.choices import PUBLISHED_NEGATIVES
 from dygmamba.report.document import BarChart, Cell, Document, ReportTable, Section
 from dygmamba.report.published import list_published_values
-from dygmamba.tasks.metric_names import SETTING_LABELS
+from dygmamba.tasks.metric_names import SCOPE_LABELS
 from dygmamba.tasks.metrics import PUBLISHED_BATCH
 
 if TYPE_CHECKING:
-    from dygmamba.auditing.audit import Audit
+    from dygmamba.auditing.audit import Audit, PeriodStatistics
 
 CHART_LOW = 40.0  # percentage at which the bars begin
 PAPER_PREFIX = "DyG-Mamba, NeurIPS 2025, "
-PERIOD_ROWS: dict[str, Callable[[PeriodStatistics], str]] = {
+PERIOD_ROWS: dict[str, "Callable[[PeriodStatistics], str]"] = {
     "events": lambda one: f"{one.events:,}",
     "distinct timestamps": lambda one: f"{one.times:,}",
     "nodes with events": lambda one: f"{one.nodes:,}",
@@ -24,6 +23,9 @@ PERIOD_ROWS: dict[str, Callable[[PeriodStatistics], str]] = {
     "distinct pairs without an event before the period (surprise)": lambda one: _format_share(one.surprise),
     "events with a node that is not in training": lambda one: _format_share(one.new_nodes),
     "events that share a timestamp": lambda one: _format_share(one.tied),
+    f"events after a batch of {PUBLISHED_BATCH} with events of their timestamp": lambda one: _format_share(
+        one.visible
+    ),
 }
 
 
@@ -34,9 +36,7 @@ def build_audit_document(audit: "Audit") -> Document:
         _build_ceiling_section(audit),
         *([_build_above_section(audit)] if audit.above else []),
         *([_build_check_section(audit)] if audit.checks else []),
-        _build_leak_section(audit),
         _build_baseline_section(audit),
-        _build_bias_section(audit),
         _build_period_section(audit),
     )
     subtitle = (
@@ -52,13 +52,11 @@ def _build_meaning_section(audit: "Audit") -> Section:
     lines = [
         f"An oracle that knows every event of the query's timestamp has an AP of {_percent(first.reference_ap)} (test "
         f"split, all nodes, random negatives): {_format_share(first.true_share)} of the negatives are events at the "
-        "same timestamp. A score that does not know which negatives were drawn exceeds "
-        f"{_percent(first.likely_bound_ap)} in at most one of a hundred draws.",
+        "same timestamp."
     ]
     if any(_list_published_ap(audit, one) for one in _list_test_ceilings(audit)):
         lines.append(
-            f"Published values above the edge oracle: {audit.above}; above the best oracle: {audit.above_reference}; "
-            f"above the likely bound: {audit.above_likely_bound}; above the bound: {audit.above_bound}."
+            f"Published values above the edge oracle: {audit.above}; above the best oracle: {audit.above_reference}."
         )
     if audit.model and audit.sound:
         lines.append(f"All checks of {audit.model} passed.")
@@ -72,25 +70,23 @@ def _build_meaning_section(audit: "Audit") -> Section:
 def _build_ceiling_section(audit: "Audit") -> Section:
     rows = (
         (
-            f"{one.split}, {SETTING_LABELS[one.setting]}, {one.negatives}",
+            f"{one.split}, {SCOPE_LABELS[one.setting]}, {one.negatives}",
             _format_share(one.true_share),
-            *map(_percent, (one.membership_oracle_ap, one.edge_oracle_ap, one.moment_oracle_ap)),
-            *map(_percent, (one.posterior_oracle_ap, one.reference_ap, one.likely_bound_ap, one.bound_ap)),
+            *map(_percent, (one.edge_oracle_ap, one.moment_oracle_ap)),
+            *map(_percent, (one.posterior_oracle_ap, one.reference_ap)),
         )
         for one, _ in audit.ceilings
     )
     oracles = ("edge oracle", "moment oracle", "posterior oracle", "best oracle")
-    columns = ("evaluation", "negatives that are events", "active nodes", *oracles, "likely bound", "bound")
-    title = f"{audit.dataset}: AP of oracles, and bounds of AP, in per cent"
+    columns = ("evaluation", "negatives that are events", *oracles)
+    title = f"{audit.dataset}: AP of oracles in per cent"
     table = ReportTable.of_rows(title, "", columns, rows, ("moment oracle", "posterior oracle"))
     text = (
         "The edge oracle knows which pairs are events at the timestamp, the moment oracle also how many events each "
-        "source has, the posterior oracle also which events are positives of this evaluation; one only knows which "
-        "nodes are active. Oracles are references: some score has this AP. The likely bound is proved for scores that "
-        "do not know which negatives were drawn (at most one draw of a hundred exceeds it), the bound for every "
-        "function of the pair and the time."
+        "source has, the posterior oracle also which events are positives of this evaluation. Oracles are references: "
+        "some score has this AP."
     )
-    return Section("Oracles and bounds", text, (table,), (_draw_ceilings(audit),))
+    return Section("Oracles", text, (table,), (_draw_ceilings(audit),))
 
 
 def _draw_ceilings(audit: "Audit") -> BarChart:
@@ -98,7 +94,7 @@ def _draw_ceilings(audit: "Audit") -> BarChart:
     values: dict[str, dict[str, float]] = {}
     marks: dict[str, dict[str, list[tuple[str, float]]]] = {}
     for one in _list_test_ceilings(audit):
-        group, name = SETTING_LABELS[one.setting], f"{one.negatives} negatives"
+        group, name = SCOPE_LABELS[one.setting], f"{one.negatives} negatives"
         values.setdefault(group, {})[name] = 100 * one.reference_ap
         published = _list_published_ap(audit, one)
         if published:
@@ -128,17 +124,17 @@ def _build_above_section(audit: "Audit") -> Section:
     rows = tuple(
         (
             Cell(cell.model),
-            Cell(f"{SETTING_LABELS[one.setting]}, {one.negatives}"),
+            Cell(f"{SCOPE_LABELS[one.setting]}, {one.negatives}"),
             Cell(f"{cell.metric.upper()} {cell.value:.2f}", "bad"),
-            *(Cell(_percent(value)) for value in (cell.ceiling, cell.reference, cell.likely_bound)),
+            *(Cell(_percent(value)) for value in (cell.ceiling, cell.reference)),
             Cell(cell.source.removeprefix(PAPER_PREFIX).replace("_", " "), "words"),
         )
         for one, published in audit.ceilings
         for cell in published
     )
-    columns = ("model", "evaluation", "published", "edge oracle", "best oracle", "likely bound", "where")
+    columns = ("model", "evaluation", "published", "edge oracle", "best oracle", "where")
     note = f"Tables are those of {PAPER_PREFIX.removesuffix(', ')}."
-    table = ReportTable("published values above the edge oracle", note, columns, rows, ("likely bound",))
+    table = ReportTable("published values above the edge oracle", note, columns, rows)
     text = (
         "The edge oracle knows which pairs have an event now. A value above the best oracle would need a better "
         "prediction of the present than knowing it. More likely it uses more than earlier events: the padding of a "
@@ -162,81 +158,23 @@ def _build_check_section(audit: "Audit") -> Section:
     return Section(f"Checks of {audit.model}", "", (table,))
 
 
-def _build_leak_section(audit: "Audit") -> Section:
-    """Show what the padded length, the visibility of a batch and the order of rows reveal."""
-    sizes = sorted({one.batch for one in audit.padding})
-    auc = {(one.length, one.batch): f"{one.auc:.3f}" for one in audit.padding}
-    rows = (
-        (f"{length:,}", *(auc.get((length, size), "-") for size in sizes))
-        for length in sorted({one.length for one in audit.padding})
-    )
-    columns = ("longest history", *(f"calls of {size}" for size in sizes))
-    note = (
-        "Published programs score positives and negatives in separate calls, each padded to its longest history. 0.5 "
-        "is chance; a value below it separates as well, with the opposite sign."
-    )
-    table = ReportTable.of_rows("ROC-AUC of the padded length of a call alone", note, columns, rows)
-    lines = [*_describe_visible(audit), *_describe_order(audit)]
-    return Section("Leaks of the evaluation", "\n".join(lines), (table,))
-
-
-def _describe_visible(audit: "Audit") -> list[str]:
-    test = next(period for period in audit.periods if period.split == "test")
-    first = _list_test_ceilings(audit)[0]
-    lines = [
-        f"{_format_share(test.visible)} of the test events come after a batch of {PUBLISHED_BATCH} that contains "
-        f"events with the same timestamp ({test.visible_events:,.0f} of them on average): a memory that is updated "
-        "after every batch knows part of the answer."
-    ]
-    if first.order_auc is not None:
-        lines.append(
-            "Which rows of a timestamp are past separates positives from negatives that are events with a ROC-AUC of "
-            f"{first.order_auc:.2f}; with that knowledge the edge oracle has "
-            f"{_percent(first.edge_oracle_ap_with_order)} instead of {_percent(first.edge_oracle_ap)}."
-        )
-    return lines
-
-
-def _describe_order(audit: "Audit") -> list[str]:
-    """Describe what the row number reveals about events that share a time."""
-    order = audit.order
-    if order.neighbors is None:
-        return []
-    larger = " and ".join("-" if auc is None else f"{auc:.2f}" for auc in (order.source, order.destination))
-    random = "never" if order.chance is None else f"in {_format_share(order.chance)}"
-    return [
-        f"The row number within a timestamp has a ROC-AUC of {larger} (source, destination). Two adjacent rows with "
-        f"the same timestamp have the same source in {_format_share(order.neighbors)} of the cases, two random rows "
-        f"{random}."
-    ]
-
-
 def _build_baseline_section(audit: "Audit") -> Section:
     """Show the AP of each baseline by negative sampler, a table for all nodes and one for new nodes."""
-    found = {(one.setting, one.rule, one.negatives): one.ap for one in audit.rules}
+    found = {(one["setting"], one["rule"], one["negatives"]): one["ap"] for one in audit.rules}
     tables = []
-    for setting in dict.fromkeys(one.setting for one in audit.rules):
-        names = dict.fromkeys(one.rule for one in audit.rules if one.setting == setting)
+    for setting in dict.fromkeys(one["setting"] for one in audit.rules):
+        names = dict.fromkeys(one["rule"] for one in audit.rules if one["setting"] == setting)
         rows = (
             (name, *(_percent(found.get((setting, name, kind))) for kind in PUBLISHED_NEGATIVES))
             for name in names
         )
-        title = f"AP of baselines on the test period, {SETTING_LABELS[setting]}"
+        title = f"AP of baselines on the test period, {SCOPE_LABELS[setting]}"
         tables.append(ReportTable.of_rows(title, "", ("baseline", *PUBLISHED_NEGATIVES), rows))
     text = (
         f"Average precision on the test split, mean over batches of {PUBLISHED_BATCH} events. A trained model should "
         "be above these values."
     )
     return Section("Baselines", text, tuple(tables))
-
-
-def _build_bias_section(audit: "Audit") -> Section:
-    sizes = tuple(f"by {size}" for size in audit.bias[0].ap) if audit.bias else ()
-    rows = ((one.scores, *map(_percent, one.ap.values()), _percent(one.ap_pooled)) for one in audit.bias)
-    title = "AP of the same scores in batches of several sizes"
-    table = ReportTable.of_rows(title, "", ("scores", *sizes, "pooled"), rows)
-    text = "The same scores have a higher AP if fewer pairs are ranked together."
-    return Section("Effect of the batch size on AP", text, (table,))
 
 
 def _build_period_section(audit: "Audit") -> Section:

@@ -9,7 +9,6 @@ from typing import Any
 
 import torch
 
-from dygmamba.auditing.ceiling_bounds import LEVEL
 from dygmamba.auditing.oracles import Ceiling, EventsByTime, measure_tie_luck
 from dygmamba.config import build_config, find_preset
 from dygmamba.core.errors import EventError
@@ -32,6 +31,8 @@ from dygmamba.testing import (
 
 WINDOW = 500  # events before and after the query time
 ROUNDING = 1e-9  # of an AP that equals its limit
+LEVEL = 0.01  # probability with which luck alone may fail the ceiling check of an audit
+MIN_EVENTS = 50  # of an evaluation set; on fewer an AP above the oracles is often chance
 EVALUATION = ("split", "setting", "negatives")  # what identifies an evaluation set in a result row
 
 
@@ -136,25 +137,22 @@ def check_ceiling(
 
     The best oracle knows the events of the query time, which a leak-free model has to predict. It is a reference and no
     upper bound: a model that knows as much gives tied pairs some order and may be lucky. Luck is tolerated up to what a
-    random order exceeds in one audit of a hundred, and nothing above the proved likely bound.
+    random order exceeds in one audit of a hundred. Sets with fewer than `MIN_EVENTS` events are not compared.
     """
     by_evaluation = {
         tuple(one.about[name] for name in EVALUATION): (one, ceiling)
         for one, ceiling in zip(evaluation_sets, ceilings, strict=True)
+        if ceiling.events >= MIN_EVENTS
     }
-    rows = [
-        (row, *by_evaluation[key])
-        for row in model.compute_rows(evaluation_sets)
-        if (key := tuple(row[name] for name in EVALUATION)) in by_evaluation
-    ]
+    found = model.compute_rows([one for one, _ in by_evaluation.values()])
+    rows = [(row, *by_evaluation[tuple(row[name] for name in EVALUATION)]) for row in found]
     largest_excess, detail = None, ""
     for row, evaluation_set, ceiling in rows:
         pairs = evaluation_set.pairs
         luck = NormalDist().inv_cdf(1 - LEVEL / len(rows)) * measure_tie_luck(
             pairs, events_by_time.is_event(pairs)
         )
-        reference = max(ceiling.edge_oracle_ap_untied, ceiling.reference_ap)
-        limit = min(reference + luck, ceiling.likely_bound_ap)
+        limit = max(ceiling.edge_oracle_ap_untied, ceiling.reference_ap) + luck
         excess = row["ap"] - limit
         largest_excess = excess if largest_excess is None else max(largest_excess, excess)
         if excess > ROUNDING:

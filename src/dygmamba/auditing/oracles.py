@@ -1,29 +1,27 @@
-"""Ceilings of a test set: the metrics of oracles that know the events of the query time, and proved upper bounds.
+"""Ceilings of a test set: the metrics of oracles that know the events of the query time.
 
 A negative sample may be a true event at its timestamp. No score of the pair and the time separates such a negative from
-the positive. An oracle is a reference: a value that some knowledge attains. A bound is a value that no score exceeds.
-Derivation and proofs: docs/research/findings.md.
+the positive. An oracle is a reference: a value that some knowledge attains. Derivation: docs/research/findings.md.
 
-Legend: p pairs, m distinct (time, source).
+Legend: p pairs, k events.
 """
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
+import numpy as np
 import torch
-from jaxtyping import Bool, Float, Int64
+from jaxtyping import Bool, Float, Float64, Int64
 from torch import Tensor
 
-from dygmamba.auditing.ceiling_bounds import NegativeDraws, bound_by_labels, bound_expectation
 from dygmamba.data.events.event_store import EventStore
 from dygmamba.history.view import LabelledPairs, PairBatch
 from dygmamba.tasks.base import EvaluationSet
 from dygmamba.tasks.metrics import PUBLISHED_BATCH, link_metrics
 
-AP_NAMES = ("ap", "ap_pooled")
-METRIC_NAMES = (*AP_NAMES, "auc", "auc_pooled")
+METRIC_NAMES = ("ap", "ap_pooled", "auc", "auc_pooled")
 TIE_ORDERS = 400  # random orders of tied pairs from which the spread of AP is estimated
 
 
@@ -36,108 +34,196 @@ class EventsByTime:
 
     def is_event(self, pairs: PairBatch) -> Bool[Tensor, "p"]:
         """Return whether each directed pair is an event at exactly its time."""
-        return self._last_row(pairs) >= 0
+        return self.count_events(pairs) > 0
 
     def count_events(self, pairs: PairBatch) -> Int64[Tensor, "p"]:
         """Return the number of events of each directed pair at its time."""
-        (distinct, _, count), (key, known) = self._events, self._event_key(pairs.src, pairs.dst, pairs.time)
-        index = torch.searchsorted(distinct, key).clamp(max=len(distinct) - 1)
-        return torch.where(known & _contains(distinct, key), count[index], 0)
+        return _look_up(self._events, self._event_key(pairs.src, pairs.dst, pairs.time))
 
     def count_source_events(self, pairs: PairBatch) -> Int64[Tensor, "p"]:
         """Return the number of events that the source of each pair has as a source at its time."""
-        key = self._node_key(pairs.src, pairs.time)
-        distinct, count = torch.unique(self._node_key(self.store.src, self.store.time), return_counts=True)
-        index = torch.searchsorted(distinct, key).clamp(max=len(distinct) - 1)
-        return torch.where(distinct[index] == key, count[index], 0)
-
-    def has_active_nodes(self, pairs: PairBatch) -> Bool[Tensor, "p"]:
-        """Return whether both nodes of each pair have events at its time, as source or destination."""
-        active = torch.unique(torch.cat([self._sources, self._destinations]))
-        src, dst = (_contains(active, self._node_key(node, pairs.time)) for node in (pairs.src, pairs.dst))
-        return src & dst
-
-    def has_active_roles(self, pairs: PairBatch) -> Bool[Tensor, "p"]:
-        """Return whether at its time the source of each pair is a source and the destination is a destination."""
-        is_source = _contains(self._sources, self._node_key(pairs.src, pairs.time))
-        return is_source & _contains(self._destinations, self._node_key(pairs.dst, pairs.time))
-
-    def is_event_from(self, pairs: PairBatch, first: Int64[Tensor, "p"]) -> Bool[Tensor, "p"]:
-        """Return whether each pair is an event at its time in row `first` or a later row."""
-        return self._last_row(pairs) >= first
+        return _look_up(self._sources, self._source_key(pairs.src, pairs.time))
 
     @cached_property
     def _times(self) -> Tensor:
         return torch.unique(self.store.time)
 
-    def _node_key(self, node: Tensor, time: Tensor) -> Tensor:
-        """Return one number per (time, node)."""
-        return torch.searchsorted(self._times, time) * self.store.num_nodes + node
+    @cached_property
+    def _sources(self) -> tuple[Tensor, Tensor]:
+        return torch.unique(self._source_key(self.store.src, self.store.time), return_counts=True)
 
     @cached_property
-    def _sources(self) -> Tensor:
-        return torch.unique(self._node_key(self.store.src, self.store.time))
+    def _events(self) -> tuple[Tensor, Tensor]:
+        key = self._event_key(self.store.src, self.store.dst, self.store.time)
+        return torch.unique(key, return_counts=True)
 
-    @cached_property
-    def _destinations(self) -> Tensor:
-        return torch.unique(self._node_key(self.store.dst, self.store.time))
+    def _source_key(self, src: Tensor, time: Tensor) -> Tensor:
+        """Return one number per (time, source)."""
+        return torch.searchsorted(self._times, time) * self.store.num_nodes + src
 
-    def _event_key(self, src: Tensor, dst: Tensor, time: Tensor) -> tuple[Tensor, Tensor]:
-        """Return one number per (time, source, destination), and whether the source has events at that time.
+    def _event_key(self, src: Tensor, dst: Tensor, time: Tensor) -> Tensor:
+        """Return one number per (time, source, destination), -1 if the source has no events at that time.
 
         time x nodes x nodes would overflow 64 bits on large streams. So (time, source) is replaced by its rank among
         those that occur before the destination is added.
         """
-        source = self._node_key(src, time)
-        known = _contains(self._sources, source)
-        return torch.searchsorted(self._sources, source) * self.store.num_nodes + dst, known
-
-    @cached_property
-    def _events(self) -> tuple[Tensor, Tensor, Tensor]:
-        """Keys of the distinct events, sorted, and the last row and the number of rows of each."""
-        key, _ = self._event_key(self.store.src, self.store.dst, self.store.time)
-        distinct, index, count = torch.unique(key, return_inverse=True, return_counts=True)
-        last = torch.full((len(distinct),), -1).scatter_reduce(0, index, torch.arange(len(key)), "amax")
-        return distinct, last, count
-
-    def _last_row(self, pairs: PairBatch) -> Int64[Tensor, "p"]:
-        """Return the last row in which each pair is an event at its time, -1 if it is none."""
-        (distinct, last, _), (key, known) = self._events, self._event_key(pairs.src, pairs.dst, pairs.time)
-        exists = known & _contains(distinct, key)
-        return torch.where(exists, last[torch.searchsorted(distinct, key).clamp(max=len(distinct) - 1)], -1)
+        source = self._source_key(src, time)
+        rank = torch.searchsorted(self._sources[0], source)
+        return torch.where(_look_up(self._sources, source) > 0, rank * self.store.num_nodes + dst, -1)
 
 
-def _contains(ordered: Tensor, values: Tensor) -> Tensor:
-    index = torch.searchsorted(ordered, values).clamp(max=len(ordered) - 1)
-    return ordered[index] == values
+def _look_up(counted: tuple[Tensor, Tensor], key: Tensor) -> Int64[Tensor, "p"]:
+    """Return the counts of some of the sorted keys, 0 for a key that is not among them."""
+    distinct, count = counted
+    index = torch.searchsorted(distinct, key).clamp(max=len(distinct) - 1)
+    return torch.where(distinct[index] == key, count[index], 0)
+
+
+@dataclass(frozen=True, slots=True)
+class NegativeDraws:
+    """The events of an evaluation set, and how often each is expected to be drawn as a negative.
+
+    A draw of the random sampler is a destination, uniform among `choices`, for the source and the time of an event. The
+    other samplers draw from a pool that excludes every pair of the batch's period; a batch for which the pool is too
+    small is filled with pairs of a grid, uniform among those that are not positives of the batch.
+
+    Attributes:
+        src: Source of each event of the set.
+        dst: Destination of each event.
+        time: Time of each event.
+        batch: Number of the batch of each event.
+        choices: For each event, how many pairs its negative is drawn from; infinite if it cannot be an event.
+        keeps_source: Whether a negative has the source of its event.
+    """
+
+    src: Int64[np.ndarray, "k"]
+    dst: Int64[np.ndarray, "k"]
+    time: Float64[np.ndarray, "k"]
+    batch: Int64[np.ndarray, "k"]
+    choices: Float64[np.ndarray, "k"]
+    keeps_source: bool
+
+    @staticmethod
+    def of(
+        store: EventStore, evaluation_set: EvaluationSet, batch_size: int = PUBLISHED_BATCH
+    ) -> "NegativeDraws":
+        """Describe the draws of an evaluation set of the published protocol (`tasks.link.build_link_set`)."""
+        events, strategy = evaluation_set.events, evaluation_set.about["negatives"]
+        is_transductive = evaluation_set.about["setting"] == "transductive"
+        known = torch.arange(len(store)) if is_transductive else events
+        src, dst, time = _columns(store, events)
+        batch = np.arange(len(events)) // batch_size
+        if strategy == "random":
+            choices = np.full(len(events), float(len(np.unique(store.dst[known].numpy()))))
+        else:
+            observed = evaluation_set.earlier[-1] if strategy == "inductive" else events[:0]
+            until = float(store.time[observed[-1]]) if len(observed) else -np.inf
+            choices = _count_fill_choices(_columns(store, known), (src, dst, time), batch, until)
+        return NegativeDraws(src, dst, time, batch, choices, keeps_source=strategy == "random")
+
+    @property
+    def query(self) -> Int64[np.ndarray, "k"]:
+        """Number of the query of each event."""
+        return number_rows(self.src, self.dst, self.time)
+
+    @property
+    def source_group(self) -> Int64[np.ndarray, "k"]:
+        """Number of the events whose negatives may equal the query: those with its time, and source if it is kept."""
+        return number_rows(self.src, self.time) if self.keeps_source else number_rows(self.time)
+
+    def compute_posterior(self) -> Float64[np.ndarray, "k"]:
+        """Return, for each event, the expected share of positives among the pairs with its query."""
+        query, group, rate = self.query, self.source_group, 1 / self.choices
+        positives, negatives = np.bincount(query)[query], np.bincount(group, rate)[group]
+        if not self.keeps_source:  # a batch does not draw its own positives
+            by_batch = number_rows(group, self.batch)
+            _, first = np.unique(number_rows(query, self.batch), return_index=True)
+            own_rate = np.bincount(by_batch, rate)[by_batch[first]]
+            negatives = np.maximum(negatives - np.bincount(query[first], own_rate)[query], 0)
+        # rounded, so that equal shares tie although they are quotients of different numbers
+        return np.round(positives / (positives + negatives), 12)
+
+    def score_posterior(self, pairs: PairBatch) -> Float64[np.ndarray, "p"]:
+        """Score queries by the posterior; one without an event in the set is never positive and has 0."""
+        events, queries = number_queries(self, pairs)
+        posterior = np.zeros(max(events.max(), queries.max()) + 1)
+        posterior[events] = self.compute_posterior()
+        return posterior[queries]
+
+    def select(self, rows: np.ndarray) -> "NegativeDraws":
+        """Return some of the events alone."""
+        columns = ("src", "dst", "time", "batch", "choices")
+        return replace(self, **{name: getattr(self, name)[rows] for name in columns})
+
+
+def _columns(store: EventStore, events: Tensor) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    return store.src[events].numpy(), store.dst[events].numpy(), store.time[events].numpy()
+
+
+def _count_fill_choices(
+    known: tuple[np.ndarray, np.ndarray, np.ndarray],
+    positives: tuple[np.ndarray, np.ndarray, np.ndarray],
+    batch: np.ndarray,
+    until: float,
+) -> np.ndarray:
+    """Return the size of the grid for positives whose negative fills up a small pool, infinity for the others.
+
+    A batch of several times counts as not filled, which can only raise the bounds: without replacement, and with
+    different times, its draws are not known to concentrate as independent ones do.
+    """
+    src, dst, time = known
+    pair = number_rows(src, dst)
+    _, first_row = np.unique(pair, return_index=True)
+    first_time = time[first_row]
+    grid = len(np.unique(src)) * len(np.unique(dst))
+    choices = np.full(len(batch), np.inf)
+    for rows in np.split(np.arange(len(batch)), np.flatnonzero(np.diff(batch)) + 1):
+        begin, end = positives[2][rows[0]], positives[2][rows[-1]]
+        if begin != end:
+            continue
+        window = slice(np.searchsorted(time, begin, side="left"), np.searchsorted(time, end, side="right"))
+        in_pool = (first_time > until) & (first_time <= begin)
+        pool = int(in_pool.sum()) - int(in_pool[np.unique(pair[window])].sum())
+        own_pairs = len(np.unique(number_rows(positives[0][rows], positives[1][rows])))
+        choices[rows[: max(len(rows) - pool, 0)]] = grid - own_pairs
+    return choices
+
+
+def number_rows(*columns: np.ndarray) -> np.ndarray:
+    """Return one number per distinct row of the columns."""
+    number = np.zeros(len(columns[0]), np.int64)
+    for column in columns:
+        values, index = np.unique(column, return_inverse=True)
+        number = np.unique(number * len(values) + index, return_inverse=True)[1]
+    return number
+
+
+def number_queries(
+    events: "NegativeDraws | EventStore", pairs: PairBatch
+) -> tuple[Int64[np.ndarray, "k"], Int64[np.ndarray, "p"]]:
+    """Number events and pairs alike: the same source, destination and time have the same number."""
+    columns = (
+        np.concatenate([getattr(part, name) for part in (events, pairs)]) for name in ("src", "dst", "time")
+    )
+    of_events, of_pairs = np.split(number_rows(*columns), [len(events.src)])
+    return of_events, of_pairs
 
 
 @dataclass(frozen=True, slots=True)
 class Ceiling:
-    """Metrics of the oracles on one evaluation set, and upper bounds. The field names are those of the JSON output.
+    """Metrics of the oracles on one evaluation set. The field names are those of the JSON output.
 
     All values are between 0 and 1. `pooled` metrics rank the whole split at once, the others batches of 200.
-    `true_share` is the share of negatives that are events.
-
-    References, each attained by a score with this knowledge:
+    `true_share` is the share of negatives that are events. Each value is attained by a score with this knowledge:
 
     - `edge_oracle`: which pairs are events at the query time; all of them tie. `untied` breaks the ties at random, as a
-      model with distinct scores does; in batches of 200 this alone adds a few tenths of a point. `with_order` also
-      knows which rows of the query time are past, as a node memory does that has seen earlier batches with the same
-      timestamp.
-    - `membership_oracle`: which nodes have events at the query time. `roles_oracle`: also in which role.
+      model with distinct scores does; in batches of 200 this alone adds a few tenths of a point.
     - `moment_oracle`: how many events every pair and every source has at the query time. With random negatives it ranks
       by the share of the source's events that the pair has, otherwise by the number of events of the pair.
     - `posterior_oracle`: also which events are positives of the set (who is a new node) and how negatives are drawn. It
       ranks by the expected share of positives among the pairs with the query. For all nodes and random negatives it is
       the moment oracle.
-    - `reference`: the highest of the edge, the moment and the posterior oracle.
-
-    Bounds (`auditing.ceiling_bounds`), for every score that is a function of the pair and the time:
-
-    - `bound`: even if it has read the labels.
-    - `expected_bound`: of the expected metric over draws of the negatives, if the score does not depend on the draw.
-    - `likely_bound`: exceeded by such a score in at most one of a hundred draws.
+    - `reference`: the highest of the three.
     """
 
     split: str
@@ -151,12 +237,6 @@ class Ceiling:
     edge_oracle_ap_untied: float
     edge_oracle_auc: float
     edge_oracle_auc_pooled: float
-    membership_oracle_ap: float
-    membership_oracle_ap_pooled: float
-    roles_oracle_ap: float
-    roles_oracle_ap_pooled: float
-    edge_oracle_ap_with_order: float
-    order_auc: float | None
     moment_oracle_ap: float
     moment_oracle_ap_pooled: float
     moment_oracle_auc: float
@@ -167,61 +247,40 @@ class Ceiling:
     posterior_oracle_auc_pooled: float
     reference_ap: float
     reference_auc: float
-    expected_bound_ap: float
-    expected_bound_auc: float
-    likely_bound_ap: float
-    likely_bound_auc: float
-    bound_ap: float
-    bound_ap_pooled: float
-    bound_auc: float
-    bound_auc_pooled: float
     drawn_from: str
 
 
 def compute_ceiling(events_by_time: EventsByTime, evaluation_set: EvaluationSet) -> Ceiling:
-    """Score an evaluation set with the oracles and compute the metrics that every model is evaluated by, and bounds."""
+    """Score an evaluation set with the oracles and compute the metrics that every model is evaluated by."""
     pairs = evaluation_set.pairs
-    is_event, is_negative = events_by_time.is_event(pairs), pairs.label == 0
-    edge = _evaluate_oracle(pairs, is_event)
-    # first row of the batch of 200 that each query belongs to: a memory has seen the rows before it
-    first = evaluation_set.events[(evaluation_set.event_index // PUBLISHED_BATCH) * PUBLISHED_BATCH]
-    is_unseen = events_by_time.is_event_from(pairs, first)
-    membership = _evaluate_oracle(pairs, events_by_time.has_active_nodes(pairs))
-    roles = _evaluate_oracle(pairs, events_by_time.has_active_roles(pairs))
-    event_negatives = is_event & is_negative
-    draws = NegativeDraws.of(events_by_time.store, evaluation_set)
-    moment = _evaluate_oracle(pairs, score_moment(events_by_time, evaluation_set))
-    posterior = _evaluate_oracle(pairs, torch.from_numpy(draws.score_posterior(pairs)))
-    expected, bound = bound_expectation(draws), bound_by_labels(pairs)
+    is_event = events_by_time.is_event(pairs)
+    posterior = NegativeDraws.of(events_by_time.store, evaluation_set).score_posterior(pairs)
+    oracles = {
+        "edge_oracle": evaluate_oracle(pairs, is_event),
+        "moment_oracle": evaluate_oracle(pairs, score_moment(events_by_time, evaluation_set)),
+        "posterior_oracle": evaluate_oracle(pairs, torch.from_numpy(posterior)),
+    }
+    values = {
+        name: value
+        for prefix, metrics in oracles.items()
+        for name, value in name_metrics(prefix, metrics).items()
+    }
     return Ceiling(
         **evaluation_set.about,
         events=len(evaluation_set.events),
         times=len(torch.unique(pairs.time)),
-        true_share=float(is_event[is_negative].double().mean()),
+        true_share=float(is_event[pairs.label == 0].double().mean()),
         edge_oracle_ap_untied=_expected_untied_ap(pairs, is_event),
-        edge_oracle_ap_with_order=_evaluate_oracle(pairs, is_unseen)["ap"],
-        # A positive is always unseen. So a negative that is a past event is ranked below it, and one that is
-        # not past ties, which counts half.
-        order_auc=float(1 - is_unseen[event_negatives].double().mean() / 2)
-        if bool(event_negatives.any())
-        else None,
-        **_name_metrics("edge_oracle", edge),
-        **_name_metrics("membership_oracle", membership, AP_NAMES),
-        **_name_metrics("roles_oracle", roles, AP_NAMES),
-        **_name_metrics("moment_oracle", moment),
-        **_name_metrics("posterior_oracle", posterior),
-        reference_ap=max(edge["ap"], moment["ap"], posterior["ap"]),
-        reference_auc=max(edge["auc"], moment["auc"], posterior["auc"]),
-        **_name_metrics("expected_bound", asdict(expected), ("ap", "auc")),
-        likely_bound_ap=min(expected.likely_ap, bound.ap),
-        likely_bound_auc=min(expected.likely_auc, bound.auc),
-        **_name_metrics("bound", asdict(bound)),
+        **values,
+        reference_ap=max(metrics["ap"] for metrics in oracles.values()),
+        reference_auc=max(metrics["auc"] for metrics in oracles.values()),
     )
 
 
-def _name_metrics(
+def name_metrics(
     prefix: str, metrics: Mapping[str, float], names: tuple[str, ...] = METRIC_NAMES
 ) -> dict[str, Any]:
+    """Return some metrics with a prefix before their names."""
     return {f"{prefix}_{name}": metrics[name] for name in names}
 
 
@@ -237,7 +296,8 @@ def score_moment(events_by_time: EventsByTime, evaluation_set: EvaluationSet) ->
     return events / events_by_time.count_source_events(evaluation_set.pairs).clamp(min=1)
 
 
-def _evaluate_oracle(pairs: LabelledPairs, score: Bool[Tensor, "p"] | Float[Tensor, "p"]) -> dict[str, float]:
+def evaluate_oracle(pairs: LabelledPairs, score: Bool[Tensor, "p"] | Float[Tensor, "p"]) -> dict[str, float]:
+    """Return AP and AUC of these scores, mean over batches and pooled."""
     return link_metrics(score.double(), pairs.label, pairs.group)
 
 

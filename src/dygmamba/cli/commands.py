@@ -2,26 +2,15 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 from typer.core import TyperGroup
 
 from dygmamba._version import __version__
-from dygmamba.cli import (
-    backtesting,
-    data,
-    data_files,
-    evaluation,
-    live,
-    models,
-    prediction,
-    runs,
-    serving,
-    studies,
-    training,
-)
+from dygmamba.cli import data, data_files, evaluation, live, models, prediction, runs, studies, training
 from dygmamba.cli.messages import escape_text
+from dygmamba.cli.options import option
 from dygmamba.core.errors import DygError
 
 
@@ -58,27 +47,21 @@ def _translate_typer_errors() -> Iterator[None]:
 
 
 app = typer.Typer(
-    cls=Commands,
-    name="dygmamba",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
+    cls=Commands, name="dygmamba", no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False
 )
 data_app = typer.Typer(
-    name="data",
-    help="Import, fetch, generate, describe and export streams of events.",
-    no_args_is_help=True,
+    name="data", help="Import, fetch, generate, describe and export streams of events.", no_args_is_help=True
 )
 live_app = typer.Typer(
     name="live", help="Check, accept, back up and restore the events of live runs.", no_args_is_help=True
 )
 
-for function in (training.demo, training.train, training.tune, training.blend, backtesting.backtest):
+for function in (training.demo, training.train, training.tune, training.blend, training.backtest):
     app.command()(function)
 for function in (evaluation.evaluate, evaluation.audit, prediction.predict, prediction.explain):
     app.command()(function)
 app.command("runs")(runs.show_runs)
-app.command()(serving.serve)
+app.command()(live.serve)
 app.command()(runs.report)
 app.command("export")(runs.export_model)
 for function in (runs.push, runs.pull, runs.compare, studies.reproduce, models.models):
@@ -104,9 +87,8 @@ def _print_version(wanted: bool) -> None:
 
 @app.callback()
 def options(
-    version: Annotated[
-        bool,
-        typer.Option("--version", help="Show the version and exit.", callback=_print_version, is_eager=True),
-    ] = False,
+    version: bool = option(
+        False, "Show the version and exit.", "--version", callback=_print_version, is_eager=True
+    ),
 ) -> None:
     """Learn from timestamped interactions: data, training, evaluation, predictions."""

@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 COLUMN_GAP = 2
 
 
-def stdout(width: int | None = None) -> "Console":
+def stdout() -> "Console":
     """Return the console of results."""
-    return _console(False, width)
+    return _console(False)
 
 
 def stderr() -> "Console":
@@ -30,7 +30,7 @@ def stderr() -> "Console":
     return _console(True)
 
 
-def _console(to_stderr: bool, width: int | None = None) -> "Console":
+def _console(to_stderr: bool) -> "Console":
     from rich.console import Console
     from rich.text import Text
 
@@ -40,7 +40,7 @@ def _console(to_stderr: bool, width: int | None = None) -> "Console":
         def render_str(self, text: str, **how: Any) -> Text:
             return super().render_str(escape_text(text), **how)
 
-    return Plain(stderr=to_stderr, width=width, markup=False, emoji=False, highlight=False)
+    return Plain(stderr=to_stderr, markup=False, emoji=False, highlight=False)
 
 
 def print_line(line: str) -> None:

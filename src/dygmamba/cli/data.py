@@ -2,17 +2,14 @@
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
-
-import typer
 
 from dygmamba.api.formatting import build_dataset_list
 from dygmamba.api.requests.data import GENERATOR_DEFAULTS, GenerateRequest
+from dygmamba.cli import options as cli
 from dygmamba.cli.console import emit_json, print_document, print_line, print_note, stdout
-from dygmamba.cli.options import DataDir, Json, optional, parse_overrides
 from dygmamba.cli.progress import show_progress
 
-RunsDir = Annotated[Path, typer.Option(help="Look for runs that use a dataset in this folder.")]
+RUNS_DIR = cli.option(Path("runs"), "Look for runs that use a dataset in this folder.")
 FETCH_MESSAGES = {
     "present": "{name} is already in {parent}; nothing to do",
     "archive": "{name} is in {folder}, unpacked from {archive}",
@@ -21,9 +18,9 @@ FETCH_MESSAGES = {
 
 
 def describe(
-    data: Annotated[str, typer.Argument(help="Describe this dataset: a name or a file.")],
-    data_dir: DataDir = None,
-    json: Json = False,
+    data: str = cli.argument("Describe this dataset: a name or a file."),
+    data_dir: Path | None = cli.DATA_DIR,
+    json: bool = cli.AS_JSON,
 ) -> None:
     """Show what a dataset holds: nodes, events, period, repeats, features."""
     from dygmamba.api.requests.base import check_data
@@ -40,9 +37,9 @@ def describe(
 
 
 def fetch(
-    name: Annotated[str, typer.Argument(help="Fetch this dataset of `dygmamba data list`.")],
-    data_dir: DataDir = None,
-    as_json: Json = False,
+    name: str = cli.argument("Fetch this dataset of `dygmamba data list`."),
+    data_dir: Path | None = cli.DATA_DIR,
+    as_json: bool = cli.AS_JSON,
 ) -> None:
     """Download a public dataset, unless it is on disk already."""
     from dygmamba.api.requests.data import find_entry
@@ -52,94 +49,82 @@ def fetch(
     from dygmamba.api import data_files
 
     with show_progress() as progress:
-        fetched = data_files.fetch(name, data_dir=data_dir, progress=progress)
-    entry, result = fetched.entry, fetched.result
+        result, command = data_files.fetch(name, data_dir=data_dir, progress=progress)
+    entry = result.entry
     if result.how != "present":
         for text in (result.warning, entry.note, entry.licence and f"licence: {entry.licence}"):
             if text:
                 print_note(text)
     if as_json:
         facts = {"name": entry.name, "folder": str(result.folder), "how": result.how, "home": entry.home}
-        emit_json(
-            facts | {"licence": entry.licence, "warning": result.warning, "import": fetched.import_command}
-        )
+        emit_json(facts | {"licence": entry.licence, "warning": result.warning, "import": command})
         return
-    places = {"folder": result.folder, "parent": fetched.folder, "archive": entry.archive}
+    places = {"folder": result.folder, "parent": result.folder.parent, "archive": entry.archive}
     print_line(FETCH_MESSAGES[result.how].format(name=entry.name, **places))
-    if fetched.import_command:
-        print_line(f"import it with: {fetched.import_command}")
+    if command:
+        print_line(f"import it with: {command}")
 
 
 def generate(
-    name: Annotated[str, typer.Option("--out", help="Name the new dataset.")],
-    nodes: Annotated[int, typer.Option(help="Generate this many nodes.")] = GENERATOR_DEFAULTS.nodes,
-    events: Annotated[int, typer.Option(help="Generate this many events.")] = GENERATOR_DEFAULTS.events,
-    communities: Annotated[
-        int, typer.Option(help="Divide the nodes into this many communities.")
-    ] = GENERATOR_DEFAULTS.communities,
-    law: Annotated[
-        str, typer.Option(help="Forget by this law: exponential, power, stretched or never.")
-    ] = GENERATOR_DEFAULTS.law,
-    half_life: Annotated[
-        float, typer.Option(help="Forget half after this time.")
-    ] = GENERATOR_DEFAULTS.half_life,
-    novelty: Annotated[
-        float, typer.Option(help="Give new partners this weight.")
-    ] = GENERATOR_DEFAULTS.novelty,
-    noise: Annotated[
-        float, typer.Option(help="Make this share of the partners random.")
-    ] = GENERATOR_DEFAULTS.noise,
-    drift: Annotated[
-        float, typer.Option(help="Move nodes to another community at this rate per time unit.")
-    ] = GENERATOR_DEFAULTS.drift,
-    seed: Annotated[int, typer.Option(help="Generate with this seed.")] = GENERATOR_DEFAULTS.seed,
-    overrides: Annotated[
-        list[str] | None,
-        optional(
-            "--set",
-            help="Set any other parameter, key=value.",
-            default="see docs/reference/generated-stream.md",
-        ),
-    ] = None,
-    data_dir: DataDir = None,
-    as_json: Json = False,
+    name: str = cli.option(..., "Name the new dataset.", "--out"),
+    nodes: int = cli.option(GENERATOR_DEFAULTS.nodes, "Generate this many nodes."),
+    events: int = cli.option(GENERATOR_DEFAULTS.events, "Generate this many events."),
+    communities: int = cli.option(
+        GENERATOR_DEFAULTS.communities, "Divide the nodes into this many communities."
+    ),
+    law: str = cli.option(
+        GENERATOR_DEFAULTS.law, "Forget by this law: exponential, power, stretched or never."
+    ),
+    half_life: float = cli.option(GENERATOR_DEFAULTS.half_life, "Forget half after this time."),
+    novelty: float = cli.option(GENERATOR_DEFAULTS.novelty, "Give new partners this weight."),
+    noise: float = cli.option(GENERATOR_DEFAULTS.noise, "Make this share of the partners random."),
+    drift: float = cli.option(
+        GENERATOR_DEFAULTS.drift, "Move nodes to another community at this rate per time unit."
+    ),
+    seed: int = cli.option(GENERATOR_DEFAULTS.seed, "Generate with this seed."),
+    overrides: list[str] | None = cli.optional(
+        "Set any other parameter, key=value.", "--set", default="see docs/reference/generated-stream.md"
+    ),
+    data_dir: Path | None = cli.DATA_DIR,
+    as_json: bool = cli.AS_JSON,
 ) -> None:
     """Generate a dataset of returning pairs whose decay law is known."""
     flags = {"nodes": nodes, "events": events, "communities": communities, "law": law, "half_life": half_life}
     flags |= {"novelty": novelty, "noise": noise, "drift": drift, "seed": seed}
-    request = GenerateRequest.from_arguments(locals(), settings=flags | parse_overrides(overrides)).check()
+    request = GenerateRequest.from_arguments(
+        locals(), settings=flags | cli.parse_overrides(overrides)
+    ).check()
 
     from dygmamba.api.data_files import generate_file
 
     with show_progress() as progress:
-        made = generate_file(request, progress)
+        dataset, path, config = generate_file(request, progress)
     if as_json:
-        facts = {"name": name, "file": str(made.path), "digest": made.dataset.digest}
-        emit_json(facts | {"config": asdict(made.config)})
+        emit_json({"name": name, "file": str(path), "digest": dataset.digest, "config": asdict(config)})
         return
-    print_line(f"{name} is in {made.path}: {made.config.events:,} events among {made.config.nodes:,} nodes")
+    print_line(f"{name} is in {path}: {config.events:,} events among {config.nodes:,} nodes")
 
 
-def list_datasets(data_dir: DataDir = None, runs: RunsDir = Path("runs"), as_json: Json = False) -> None:
+def list_datasets(
+    data_dir: Path | None = cli.DATA_DIR, runs: Path = RUNS_DIR, as_json: bool = cli.AS_JSON
+) -> None:
     """List your datasets with the runs that use them, and the public ones that can be fetched."""
     from dygmamba.api import data_files
 
-    found = data_files.list_datasets(data_dir, runs)
+    imported, public = data_files.list_datasets(data_dir, runs)
     if as_json:
-        public = [asdict(entry) | {"on_disk": folder is not None} for entry, folder in found.public]
-        emit_json({"imported": found.imported, "datasets": public})
+        rows = [asdict(entry) | {"on_disk": folder is not None} for entry, folder in public]
+        emit_json({"imported": imported, "datasets": rows})
         return
-    print_document(build_dataset_list(found.imported, found.public))
+    print_document(build_dataset_list(imported, public))
 
 
 def remove(
-    name: Annotated[
-        str, typer.Argument(help="Delete NAME@VERSION of `dygmamba data list`, or NAME in all its versions.")
-    ],
-    force: Annotated[bool, typer.Option("--force", help="Delete the dataset even if runs need it.")] = False,
-    data_dir: DataDir = None,
-    runs: RunsDir = Path("runs"),
-    as_json: Json = False,
+    name: str = cli.argument("Delete NAME@VERSION of `dygmamba data list`, or NAME in all its versions."),
+    force: bool = cli.flag("--force", "Delete the dataset even if runs need it."),
+    data_dir: Path | None = cli.DATA_DIR,
+    runs: Path = RUNS_DIR,
+    as_json: bool = cli.AS_JSON,
 ) -> None:
     """Delete an imported dataset that no run needs."""
     from dygmamba.api.datasets import remove as remove_dataset

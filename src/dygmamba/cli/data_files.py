@@ -3,14 +3,12 @@
 import shlex
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
-
-import typer
+from typing import TYPE_CHECKING, Any
 
 from dygmamba.api.formatting import format_date
+from dygmamba.cli import options as cli
 from dygmamba.cli.console import emit_json, print_line, print_note
 from dygmamba.cli.messages import translate_message
-from dygmamba.cli.options import DataDir, Json, Raw, optional
 from dygmamba.cli.progress import show_progress
 from dygmamba.cli.reading_options import with_reading_options
 from dygmamba.core.choices import FORMATS
@@ -31,55 +29,37 @@ SHOWN_FEATURES = 8
 
 @with_reading_options
 def import_dataset(
-    file: Annotated[
-        list[Path],
-        typer.Argument(
-            help="Import this file (CSV, SNAP, KONECT, JSONL, Parquet, Arrow, SQLite, DuckDB, JODIE, DyGLib, npz) or "
-            "folder (TGB, TGB-Seq); several files with the same columns become one dataset."
-        ),
-    ],
+    file: list[Path] = cli.argument(
+        "Import this file (CSV, SNAP, KONECT, JSONL, Parquet, Arrow, SQLite, DuckDB, JODIE, DyGLib, npz) or "
+        "folder (TGB, TGB-Seq); several files with the same columns become one dataset."
+    ),
     *,
     reading: dict[str, Any],
-    no_columns: Annotated[
-        bool,
-        typer.Option("--no-columns", help="Leave out all columns but source, destination, time and label."),
-    ] = False,
-    label: Annotated[str | None, optional(help="Read labels from this column.")] = None,
-    bipartite: Annotated[
-        bool, typer.Option("--bipartite", help="Keep sources and destinations with the same id apart.")
-    ] = False,
-    append: Annotated[
-        str | None, optional(help="Add the events to this dataset, as a new version of it.")
-    ] = None,
-    node_features: Annotated[
-        Path | None,
-        optional(
-            help="Read node features from this table: a column of nodes, one of times if they change, and others."
-        ),
-    ] = None,
-    node_time: Annotated[
-        str | None,
-        optional(help="Read the times of node features from this column; a row counts for later events."),
-    ] = None,
-    drop_duplicates: Annotated[
-        bool, typer.Option("--drop-duplicates", help="Leave out events that repeat another in every column.")
-    ] = False,
-    format: Annotated[
-        str,
-        typer.Option(help=f"Read this format: {', '.join(FORMATS[:-1])} or {FORMATS[-1]}."),
-    ] = "auto",
-    query: Annotated[
-        str | None,
-        optional(help="Read the rows of this query of a database file, e.g. 'SELECT a, b, sent FROM mail'."),
-    ] = None,
-    memory: Annotated[
-        float, typer.Option(help="Keep rows up to this many GB in memory; sort more of them on disk.")
-    ] = DEFAULT_BUDGET / 1e9,
-    name: Annotated[
-        str | None, optional("--out", help="Name the dataset.", default="the file's name")
-    ] = None,
-    data_dir: DataDir = None,
-    json: Json = False,
+    no_columns: bool = cli.flag(
+        "--no-columns", "Leave out all columns but source, destination, time and label."
+    ),
+    label: str | None = cli.optional("Read labels from this column."),
+    bipartite: bool = cli.flag("--bipartite", "Keep sources and destinations with the same id apart."),
+    append: str | None = cli.optional("Add the events to this dataset, as a new version of it."),
+    node_features: Path | None = cli.optional(
+        "Read node features from this table: a column of nodes, one of times if they change, and others."
+    ),
+    node_time: str | None = cli.optional(
+        "Read the times of node features from this column; a row counts for later events."
+    ),
+    drop_duplicates: bool = cli.flag(
+        "--drop-duplicates", "Leave out events that repeat another in every column."
+    ),
+    format: str = cli.option("auto", f"Read this format: {', '.join(FORMATS[:-1])} or {FORMATS[-1]}."),
+    query: str | None = cli.optional(
+        "Read the rows of this query of a database file, e.g. 'SELECT a, b, sent FROM mail'."
+    ),
+    memory: float = cli.option(
+        DEFAULT_BUDGET / 1e9, "Keep rows up to this many GB in memory; sort more of them on disk."
+    ),
+    name: str | None = cli.optional("Name the dataset.", "--out", default="the file's name"),
+    data_dir: Path | None = cli.DATA_DIR,
+    json: bool = cli.AS_JSON,
 ) -> None:
     """Import a file of events as a dataset, and show how it was read and what looks suspicious."""
     from dygmamba.api.requests.data import ImportRequest
@@ -217,16 +197,13 @@ def _describe_origin(dataset: "Dataset") -> dict[str, str]:
 
 
 def export_dataset(
-    data: Annotated[str, typer.Argument(help="Export this dataset: a name or a file.")],
-    to: Annotated[
-        Path,
-        typer.Option(
-            help="Write to this file: .csv, .jsonl, .parquet, .arrow, .feather or .npz.", show_default=False
-        ),
-    ],
-    raw: Raw = False,
-    data_dir: DataDir = None,
-    json: Json = False,
+    data: str = cli.argument("Export this dataset: a name or a file."),
+    to: Path = cli.option(
+        ..., "Write to this file: .csv, .jsonl, .parquet, .arrow, .feather or .npz.", show_default=False
+    ),
+    raw: bool = cli.RAW,
+    data_dir: Path | None = cli.DATA_DIR,
+    json: bool = cli.AS_JSON,
 ) -> None:
     """Export a dataset's events, in your own ids and times, to a file in the format of its ending."""
     from dygmamba.api.requests.data import DataExportRequest
@@ -235,8 +212,7 @@ def export_dataset(
 
     from dygmamba.api.data_files import export_file
 
-    exported = export_file(request)
-    dataset, result = exported.dataset, exported.result
+    dataset, result = export_file(request)
     command = _format_import_command(to, result.options)
     losses = [translate_message(text) for text in result.lost]
     for text in losses:

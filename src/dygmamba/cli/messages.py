@@ -4,7 +4,7 @@ import ast
 import re
 import shlex
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any
 
 SETTINGS_WITHOUT_OPTION = ("patience", "batch", "query_columns")
 # Calls of the library that messages recommend, as commands.
@@ -18,22 +18,18 @@ COMMAND_FORMS = {
 }
 
 
-class OptionForms(NamedTuple):
-    """An option as it is typed; of a flag also how it is switched off, if it can be."""
-
-    on: str
-    off: str | None = None
-
-
 @cache
-def find_options() -> dict[str, OptionForms]:
-    """Return the option of every parameter that a command has under the name that the library uses."""
+def find_options() -> dict[str, tuple[str, str | None]]:
+    """Return the option of every parameter that a command has under the name that the library uses.
+
+    Of a flag there is also how it is switched off, if it can be.
+    """
     from typer.main import get_command
 
     from dygmamba.cli.commands import app  # which imports this module
 
     return {
-        parameter.name: OptionForms(parameter.opts[-1], next(iter(parameter.secondary_opts), None))
+        parameter.name: (parameter.opts[-1], next(iter(parameter.secondary_opts), None))
         for command in list_commands(get_command(app))
         for parameter in command.params
         if parameter.param_type_name == "option"
@@ -56,11 +52,12 @@ def _translate_quoted(quoted: str) -> str:
     name, _, value = quoted.partition("=")
     if name in SETTINGS_WITHOUT_OPTION:
         return f"--set {quoted}"
-    if (option := find_options().get(name)) is not None:
+    on, off = find_options().get(name, ("", None))
+    if on:
         if value in ("True", "False"):
-            return option.on if value == "True" else option.off or f"--no-{option.on[2:]}"
+            return on if value == "True" else off or f"--no-{on[2:]}"
         value = value.strip("'")
-        return f"{option.on} {shlex.quote(value) if value else ''}".strip()
+        return f"{on} {shlex.quote(value) if value else ''}".strip()
     call = re.fullmatch(r"dygmamba\.(?:open\((.*)\)\.)?(\w+)\((.*)\)", quoted)
     if call and call[2] in COMMAND_FORMS:
         try:

@@ -1,26 +1,19 @@
 """`dygmamba models`: list the models, or show the settings of one."""
 
-from typing import Annotated
-
-import typer
+from pathlib import Path
 
 from dygmamba.api.formatting import build_model_document, build_model_list
 from dygmamba.cli.console import emit_json, print_document
-from dygmamba.cli.options import DataDir, Json, optional
+from dygmamba.cli.options import AS_JSON, DATA_DIR, argument, optional
 
 
 def models(
-    name: Annotated[
-        str | None, typer.Argument(help="Show the settings of this model: default, allowed values, meaning.")
-    ] = None,
-    data: Annotated[
-        str | None,
-        optional(
-            help="Show the sizes of the models on this dataset, with its published settings.", default="uci"
-        ),
-    ] = None,
-    data_dir: DataDir = None,
-    as_json: Json = False,
+    name: str | None = argument("Show the settings of this model: default, allowed values, meaning.", None),
+    data: str | None = optional(
+        "Show the sizes of the models on this dataset, with its published settings.", default="uci"
+    ),
+    data_dir: Path | None = DATA_DIR,
+    as_json: bool = AS_JSON,
 ) -> None:
     """List the models: what each looks at, its trained parameters, and the events it reads per query."""
     if name is not None:

@@ -1,8 +1,8 @@
-"""Options that several commands share, and the parsing of their values."""
+"""How commands declare options, the options that several of them share, and the parsing of their values."""
 
 import tomllib
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 
@@ -10,97 +10,74 @@ from dygmamba.cli.console import print_note
 from dygmamba.core.errors import ConfigError
 
 
-def optional(*names: str, help: str, default: str = "none", **more: Any) -> Any:
+def option(default: Any, help: str, *names: str, **more: Any) -> Any:
+    """Return an option with a default that the help shows; `...` makes it required."""
+    return typer.Option(default, *names, help=help, **more)
+
+
+def optional(help: str, *names: str, default: str = "none", **more: Any) -> Any:
     """Return an option that may be left out; `default` says in the help what holds then."""
-    return typer.Option(*names, help=help, show_default=default, **more)
+    return typer.Option(None, *names, help=help, show_default=default, **more)
 
 
-DataDir = Annotated[
-    Path | None,
-    optional(help="Look for datasets in this folder.", default="$DYGMAMBA_DATA, then the user's data folder"),
-]
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of text.")]
-Device = Annotated[str, typer.Option(help="Run on auto, cpu or cuda.")]
-Protocol = Annotated[
-    str,
-    typer.Option(
-        help="Remove nothing from training (time) or the events of sampled nodes, as DyGLib does (benchmark); auto is "
-        "benchmark for the datasets of DyGLib, else time."
-    ),
-]
-RunsOut = Annotated[Path, typer.Option(help="Write run directories below this folder.")]
-Model = Annotated[
-    str | None,
-    optional(
-        help="Train this model (see `dygmamba models`), or one of yours: mine.py or mine.py:NAME.",
-        default="dyg-mamba-counts on a GPU, else trees",
-    ),
-]
-Preset = Annotated[
-    str | None,
-    optional(
-        help="Start from the settings of small (CPUs), short (quick on a GPU), paper, or NAME.toml "
-        "(from `dygmamba tune`).",
-        default="paper",
-    ),
-]
-Epochs = Annotated[
-    int | None, optional(min=1, help="Train at most this many epochs.", default="from the preset")
-]
-Split = Annotated[
-    str | None,
-    optional(
-        help="Split by shares (0.7,0.15,0.15), by the times where validation and test start "
-        "(2024-01-01,2024-06-01), or as the dataset's leaderboard does (board).",
-        default="0.7,0.15,0.15",
-    ),
-]
-Activity = Annotated[
-    bool,
-    typer.Option(
-        "--activity",
-        help="Add the source's activity rate to the score (helps with historical and inductive negatives).",
-    ),
-]
-NewEvents = Annotated[
-    Path | None, optional(help="Add the new events of this file, with the columns of the dataset.")
-]
-At = Annotated[
-    str | None,
-    optional(help="Ask for this time, a date or a number.", default="just after the last event"),
-]
-Raw = Annotated[
-    bool, typer.Option("--raw", help="Write CSV cells unchanged, even if a spreadsheet would run them.")
-]
-Overrides = Annotated[
-    list[str] | None,
-    optional(
-        "--set",
-        help="Set a model or training setting, key=value, e.g. length=32.",
-        default="from the preset",
-    ),
-]
-HeuristicSettings = Annotated[
-    list[str] | None,
-    optional(
-        "--set", help="Set a setting of the model, key=value, e.g. window=0.1.", default="from the model"
-    ),
-]
-Trust = Annotated[
-    bool,
-    typer.Option(
-        "--trust-code",
-        help="Import the module that defines the run's model, which runs its code; shows its name.",
-    ),
-]
+def flag(name: str, help: str) -> Any:
+    """Return an option that is switched on by its name, and cannot be switched off."""
+    return typer.Option(False, name, help=help)
 
+
+def argument(help: str, default: Any = ..., **more: Any) -> Any:
+    """Return an argument that is told apart by its place."""
+    return typer.Argument(default, help=help, **more)
+
+
+DATA_DIR = optional(
+    "Look for datasets in this folder.", default="$DYGMAMBA_DATA, then the user's data folder"
+)
+AS_JSON = flag("--json", "Print one JSON object instead of text.")
+DEVICE = option("auto", "Run on auto, cpu or cuda.")
+PROTOCOL = option(
+    "auto",
+    "Remove nothing from training (time) or the events of sampled nodes, as DyGLib does (benchmark); auto is "
+    "benchmark for the datasets of DyGLib, else time.",
+)
+RUNS_OUT = option(Path("runs"), "Write run directories below this folder.")
+MODEL = optional(
+    "Train this model (see `dygmamba models`), or one of yours: mine.py or mine.py:NAME.",
+    default="dyg-mamba-counts on a GPU, else trees",
+)
+PRESET = optional(
+    "Start from the settings of small (CPUs), short (quick on a GPU), paper, or NAME.toml (from `dygmamba tune`).",
+    default="paper",
+)
+EPOCHS = optional("Train at most this many epochs.", default="from the preset", min=1)
+SPLIT = optional(
+    "Split by shares (0.7,0.15,0.15), by the times where validation and test start (2024-01-01,2024-06-01), or as "
+    "the dataset's leaderboard does (board).",
+    default="0.7,0.15,0.15",
+)
+ACTIVITY = flag(
+    "--activity",
+    "Add the source's activity rate to the score (helps with historical and inductive negatives).",
+)
+NEW_EVENTS = optional("Add the new events of this file, with the columns of the dataset.")
+AT = optional("Ask for this time, a date or a number.", default="just after the last event")
+RAW = flag("--raw", "Write CSV cells unchanged, even if a spreadsheet would run them.")
+OVERRIDES = optional(
+    "Set a model or training setting, key=value, e.g. length=32.", "--set", default="from the preset"
+)
+HEURISTIC_SETTINGS = optional(
+    "Set a setting of the model, key=value, e.g. window=0.1.", "--set", default="from the model"
+)
+TRUST = flag(
+    "--trust-code", "Import the module that defines the run's model, which runs its code; shows its name."
+)
 
 RUN_HELP = "Takes a run directory, a dataset (its newest run below runs/), or latest."
 
 
-def run_argument(help: str) -> Any:
+def run_argument(help: str, default: Any = ...) -> Any:
     """Return the argument for a run: a run directory, the name of a dataset, or `latest`."""
-    return typer.Argument(parser=parse_run, metavar="RUN", help=f"{help} {RUN_HELP}")
+    return argument(f"{help} {RUN_HELP}", default, parser=parse_run, metavar="RUN")
 
 
 def parse_run(name: str, prefer_finished: bool = True) -> Path:

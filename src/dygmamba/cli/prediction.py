@@ -7,24 +7,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Annotated, Any
-
-import typer
+from typing import TYPE_CHECKING, Any
 
 from dygmamba.api.trusted_code import import_if_trusted
+from dygmamba.cli import options as cli
 from dygmamba.cli.console import emit_json, print_document, print_line, print_note
 from dygmamba.cli.messages import escape_text
-from dygmamba.cli.options import (
-    At,
-    DataDir,
-    Device,
-    Json,
-    NewEvents,
-    Raw,
-    Trust,
-    optional,
-    run_argument,
-)
 from dygmamba.cli.progress import show_progress
 from dygmamba.cli.reading_options import with_reading_options
 from dygmamba.core.errors import ConfigError
@@ -37,70 +25,45 @@ SHOWN_IDS = 3  # in a note
 
 @with_reading_options
 def predict(
-    run: Annotated[Path, run_argument("Predict with this run directory.")],
-    pairs: Annotated[
-        Path | None,
-        optional(
-            help="Score the pairs of this file: columns src, dst, optionally time, and those that the run reads of a "
-            "query (query_columns). - is standard input."
-        ),
-    ] = None,
-    sources: Annotated[
-        str | None, optional(help="Rank the destinations of these ids, a,b,c or a file; with --top.")
-    ] = None,
-    destinations: Annotated[
-        str | None, optional(help="Rank the sources of these ids, a,b,c or a file; with --top.")
-    ] = None,
-    nodes: Annotated[
-        str | None,
-        optional(help="Predict the labels of these ids, a,b,c or a file; for runs of the node task."),
-    ] = None,
-    events: NewEvents = None,
-    out: Annotated[
-        Path | None,
-        optional(
-            help="Write the scores to this file: .csv, .jsonl, .csv.gz, .jsonl.gz, .parquet, .arrow or .xlsx.",
-            default="stdout",
-        ),
-    ] = None,
-    top: Annotated[
-        int | None, optional(min=1, help="Rank destinations per source, or nodes, and keep this many.")
-    ] = None,
-    threshold: Annotated[
-        float | None, optional(min=0, max=1, help="Keep only rows with at least this score.")
-    ] = None,
-    costs: Annotated[
-        str | None,
-        optional(help="Keep only rows that pay, by the costs FALSE_ALARM,MISS of an alert, e.g. 1,20."),
-    ] = None,
-    real_share: Annotated[
-        float | None,
-        optional(
-            help="Say which share of the scored pairs is real, e.g. 0.01; with --costs.", default="a half"
-        ),
-    ] = None,
-    top_per_day: Annotated[
-        int | None,
-        optional(min=1, help="Keep only this many rows of each day (UTC), highest scores first."),
-    ] = None,
-    candidates: Annotated[
-        str | None,
-        optional(
-            help="Rank only these ids, a,b,c or a file, or all; with --top.",
-            default="all; of more than 20,000 a shortlist",
-        ),
-    ] = None,
-    only_new: Annotated[
-        bool, typer.Option("--only-new", help="Rank only destinations that the source never met; with --top.")
-    ] = False,
-    at: At = None,
+    run: Path = cli.run_argument("Predict with this run directory."),
+    pairs: Path | None = cli.optional(
+        "Score the pairs of this file: columns src, dst, optionally time, and those that the run reads of a "
+        "query (query_columns). - is standard input."
+    ),
+    sources: str | None = cli.optional("Rank the destinations of these ids, a,b,c or a file; with --top."),
+    destinations: str | None = cli.optional("Rank the sources of these ids, a,b,c or a file; with --top."),
+    nodes: str | None = cli.optional(
+        "Predict the labels of these ids, a,b,c or a file; for runs of the node task."
+    ),
+    events: Path | None = cli.NEW_EVENTS,
+    out: Path | None = cli.optional(
+        "Write the scores to this file: .csv, .jsonl, .csv.gz, .jsonl.gz, .parquet, .arrow or .xlsx.",
+        default="stdout",
+    ),
+    top: int | None = cli.optional("Rank destinations per source, or nodes, and keep this many.", min=1),
+    threshold: float | None = cli.optional("Keep only rows with at least this score.", min=0, max=1),
+    costs: str | None = cli.optional(
+        "Keep only rows that pay, by the costs FALSE_ALARM,MISS of an alert, e.g. 1,20."
+    ),
+    real_share: float | None = cli.optional(
+        "Say which share of the scored pairs is real, e.g. 0.01; with --costs.", default="a half"
+    ),
+    top_per_day: int | None = cli.optional(
+        "Keep only this many rows of each day (UTC), highest scores first.", min=1
+    ),
+    candidates: str | None = cli.optional(
+        "Rank only these ids, a,b,c or a file, or all; with --top.",
+        default="all; of more than 20,000 a shortlist",
+    ),
+    only_new: bool = cli.flag("--only-new", "Rank only destinations that the source never met; with --top."),
+    at: str | None = cli.AT,
     *,
     reading: dict[str, Any],
-    device: Device = "auto",
-    data_dir: DataDir = None,
-    trust: Trust = False,
-    raw: Raw = False,
-    as_json: Json = False,
+    device: str = cli.DEVICE,
+    data_dir: Path | None = cli.DATA_DIR,
+    trust: bool = cli.TRUST,
+    raw: bool = cli.RAW,
+    as_json: bool = cli.AS_JSON,
 ) -> None:
     """Score pairs, rank destinations or classify nodes with a trained run, for past or future times.
 
@@ -181,36 +144,25 @@ def _shorten(ids: tuple[str, ...]) -> str:
 
 @with_reading_options
 def explain(
-    run: Annotated[
-        Path,
-        run_argument("Explain a score of this run directory."),
-    ],
-    pair: Annotated[
-        str | None, optional(help="Explain the score of two ids, a,b; quote an id that holds a comma.")
-    ] = None,
-    node: Annotated[
-        str | None, optional(help="Explain the score of this id; for runs of the node task.")
-    ] = None,
-    at: At = None,
-    top: Annotated[int, typer.Option(min=1, help="Show this many events.")] = 10,
-    orders: Annotated[
-        int,
-        typer.Option(
-            min=1, max=1_000, help="Sample this many pairs of orders; more is slower and more exact."
-        ),
-    ] = 4,
-    out: Annotated[Path | None, optional(help="Write a page (.html) or a picture (.svg).")] = None,
-    events: NewEvents = None,
-    column: Annotated[
-        list[str] | None,
-        optional(help="Give a column of the event in question, name=value, e.g. amount=12 (query_columns)."),
-    ] = None,
+    run: Path = cli.run_argument("Explain a score of this run directory."),
+    pair: str | None = cli.optional("Explain the score of two ids, a,b; quote an id that holds a comma."),
+    node: str | None = cli.optional("Explain the score of this id; for runs of the node task."),
+    at: str | None = cli.AT,
+    top: int = cli.option(10, "Show this many events.", min=1),
+    orders: int = cli.option(
+        4, "Sample this many pairs of orders; more is slower and more exact.", min=1, max=1_000
+    ),
+    out: Path | None = cli.optional("Write a page (.html) or a picture (.svg)."),
+    events: Path | None = cli.NEW_EVENTS,
+    column: list[str] | None = cli.optional(
+        "Give a column of the event in question, name=value, e.g. amount=12 (query_columns)."
+    ),
     *,
     reading: dict[str, Any],
-    device: Device = "auto",
-    data_dir: DataDir = None,
-    trust: Trust = False,
-    as_json: Json = False,
+    device: str = cli.DEVICE,
+    data_dir: Path | None = cli.DATA_DIR,
+    trust: bool = cli.TRUST,
+    as_json: bool = cli.AS_JSON,
 ) -> None:
     """Show which past events of either side moved the score of a pair, and by how much."""
     if (pair is None) == (node is None):
@@ -223,9 +175,9 @@ def explain(
     request = ExplainRequest.from_arguments(locals(), columns=_parse_columns(column or [])).check()
     import_if_trusted(trust, run)
 
-    from dygmamba.api import prediction
+    from dygmamba.api.explanation import build_explanation_document, run_explanation
 
-    found = prediction.run_explanation(request)
+    found = run_explanation(request)
     for text in found.notes:
         print_note(f"note: {text}")
     if out is not None:
@@ -233,7 +185,7 @@ def explain(
     if as_json:
         emit_json(found.to_json(top))
     else:
-        document = prediction.build_explanation_document(found, top)
+        document = build_explanation_document(found, top)
         print_line(document.title)
         print_line("")
         print_document(document)

@@ -40,7 +40,8 @@ def show_progress(*, save_on_interrupt: bool = False) -> Iterator[Progress]:
                 stack.enter_context(Interrupts())
             yield SILENT
             return
-        bars = stack.enter_context(_open_bars())
+        console = stderr()
+        bars = stack.enter_context(make_bars(console) if console.is_terminal else LineProgress(print_note))
         if save_on_interrupt:
             stack.enter_context(Interrupts(print_note))
         yield ConsoleProgress(bars)
@@ -91,11 +92,6 @@ def describe_epoch(entry: dict[str, Any]) -> str:
     return text
 
 
-def _open_bars() -> "Bars | LineProgress":
-    console = stderr()
-    return make_bars(console) if console.is_terminal else LineProgress(print_note)
-
-
 def make_bars(console: "Console") -> "Bars":
     """Make progress bars whose names are printed as text."""
     from rich.filesize import decimal
@@ -110,17 +106,13 @@ def make_bars(console: "Console") -> "Bars":
     class Count(TextColumn):
         def render(self, task: Task) -> Text:
             formats = {"bytes": decimal, "seconds": format_rough_duration}
-            write = formats.get(task.fields.get("unit", ""), _format_count)
+            write = formats.get(task.fields.get("unit", ""), "{:,}".format)
             end = "" if task.total is None else f"/{write(int(task.total))}"
             return Text(f"{write(int(task.completed))}{end}")
 
     return Bars(
         Description(""), BarColumn(), Count(""), TimeRemainingColumn(), console=console, transient=True
     )
-
-
-def _format_count(number: int) -> str:
-    return f"{number:,}"
 
 
 @dataclass(slots=True)

@@ -3,11 +3,9 @@
 import inspect
 from collections.abc import Callable
 from functools import wraps
-from typing import Annotated, Any
+from typing import Any
 
-import typer
-
-from dygmamba.cli.options import optional, parse_list
+from dygmamba.cli.options import flag, option, optional, parse_list
 
 DETECTED = "detected; for a run as in its dataset"
 DELIMITERS = {
@@ -22,55 +20,36 @@ DELIMITERS = {
 
 
 def parse_reading(
-    src: Annotated[
-        str | None,
-        optional(help="Read source ids from this column, a name or a number from 0.", default=DETECTED),
-    ] = None,
-    dst: Annotated[
-        str | None, optional(help="Read destination ids from this column.", default=DETECTED)
-    ] = None,
-    time: Annotated[
-        str | None, optional(help="Read times, numbers or dates, from this column.", default=DETECTED)
-    ] = None,
-    features: Annotated[
-        str | None,
-        optional(
-            help="Read features of events from these numeric columns (comma-separated names).",
-            default="every usable column; for a run as in its dataset",
-        ),
-    ] = None,
-    types: Annotated[
-        str | None,
-        optional(
-            help="Read event types from these categorical columns (comma-separated names).",
-            default="every usable column; for a run as in its dataset",
-        ),
-    ] = None,
-    time_unit: Annotated[
-        str,
-        typer.Option(
-            help="Read numeric times by their size (auto), as s, ms, us, ns since 1970, or as they are (plain)."
-        ),
-    ] = "auto",
-    time_format: Annotated[
-        str | None, optional(help='Read dates in this format, like "%d.%m.%Y %H:%M".', default="detected")
-    ] = None,
-    fill: Annotated[float | None, optional(help="Replace missing features and labels by this value.")] = None,
-    decimal: Annotated[
-        str | None,
-        optional(help='Read feature values with this decimal mark, "." or ",".', default="detected"),
-    ] = None,
-    skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Leave out rows that cannot be read.")] = False,
-    header: Annotated[
-        bool | None,
-        optional(
-            "--header/--no-header", help="Say whether the first line names the columns.", default="detected"
-        ),
-    ] = None,
-    delimiter: Annotated[
-        str | None, optional(help="Split lines at this delimiter; also tab, blanks.", default="detected")
-    ] = None,
-    encoding: Annotated[str, typer.Option(help="Read text files in this encoding.")] = "utf-8",
+    src: str | None = optional(
+        "Read source ids from this column, a name or a number from 0.", default=DETECTED
+    ),
+    dst: str | None = optional("Read destination ids from this column.", default=DETECTED),
+    time: str | None = optional("Read times, numbers or dates, from this column.", default=DETECTED),
+    features: str | None = optional(
+        "Read features of events from these numeric columns (comma-separated names).",
+        default="every usable column; for a run as in its dataset",
+    ),
+    types: str | None = optional(
+        "Read event types from these categorical columns (comma-separated names).",
+        default="every usable column; for a run as in its dataset",
+    ),
+    time_unit: str = option(
+        "auto",
+        "Read numeric times by their size (auto), as s, ms, us, ns since 1970, or as they are (plain).",
+    ),
+    time_format: str | None = optional(
+        'Read dates in this format, like "%d.%m.%Y %H:%M".', default="detected"
+    ),
+    fill: float | None = optional("Replace missing features and labels by this value."),
+    decimal: str | None = optional(
+        'Read feature values with this decimal mark, "." or ",".', default="detected"
+    ),
+    skip_bad: bool = flag("--skip-bad", "Leave out rows that cannot be read."),
+    header: bool | None = optional(
+        "Say whether the first line names the columns.", "--header/--no-header", default="detected"
+    ),
+    delimiter: str | None = optional("Split lines at this delimiter; also tab, blanks.", default="detected"),
+    encoding: str = option("utf-8", "Read text files in this encoding."),
 ) -> dict[str, Any]:
     """Return the options as fields of `ReadOptions`."""
     return locals() | {

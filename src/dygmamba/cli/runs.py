@@ -2,14 +2,11 @@
 
 import shlex
 from pathlib import Path
-from typing import Annotated
-
-import typer
 
 from dygmamba.api.formatting import build_run_list
 from dygmamba.api.trusted_code import import_if_trusted
+from dygmamba.cli import options as cli
 from dygmamba.cli.console import emit_json, print_document, print_line
-from dygmamba.cli.options import DataDir, Json, RunsOut, Trust, optional, run_argument
 from dygmamba.cli.progress import print_message, show_progress
 
 LOADING_CODE = {
@@ -20,15 +17,13 @@ LOADING_CODE = {
 
 
 def show_runs(
-    data: Annotated[
-        str, typer.Argument(help="List the runs of this dataset, or in this folder; latest stands for all.")
-    ] = "latest",
-    best: Annotated[
-        bool, typer.Option("--best", help="List only the best run of each dataset, by validation.")
-    ] = False,
-    limit: Annotated[int, typer.Option(min=1, help="List at most this many runs.")] = 20,
-    runs: Annotated[Path, typer.Option(help="Look for runs below this folder.")] = Path("runs"),
-    as_json: Json = False,
+    data: str = cli.argument(
+        "List the runs of this dataset, or in this folder; latest stands for all.", "latest"
+    ),
+    best: bool = cli.flag("--best", "List only the best run of each dataset, by validation."),
+    limit: int = cli.option(20, "List at most this many runs.", min=1),
+    runs: Path = cli.option(Path("runs"), "Look for runs below this folder."),
+    as_json: bool = cli.AS_JSON,
 ) -> None:
     """List runs, the newest first: data, model, results, and the best of each dataset by validation."""
     from dygmamba.api.run_names import list_runs
@@ -47,20 +42,15 @@ def show_runs(
 
 
 def export_model(
-    run: Annotated[
-        Path,
-        run_argument("Export the model of this link run."),
-    ],
-    to: Annotated[
-        Path,
-        typer.Option(
-            help="Write to this file: .pt2 (torch.export), .onnx, or .zip (trees for numpy and Numba).",
-            show_default=False,
-        ),
-    ],
-    data_dir: DataDir = None,
-    trust: Trust = False,
-    as_json: Json = False,
+    run: Path = cli.run_argument("Export the model of this link run."),
+    to: Path = cli.option(
+        ...,
+        "Write to this file: .pt2 (torch.export), .onnx, or .zip (trees for numpy and Numba).",
+        show_default=False,
+    ),
+    data_dir: Path | None = cli.DATA_DIR,
+    trust: bool = cli.TRUST,
+    as_json: bool = cli.AS_JSON,
 ) -> None:
     """Export the scorer of a run with torch.export, as ONNX or for numpy, checked against the run itself."""
     from dygmamba.api.requests.prediction import ExportRequest
@@ -80,25 +70,16 @@ def export_model(
 
 
 def report(
-    run: Annotated[
-        Path,
-        run_argument("Write the page of this run directory."),
-    ],
-    out: Annotated[
-        Path | None, optional(help="Write the page to this file.", default="RUN/report.html")
-    ] = None,
-    costs: Annotated[
-        str | None,
-        optional(help="Choose the threshold of alerts by the costs FALSE_ALARM,MISS, e.g. 1,20."),
-    ] = None,
-    real_share: Annotated[
-        float | None,
-        optional(
-            help="Say which share of the scored pairs is real, e.g. 0.01; with --costs.", default="a half"
-        ),
-    ] = None,
-    data_dir: DataDir = None,
-    trust: Trust = False,
+    run: Path = cli.run_argument("Write the page of this run directory."),
+    out: Path | None = cli.optional("Write the page to this file.", default="RUN/report.html"),
+    costs: str | None = cli.optional(
+        "Choose the threshold of alerts by the costs FALSE_ALARM,MISS, e.g. 1,20."
+    ),
+    real_share: float | None = cli.optional(
+        "Say which share of the scored pairs is real, e.g. 0.01; with --costs.", default="a half"
+    ),
+    data_dir: Path | None = cli.DATA_DIR,
+    trust: bool = cli.TRUST,
 ) -> None:
     """Write a run's results, curves, learned decay and settings as one page that opens offline."""
     from dygmamba.api.requests.prediction import ReportRequest
@@ -114,15 +95,10 @@ def report(
 
 
 def compare(
-    runs: Annotated[
-        list[str],
-        typer.Argument(
-            help="Compare these finished run directories; a dataset stands for all tested runs on its split."
-        ),
-    ],
-    out: Annotated[
-        Path | None, optional(help="Write the page and its tables (CSV, Markdown, LaTeX) to this folder.")
-    ] = None,
+    runs: list[str] = cli.argument(
+        "Compare these finished run directories; a dataset stands for all tested runs on its split."
+    ),
+    out: Path | None = cli.optional("Write the page and its tables (CSV, Markdown, LaTeX) to this folder."),
 ) -> None:
     """Compare finished runs: mean and spread over seeds, rank, paired test, published values, curves."""
     from dygmamba.api.requests.base import require_run
@@ -140,21 +116,14 @@ def compare(
 
 
 def push(
-    run: Annotated[Path, run_argument("Share this run directory.")],
-    target: Annotated[
-        str,
-        typer.Argument(
-            help="Write to this folder, or to user/name (hf://user/name) on the Hugging Face Hub."
-        ),
-    ],
-    with_data: Annotated[
-        bool, typer.Option("--with-data", help="Share the events it was trained on, with your ids, too.")
-    ] = False,
-    public: Annotated[
-        bool, typer.Option("--public", help="Make a new repository visible to everyone.")
-    ] = False,
-    data_dir: DataDir = None,
-    as_json: Json = False,
+    run: Path = cli.run_argument("Share this run directory."),
+    target: str = cli.argument(
+        "Write to this folder, or to user/name (hf://user/name) on the Hugging Face Hub."
+    ),
+    with_data: bool = cli.flag("--with-data", "Share the events it was trained on, with your ids, too."),
+    public: bool = cli.flag("--public", "Make a new repository visible to everyone."),
+    data_dir: Path | None = cli.DATA_DIR,
+    as_json: bool = cli.AS_JSON,
 ) -> None:
     """Share a run in a folder or on the Hub: weights, settings, results, a card; no pickle."""
     from dygmamba.api.requests.base import require_run
@@ -173,18 +142,13 @@ def push(
 
 
 def pull(
-    source: Annotated[
-        str,
-        typer.Argument(
-            help="Fetch from this folder, or from user/name (hf://user/name) on the Hugging Face Hub."
-        ),
-    ],
-    out: RunsOut = Path("runs"),
-    revision: Annotated[
-        str | None, optional(help="Fetch this branch, tag or commit of a repository.")
-    ] = None,
-    data_dir: DataDir = None,
-    as_json: Json = False,
+    source: str = cli.argument(
+        "Fetch from this folder, or from user/name (hf://user/name) on the Hugging Face Hub."
+    ),
+    out: Path = cli.RUNS_OUT,
+    revision: str | None = cli.optional("Fetch this branch, tag or commit of a repository."),
+    data_dir: Path | None = cli.DATA_DIR,
+    as_json: bool = cli.AS_JSON,
 ) -> None:
     """Fetch a shared run, checked file by file."""
     from dygmamba.api.sharing import check_target

@@ -4,23 +4,10 @@ import shlex
 import sys
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
-
+from dygmamba.cli import options as cli
 from dygmamba.cli.console import emit_json, print_document, print_note
-from dygmamba.cli.options import (
-    DataDir,
-    Device,
-    Epochs,
-    Json,
-    Overrides,
-    Protocol,
-    optional,
-    parse_list,
-    parse_seeds,
-    parse_settings,
-)
 from dygmamba.cli.progress import print_message, show_progress
 
 if TYPE_CHECKING:
@@ -28,59 +15,43 @@ if TYPE_CHECKING:
 
 
 def reproduce(
-    study: Annotated[
-        str,
-        typer.Argument(
-            help="Reproduce paper (all its claims), link, node, ablation, length, efficiency, convergence, robustness, "
-            "sensitivity, case-study or large."
-        ),
-    ],
-    datasets: Annotated[
-        str | None, optional(help="Use these datasets, e.g. uci,enron.", default="those of the study")
-    ] = None,
-    models: Annotated[
-        str | None, optional(help="Use these models, e.g. edgebank,dyg-mamba.", default="those of the study")
-    ] = None,
-    seeds: Annotated[
-        str | None,
-        optional(
-            help="Run every model with these seeds, e.g. 0 or 0-4 or 0,3,7 (default: 0; paper: those of its plan)."
-        ),
-    ] = None,
-    variants: Annotated[
-        str | None,
-        optional(
-            help="Use these ablations, lengths (32,64), or kinds of noise (insert,release).",
-            default="those of the study",
-        ),
-    ] = None,
-    epochs: Epochs = None,
-    overrides: Overrides = None,
-    protocol: Protocol = "auto",
-    workers: Annotated[
-        int | None,
-        optional(min=1, max=256, help="Run this many jobs at once.", default="chosen for the device"),
-    ] = None,
-    device: Device = "auto",
-    out: Annotated[Path, typer.Option(help="Write runs, results and the page below this folder.")] = Path(
-        "studies"
+    study: str = cli.argument(
+        "Reproduce paper (all its claims), link, node, ablation, length, efficiency, convergence, robustness, "
+        "sensitivity, case-study or large."
     ),
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show the plan and its cost without running anything.")
-    ] = False,
-    data_dir: DataDir = None,
-    as_json: Json = False,
+    datasets: str | None = cli.optional("Use these datasets, e.g. uci,enron.", default="those of the study"),
+    models: str | None = cli.optional(
+        "Use these models, e.g. edgebank,dyg-mamba.", default="those of the study"
+    ),
+    seeds: str | None = cli.optional(
+        "Run every model with these seeds, e.g. 0 or 0-4 or 0,3,7 (default: 0; paper: those of its plan)."
+    ),
+    variants: str | None = cli.optional(
+        "Use these ablations, lengths (32,64), or kinds of noise (insert,release).",
+        default="those of the study",
+    ),
+    epochs: int | None = cli.EPOCHS,
+    overrides: list[str] | None = cli.OVERRIDES,
+    protocol: str = cli.PROTOCOL,
+    workers: int | None = cli.optional(
+        "Run this many jobs at once.", min=1, max=256, default="chosen for the device"
+    ),
+    device: str = cli.DEVICE,
+    out: Path = cli.option(Path("studies"), "Write runs, results and the page below this folder."),
+    dry_run: bool = cli.flag("--dry-run", "Show the plan and its cost without running anything."),
+    data_dir: Path | None = cli.DATA_DIR,
+    as_json: bool = cli.AS_JSON,
 ) -> None:
     """Reproduce a study of the paper. Finished runs are cached, so an interrupted study can be restarted."""
     from dygmamba.api.requests.evaluation import ReproduceRequest
 
     request = ReproduceRequest.from_arguments(
         locals(),
-        datasets=parse_list(datasets),
-        models=parse_list(models),
-        seeds=None if seeds is None else parse_seeds(seeds),
-        variants=parse_list(variants),
-        settings=parse_settings(overrides, epochs=epochs),
+        datasets=cli.parse_list(datasets),
+        models=cli.parse_list(models),
+        seeds=None if seeds is None else cli.parse_seeds(seeds),
+        variants=cli.parse_list(variants),
+        settings=cli.parse_settings(overrides, epochs=epochs),
     ).check()
 
     from dygmamba.api.studies import plan_study, run_study

@@ -29,15 +29,25 @@ class Costs:
         return self.weighted_false_alarm / (self.weighted_false_alarm + self.miss)
 
 
-def parse_costs(text: str, real_share: float | None = None) -> Costs:
-    """Parse "FALSE_ALARM,MISS", such as "1,20"; `real_share` is that of real events among the scored pairs."""
+def parse_costs(costs: str | None, real_share: float | None = None) -> Costs | None:
+    """Parse "FALSE_ALARM,MISS", such as "1,20"; None if no costs are given.
+
+    `real_share` is that of real events among the scored pairs; it is of no use without costs.
+    """
+    if costs is None and real_share is not None:
+        raise ConfigError(
+            "`real_share` chooses a threshold by costs; give `costs` too, or leave it out",
+            code="share-without-costs",
+        )
+    if costs is None:
+        return None
     try:
-        false_alarm, miss = (float(part) for part in text.split(","))
+        false_alarm, miss = (float(part) for part in costs.split(","))
     except ValueError:
         false_alarm = miss = float("nan")
     if not (0 < false_alarm < float("inf") and 0 < miss < float("inf")):
         raise ConfigError(
-            f"`costs` takes two positive numbers, the cost of a false alarm and of a miss, such as 1,20; got '{text}'",
+            f"`costs` takes two positive numbers, the cost of a false alarm and of a miss, such as 1,20; got '{costs}'",
             code="malformed-costs",
         )
     if real_share is not None and not 0 < real_share < 1:
@@ -48,16 +58,6 @@ def parse_costs(text: str, real_share: float | None = None) -> Costs:
     return Costs(false_alarm, miss, real_share)
 
 
-def parse_costs_or_none(costs: str | None, real_share: float | None) -> Costs | None:
-    """Parse costs if they are given; a share of real events is of no use without."""
-    if costs is None and real_share is not None:
-        raise ConfigError(
-            "`real_share` chooses a threshold by costs; give `costs` too, or leave it out",
-            code="share-without-costs",
-        )
-    return None if costs is None else parse_costs(costs, real_share)
-
-
 def choose_threshold(
     threshold: float | None, costs: str | None, real_share: float | None = None
 ) -> float | None:
@@ -66,5 +66,5 @@ def choose_threshold(
         raise ConfigError(
             "give `threshold` or `costs`, which choose one, not both", code="threshold-and-costs"
         )
-    parsed = parse_costs_or_none(costs, real_share)
+    parsed = parse_costs(costs, real_share)
     return threshold if parsed is None else parsed.threshold

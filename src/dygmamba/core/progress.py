@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from copy import copy
 from typing import Any
 
@@ -36,7 +36,7 @@ class Progress:
         `unit` is "bytes" for downloads, and "seconds" if a plan says how long the work takes; otherwise the units are
         counted.
         """
-        return _Unchanged(self)
+        return nullcontext(self)  # cheap enough for a call per batch
 
     def advance(self, count: int = 1) -> None:
         """Report that `count` more units of this stage are done."""
@@ -49,19 +49,6 @@ class Progress:
 
 
 SILENT = Progress()
-
-
-class _Unchanged(AbstractContextManager[Progress]):
-    """A stage that is its parent: cheap enough for a call per batch."""
-
-    def __init__(self, progress: Progress) -> None:
-        self._progress = progress
-
-    def __enter__(self) -> Progress:
-        return self._progress
-
-    def __exit__(self, *_: object) -> None:
-        return None
 
 
 class LoggedProgress(Progress):

@@ -193,10 +193,7 @@ class Trainer:
         return Interrupted(f"{what} and saved; resume with: `dygmamba.resume({str(self.run.path)!r})`")
 
     def train_epoch(
-        self,
-        progress: Progress = SILENT,
-        stop: StopCondition = never_stop,
-        deadline: Deadline = NO_DEADLINE,
+        self, progress: Progress = SILENT, stop: StopCondition = never_stop, deadline: Deadline = NO_DEADLINE
     ) -> None:
         """Train the rest of the current epoch, or the part of it before the deadline if it is not the first."""
         self.scorer.train()

@@ -33,6 +33,7 @@ from dygmamba.engine.stream import Stream
 from dygmamba.engine.visibility import MEMORY_BATCH, MemorySchedule
 from dygmamba.history.draws import Draws
 from dygmamba.history.query_columns import QueryColumns
+from dygmamba.history.table_request import FeatureRequest
 from dygmamba.history.view import NeighborRequest, PairBatch, PairView
 from dygmamba.models.base import Scorer
 
@@ -109,11 +110,17 @@ class StreamScorer:
         scores: "ScoreBuffer",
         advance: Advance,
     ) -> None:
-        passes = count()
+        passes, requests = count(), self.scorer.requests
+        # features of pairs are looked up and cached by pair, so there is no query to merge
+        is_by_pair = not self.scorer.stateful and all(isinstance(own, FeatureRequest) for own in requests)
         for rows in groups:
             for chosen, length in self._split_passes(queries, rows.to(self.stream.device)):
                 if self.stream.processes.owns(next(passes)):
-                    part = queries.select_shared(chosen, self.stream.store.num_nodes)
+                    part = (
+                        queries.select(chosen)
+                        if is_by_pair
+                        else queries.select_shared(chosen, self.stream.store.num_nodes)
+                    )
                     view = self.stream.view(part, self.scorer.requests, self.draws, length)
                     scores.put(chosen, score_view(self.scorer, view))
                 advance(len(chosen))

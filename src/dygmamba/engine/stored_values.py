@@ -47,27 +47,20 @@ def find_config_fault(sections: dict[str, Any]) -> str | None:
     return None
 
 
-def _is_plain(value: Any, depth: int = 0) -> bool:
-    if isinstance(value, list):
-        return (
-            depth < MAX_DEPTH
-            and len(value) <= MAX_ITEMS
-            and all(_is_plain(item, depth + 1) for item in value)
-        )
-    return isinstance(value, bool | int | float | str)
+def _is_plain(value: Any, depth: int = 0, is_json: bool = False) -> bool:
+    """Return whether a value is plain, or a list of such values; in JSON None and objects of them are too."""
+    items = (
+        value if isinstance(value, list) else value.values() if is_json and isinstance(value, dict) else None
+    )
+    if items is None:
+        return isinstance(value, bool | int | float | str) or (is_json and value is None)
+    is_small = depth < MAX_DEPTH and len(items) <= MAX_ITEMS
+    return is_small and all(_is_plain(item, depth + 1, is_json) for item in items)
 
 
-def is_plain_object(value: Any, depth: int = 0) -> bool:
+def is_plain_object(value: Any) -> bool:
     """Return whether a value of JSON is an object of plain values, None, and lists and objects of them."""
-    if isinstance(value, dict) and depth < MAX_DEPTH:
-        return all(_is_plain_or_object(item, depth + 1) for item in value.values())
-    return False
-
-
-def _is_plain_or_object(value: Any, depth: int) -> bool:
-    if isinstance(value, list):
-        return len(value) <= MAX_ITEMS and all(_is_plain_or_object(item, depth) for item in value)
-    return value is None or _is_plain(value) or is_plain_object(value, depth)
+    return isinstance(value, dict) and _is_plain(value, is_json=True)
 
 
 def is_result_row(row: Any) -> bool:

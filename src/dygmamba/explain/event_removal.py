@@ -142,9 +142,8 @@ class WindowRemoval:
         self.scorer, self.stream, self.pair = scorer, stream, pair
         self.view = stream.view(pair, scorer.requests)
         rows = torch.cat([pair.src_row, pair.dst_row])
-        self.sequences = [
-            self.view[request][0][rows] for request in scorer.requests
-        ]  # of two rows: source, destination
+        # of two rows: source, destination
+        self.sequences = [self.view[request][0][rows] for request in scorer.requests]
         src, dst = (
             torch.cat([seq.event[side, : int(seq.length[side])].long().cpu() for seq in self.sequences])
             for side in range(2)

@@ -8,7 +8,6 @@ Legend: p pairs, f features, g groups.
 
 import json
 from dataclasses import asdict, dataclass
-from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float64
@@ -19,27 +18,15 @@ from dygmamba.core.settings import load
 from dygmamba.data.storage.tensor_file import read_seal
 from dygmamba.engine.run_directory import RunDirectory
 from dygmamba.explain.shapley import attribute_trees
-from dygmamba.history.columns import ColumnFeatures
-from dygmamba.history.counts import CountFeatures
-from dygmamba.history.node_features import NodeFeatures
 from dygmamba.history.query_columns import QueryColumns
-from dygmamba.history.transitions import TransitionFeatures
+from dygmamba.history.table_request import FeatureGroup
 from dygmamba.history.view import PairBatch
-from dygmamba.history.walks import WalkRequest
 from dygmamba.models.trees import BoostedTrees
 from dygmamba.runs.recipes import OpenRun
 from dygmamba.runs.stored_predictions import StoredPredictions
 
 FEATURE_USE_FILE, FEATURE_USE_VERSION = "feature_use.json", 1  # a file of another version is replaced
 MAX_EVENTS = 150  # of the test, each with its random pair: exact Shapley values take about 2 ms a pair
-EVENT_COLUMN, NODE_COLUMN, HISTORY = "column of events", "node feature", "history without columns"
-
-
-class FeatureGroup(NamedTuple):
-    """Features that are computed from the same column, or that count the same."""
-
-    kind: str
-    name: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,23 +45,6 @@ class FeatureUse:
 
     events: int
     groups: tuple[GroupUse, ...]
-
-
-def group_features(scorer: BoostedTrees) -> list[FeatureGroup]:
-    """Return the group of each feature, in the order of the scorer's names."""
-    return [group for request in scorer.requests for group in _group_features_of(request)]
-
-
-def _group_features_of(request: Any) -> list[FeatureGroup]:
-    if isinstance(request, CountFeatures | TransitionFeatures):
-        return [FeatureGroup(HISTORY, subject) for subject in request.subjects]
-    if isinstance(request, WalkRequest):
-        return [FeatureGroup(HISTORY, "temporal walks")] * len(request.kinds)
-    if isinstance(request, ColumnFeatures):
-        return [FeatureGroup(EVENT_COLUMN, unit.column) for unit in request.units]
-    if isinstance(request, NodeFeatures):
-        return [FeatureGroup(NODE_COLUMN, unit.column or "age of the features") for unit in request.units]
-    return [FeatureGroup(HISTORY, "other features")] * len(request.names)
 
 
 def add_up_groups(
@@ -101,13 +71,11 @@ def measure_feature_use(run: OpenRun, predictions: StoredPredictions) -> Feature
     event, store = predictions.event[rows], run.dataset.store
     pairs = PairBatch.from_pairs(predictions.src[rows], predictions.dst[rows], store.time[event])
     pairs = pairs.with_columns(QueryColumns.of_events(store.features, event)).to(run.stream.device)
-    groups, real = group_features(run.scorer), predictions.label[rows] > 0
+    groups, real = [unit.group for unit in run.scorer.units], predictions.label[rows] > 0
     added = add_up_groups(attribute_trees(run.scorer, run.stream, pairs).contribution, groups)
     uses = [
         GroupUse(
-            *group,
-            size=float(value.abs().mean()),
-            separation=float(value[real].mean() - value[~real].mean()),
+            *group, size=float(value.abs().mean()), separation=float(value[real].mean() - value[~real].mean())
         )
         for group, value in added.items()
     ]

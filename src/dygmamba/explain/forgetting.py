@@ -85,11 +85,7 @@ def window_length(scorer: Scorer) -> int:
 
 
 def find_meetings(
-    index: Index,
-    node: Int64[Tensor, "q"],
-    time: Float64[Tensor, "q"],
-    known: Bool[Tensor, "m"],
-    k: int,
+    index: Index, node: Int64[Tensor, "q"], time: Float64[Tensor, "q"], known: Bool[Tensor, "m"], k: int
 ) -> Meetings:
     """Draw a random neighbor that each node met exactly once; nodes without one are left out.
 
@@ -254,9 +250,8 @@ class Forgetting:
     learned: list[float]
     error: list[float]
     probes: int
-    retention: (
-        dict[str, list[float]] | None
-    )  # quantile -> curve; None if the step does not depend on time gaps
+    # curve by quantile; None if the step does not depend on time gaps
+    retention: dict[str, list[float]] | None
     reach: float  # age of the oldest event in a history (median), the unit of time in Eq. 11
     law: str | None = None  # that generated the data, if known
     true: list[float] | None = None
@@ -347,19 +342,15 @@ def compute_retention(
     Returns:
         A curve per quantile; None if the model has no step that depends on time gaps.
     """
-    directions = (
-        [part for part in scorer.modules() if isinstance(part, Direction)]
-        if isinstance(scorer, nn.Module)
-        else []
-    )
+    parts = scorer.modules() if isinstance(scorer, nn.Module) else ()
     # a sequence with one token per span; node and event do not matter
     gap = spans.float()[None]
     unused, count = torch.zeros_like(gap, dtype=torch.int32), torch.tensor([length])
     is_real = torch.ones_like(gap, dtype=torch.bool)
     tokens = Tokens(unused, unused, gap, gap, gap / reach, count, is_real, is_real)
     retained = []
-    for direction in directions:
-        if isinstance(direction.step, RelativeStep):
+    for direction in parts:
+        if isinstance(direction, Direction) and isinstance(direction.step, RelativeStep):
             with torch.no_grad():
                 delta = direction.step.delta(direction.step.span(tokens))[0]  # [k d]
                 retained.append(torch.exp(-delta[:, :, None] * direction.log_A.exp()).flatten(1))  # [k d*n]

@@ -34,9 +34,8 @@ class Readout:
     """The terms of the scan's output at the last token of each sequence."""
 
     part: Float64[Tensor, "q l e"]  # one term per token
-    left: Float64[
-        Tensor, "q l"
-    ]  # A-bar_k ... A-bar_{j+1}, mean over channels and states; 1 at the last token
+    # mean of A-bar_k ... A-bar_{j+1} over channels and states; 1 at the last token
+    left: Float64[Tensor, "q l"]
     tokens: Tokens
 
     @property
@@ -54,11 +53,8 @@ class Readout:
 
 def read_last_scan(scorer: Scorer, view: PairView) -> Readout | None:
     """Run a scorer and read out its last scan, sources first, then destinations; None if it has no scan."""
-    stacks = (
-        [part for part in scorer.modules() if isinstance(part, Stack)]
-        if isinstance(scorer, nn.Module)
-        else []
-    )
+    parts = scorer.modules() if isinstance(scorer, nn.Module) else ()
+    stacks = [part for part in parts if isinstance(part, Stack)]
     captured: list[tuple[Direction, tuple[Any, ...]]] = []
     hooks = [_capture_inputs(_last_forward_direction(stack), captured) for stack in stacks]
     try:
@@ -82,7 +78,8 @@ def compute_readout(direction: Direction, x: Tensor, z: Tensor, tokens: Tokens) 
     m, system = direction.system(x, z, tokens)
     is_real = tokens.mask[..., None]
     delta = step.size(tokens, m).double().masked_fill(~is_real, 0)
-    u, system = m.double().masked_fill(~is_real, 0), System(*(_to_double(tensor) for tensor in system))
+    u = m.double().masked_fill(~is_real, 0)
+    system = System._make(None if tensor is None else tensor.double() for tensor in system)
     last = (tokens.length - 1).clamp(min=0)
     C_last = system.C[torch.arange(len(last), device=last.device), last]  # [q n]
     after = delta.flip(1).cumsum(1).flip(1) - delta  # [q l e], sum of the steps after each token
@@ -114,10 +111,6 @@ def _last_forward_direction(stack: Stack) -> Direction:
     return next(
         part for part in stack.blocks[-1].modules() if isinstance(part, Direction) and not part.reverse
     )
-
-
-def _to_double(tensor: Tensor | None) -> Any:
-    return None if tensor is None else tensor.double()
 
 
 def _concatenate_tokens(parts: list[Tokens]) -> Tokens:

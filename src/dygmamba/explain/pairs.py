@@ -93,7 +93,8 @@ def explain_pair(
         raise EventError(
             _no_events_message(removal, " and ".join(map(str, ids)), time), code="no-earlier-events"
         )
-    game, scale = CachedGame(removal), ScoreScale(predictor.calibration, _find_new_ends(predictor, queries))
+    new_ends = predictor.find_new_ends(queries.src, queries.dst, queries.time)
+    game, scale = CachedGame(removal), ScoreScale(predictor.calibration, new_ends)
     values = estimate_shapley(game, orders, seed=0)
     order = values.value.abs().argsort(descending=True, stable=True).tolist()
     singles = [[place] for place in order[:STRONGEST_EVENTS]]
@@ -123,10 +124,6 @@ def explain_pair(
         gap=abs(values.base + float(values.value.sum()) - values.logit),
         notes=(*_build_notes(removal, queries), *_describe_associations(predictor, one, ids)),
     )
-
-
-def _find_new_ends(predictor: Predictor, queries: QueryBatch) -> Tensor | None:
-    return predictor.find_new_ends(queries.src, queries.dst, queries.time)
 
 
 def find_strongest_events(run: OpenRun, pairs: PairBatch, count: int) -> list[list[tuple[str, float]]]:
@@ -287,11 +284,8 @@ class _ReasonBuilder:
         logit_without: dict[int, float],
         scale: ScoreScale,
     ) -> None:
-        self.dataset, self.parser, self.time = (
-            predictor.dataset,
-            predictor.query_parser,
-            float(queries.time[0]),
-        )
+        self.dataset, self.parser = predictor.dataset, predictor.query_parser
+        self.time = float(queries.time[0])
         self.game, self.values, self.logit_without, self.scale = game, values, logit_without, scale
         self.is_dated = bool(self.dataset.origin.time_origin)
         self.has_seconds = self.dataset.is_dated

@@ -22,7 +22,6 @@ from dygmamba.core.errors import ConfigError, EventError
 from dygmamba.ops import blocks
 from dygmamba.ops.growing import LEAST_SPARE, Growing, allocate_zeros, with_spare
 from dygmamba.ops.key_slots import KeySlots
-from dygmamba.ops.threads import run_in_threads
 
 LONG_LIST, SPARE_SHARE = 32, 4  # growing lists from this length on get a quarter of it as spare room
 EVENTS_PER_PART = 1 << 20  # appended at a time where a table is built in parts
@@ -313,17 +312,15 @@ class CountLists(BlockLists):
         """
         out = np.empty((len(time), 2, len(self.scale)))
         queries = [np.ascontiguousarray(part) for part in (self.find(key), row, age, time)]
-        work = key.size * len(self.scale)
-        run_in_threads(blocks.sum_meetings, len(time), work, *self._arrays(), *queries, out)
+        blocks.sum_meetings(*self._arrays(), *queries, out)
         return out
 
     def mean_activity(
         self, key: Int64[np.ndarray, "r k"], time: Float64[np.ndarray, "r"]
     ) -> Float64[np.ndarray, "r s"]:
         """Return the mean of log(1 + count) over the known keys of each query, on every scale; 0 without any."""
-        out, work = np.empty((len(time), len(self.scale))), key.size * len(self.scale)
-        queries = (self.find(key), np.ascontiguousarray(time), out)
-        run_in_threads(blocks.mean_activity, len(time), work, *self._arrays(), *queries)
+        out = np.empty((len(time), len(self.scale)))
+        blocks.mean_activity(*self._arrays(), self.find(key), np.ascontiguousarray(time), out)
         return out
 
 

@@ -24,7 +24,7 @@ from dygmamba.core.memory_budget import require_memory
 from dygmamba.data.events.column_facts import ColumnFacts, NumericColumn, TypeColumn
 from dygmamba.history.block_lists import CountLists, EventRows, SumLists, flatten_rows, pair_key
 from dygmamba.history.counts import scale_label
-from dygmamba.history.table_request import FeatureRequest, FeatureUnit
+from dygmamba.history.table_request import EVENT_COLUMN, FeatureGroup, FeatureRequest, FeatureUnit
 from dygmamba.ops.growing import Growing
 from dygmamba.ops.key_slots import KeySlots
 
@@ -65,27 +65,34 @@ class ColumnFeatures(FeatureRequest):
 
     @property
     def units(self) -> list[FeatureUnit]:
-        """Name and unit of each feature, in the order of the columns."""
+        """Name, column and scale of each feature, in the order of the columns."""
         columns = self.columns
         return [
-            *(unit._replace(column=own.name) for own in columns.numeric for unit in self._numeric_units(own)),
-            *(FeatureUnit(name, column=own.name) for own in columns.types for name in self._type_names(own)),
+            *(unit for own in columns.numeric for unit in self._numeric_units(own)),
+            *(
+                FeatureUnit(name, FeatureGroup(EVENT_COLUMN, own.name))
+                for own in columns.types
+                for name in self._type_names(own)
+            ),
         ]
 
     def _numeric_units(self, column: NumericColumn) -> list[FeatureUnit]:
         name, fading = column.name, [scale_label(scale) for scale in self.scales]
+        group = FeatureGroup(EVENT_COLUMN, name)
 
         def value(what: str) -> FeatureUnit:
-            return FeatureUnit(what, column.mean, column.deviation)
+            return FeatureUnit(what, group, column.mean, column.deviation)
 
         def difference(what: str) -> FeatureUnit:
-            return FeatureUnit(what, 0.0, column.deviation)
+            return FeatureUnit(what, group, 0.0, column.deviation)
 
         units = []
         for history in HISTORIES:
             units += [value(f"mean {name} of the events {history}, {scale}") for scale in fading]
             # sums are logarithms
-            units += [FeatureUnit(f"sum of {name} over the events {history}, {scale}") for scale in fading]
+            units += [
+                FeatureUnit(f"sum of {name} over the events {history}, {scale}", group) for scale in fading
+            ]
             units += [value(f"last {name} of the events {history}")]
             units += [difference(f"last {name} minus the mean of the events {history}")]
             units += [difference(f"spread of {name} over the events {history}")]
@@ -102,7 +109,7 @@ class ColumnFeatures(FeatureRequest):
                     difference(f"{own} minus the mean of the events {history}, {scale}") for scale in fading
                 ]
                 units += [difference(f"{own} minus the last of the events {history}")]
-                units += [FeatureUnit(f"{own} in deviations from the mean of the events {history}")]
+                units += [FeatureUnit(f"{own} in deviations from the mean of the events {history}", group)]
         return units
 
     def _type_names(self, column: TypeColumn) -> list[str]:

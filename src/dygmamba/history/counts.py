@@ -21,7 +21,7 @@ from dygmamba.history.block_lists import (
     interleave,
     pair_key,
 )
-from dygmamba.history.table_request import FeatureRequest
+from dygmamba.history.table_request import HISTORY, FeatureGroup, FeatureRequest, FeatureUnit
 from dygmamba.ops.growing import Growing
 from dygmamba.ops.key_slots import KeySlots
 
@@ -65,25 +65,20 @@ class CountFeatures(FeatureRequest):
         return self.prepare(index).compute_features(src, dst, time, near)
 
     @property
-    def names(self) -> list[str]:
-        return [
-            *(f"{what}, {scale_label(scale)}" for what in DECAYED_NAMES for scale in self.scales),
-            *(f"{what}, {scale_label(scale)}" for what in NEIGHBORHOOD_NAMES for scale in self.scales),
-            *PLAIN_NAMES,
+    def units(self) -> list[FeatureUnit]:
+        """Name of each feature, and the events that it counts."""
+        decayed = [
+            FeatureUnit(f"{what}, {scale_label(scale)}", group)
+            for what, group in (DECAYED_NAMES | dict.fromkeys(NEIGHBORHOOD_NAMES, NEIGHBORS)).items()
+            for scale in self.scales
         ]
-
-    @property
-    def subjects(self) -> list[str]:
-        """Return which events each feature counts, in the order of `names`."""
-        return [
-            *(subject for subject in DECAYED_NAMES.values() for _ in self.scales),
-            *(NEIGHBORS for _ in NEIGHBORHOOD_NAMES for _ in self.scales),
-            *PLAIN_NAMES.values(),
-        ]
+        return decayed + [FeatureUnit(*named) for named in PLAIN_NAMES.items()]
 
 
-SOURCE, DESTINATION, PAIR = "source's events", "destination's events", "pair's events"
-NEIGHBORS = "neighbors' events"
+SOURCE, DESTINATION, PAIR, NEIGHBORS = (
+    FeatureGroup(HISTORY, f"{whose} events")
+    for whose in ("source's", "destination's", "pair's", "neighbors'")
+)
 # names of features, with the events that they count
 DECAYED_NAMES = {
     "events of the source": SOURCE,
@@ -103,8 +98,8 @@ NEIGHBORHOOD_NAMES = tuple(
     )
 )
 PLAIN_NAMES = {
-    f"{what} {whose}": subject
-    for whose, subject in (
+    f"{what} {whose}": group
+    for whose, group in (
         ("of the source", SOURCE),
         ("of the destination", DESTINATION),
         ("between them", PAIR),

@@ -1,6 +1,7 @@
-"""Neighbor index and decayed counts on disk, for streams whose index does not fit into memory.
+"""Neighbor index and decayed counts on disk, for streams whose index does not fit into memory or has many readers.
 
 The entries of a neighbor index are written once, in little memory, to a file beside the dataset and mapped from there.
+So the processes of a machine share its pages: those of one training, the workers of an engine, trainings side by side.
 The file name holds the digests of the dataset and of the indexed events. A damaged or outdated file is written again;
 if the folder is not writable, every process builds a temporary file.
 
@@ -25,7 +26,8 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from dygmamba.core.errors import FileError, WriteError
-from dygmamba.core.files.writing import remove_file
+from dygmamba.core.files.locking import hold_lock
+from dygmamba.core.files.writing import make_folder, remove_file
 from dygmamba.core.memory_budget import DEFAULT_BUDGET
 from dygmamba.data.events.event_store import EventStore
 from dygmamba.data.storage.locations import INDEX_FOLDER
@@ -37,7 +39,9 @@ from dygmamba.ops.recent_neighbors import NeighborEntries
 from dygmamba.ops.recent_neighbors.counting_sort import ENTRY_BYTES, count_entries, sort_entries, split_nodes
 
 MAX_ENTRY_BYTES = DEFAULT_BUDGET // 4  # an index with more bytes of entries goes to disk
+MAX_COPIED_BYTES = DEFAULT_BUDGET // 32  # so does one with more bytes that other processes can map as well
 ENTRY_COLUMNS = {"neighbor": torch.int32, "event": torch.int32, "time": torch.float64}
+WRITE_SECONDS = 3600.0  # to wait for another process that writes the same file
 DIGEST_ROWS = 1 << 8  # sampled rows in the key of an index; each may cost reading a page
 
 
@@ -65,9 +69,10 @@ class IndexedEvents:
                 release_pages(part)
 
 
-def needs_disk_index(events: int) -> bool:
-    """Return whether the index of this many events belongs on disk."""
-    return 2 * ENTRY_BYTES * events > MAX_ENTRY_BYTES
+def needs_disk_index(events: int, store: EventStore | None = None) -> bool:
+    """Return whether the index of this many events belongs on disk; of a store with a file, processes can share it."""
+    is_shared = store is not None and store.source is not None and bool(store.source.digest)
+    return 2 * ENTRY_BYTES * events > (MAX_COPIED_BYTES if is_shared else MAX_ENTRY_BYTES)
 
 
 def load_disk_entries(store: EventStore, edges: IndexedEvents) -> tuple[NeighborEntries, MappedFile]:
@@ -79,8 +84,14 @@ def load_disk_entries(store: EventStore, edges: IndexedEvents) -> tuple[Neighbor
     with suppress(FileError, FileNotFoundError):
         return _open_entries(path, key)
     try:
-        _write_entries(path, edges, key)
-    except WriteError:  # the dataset's folder is read-only
+        make_folder(path.parent)
+        with hold_lock(
+            path.with_suffix(".lock"), WRITE_SECONDS
+        ):  # processes that start together share one file
+            with suppress(FileError, FileNotFoundError):
+                return _open_entries(path, key)
+            _write_entries(path, edges, key)
+    except FileError:  # the dataset's folder is read-only
         return _build_temporary_entries(store, edges, key)
     return _open_entries(path, key)
 

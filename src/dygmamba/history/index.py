@@ -39,7 +39,9 @@ from dygmamba.history.view import NeighborRequest, NeighborSequence, PairBatch, 
 from dygmamba.ops.growing import Growing
 from dygmamba.ops.recent_neighbors import NeighborEntries, find_past, find_weight_quantile, last_k_before
 from dygmamba.ops.recent_neighbors.cpu import cumulate_weights
+from dygmamba.ops.threads import run_in_threads
 
+UPDATES_PER_PAIR = 1000  # the features of a pair take as long as so many updates of a kernel
 MAX_CACHED_NUMBERS = 1 << 25  # float32 numbers of cached features in all: 128 MiB
 
 
@@ -71,7 +73,7 @@ class Index(Growing):
         self._moved: dict[Any, Any] = {}  # sampling weights and tables for look-ups, on the index's device
         # by digest of their queries; None for queries that came once
         self._features: dict[bytes, Tensor | None] = {}
-        if needs_disk_index(len(self)) and not is_growing:
+        if needs_disk_index(len(self), store) and not is_growing:
             self._entries, self.source = load_disk_entries(store, self._indexed)
         else:
             self.near = NeighborLists(self.list_rows(), is_growing)
@@ -202,7 +204,8 @@ class Index(Growing):
         return self.table(EventCounts, scales)
 
     def _keeps_counts_on_disk(self, scales: int) -> bool:
-        is_large = self.source is not None or needs_disk_counts(len(self), scales)
+        is_mapped = self.source is not None and needs_disk_index(len(self))
+        is_large = is_mapped or needs_disk_counts(len(self), scales)
         return is_large and not self.is_growing and self._entries.time.device.type == "cpu"
 
     def move_once(self, key: Any, build: Callable[[], Any]) -> Any:
@@ -229,7 +232,15 @@ class Index(Growing):
         cached = self._features.get(key)
         if cached is not None:
             return cached
-        found = request.compute(self, pairs, *to_host(pairs.src, pairs.dst, pairs.time))
+        request.prepare(self)  # before several threads need its table
+        on_host, parts = self._entries.time.device.type == "cpu", {}
+
+        def compute(low: int, high: int) -> None:
+            part = pairs.select_part(torch.arange(low, high, device=pairs.node.device))
+            parts[low] = request.compute(self, part, *to_host(part.src, part.dst, part.time))
+
+        run_in_threads(compute, len(pairs), UPDATES_PER_PAIR * len(pairs) if on_host else 0)
+        found = np.concatenate([parts[low] for low in sorted(parts)])
         features = torch.from_numpy(found).to(pairs.node.device)
         if key:
             # other threads may add to it
@@ -240,10 +251,13 @@ class Index(Growing):
 
     def find_pair_neighbors(self, pairs: PairBatch, k: int) -> PairNeighbors:
         """Return the `k` most recent neighbors of the ends of each pair, on the host."""
+        every = torch.arange(len(pairs), device=pairs.node.device)
+        pairs = pairs.without_labels().select_shared(every, self.store.num_nodes)
         recent = self.recent(pairs.node, pairs.when, k)
-        age = (recent.query_time[:, None] - recent.time) * recent.mask
-        node = torch.where(recent.mask, recent.node.long(), -1)
-        node, age, when, src, dst = to_host(node, age, pairs.when, pairs.src_row, pairs.dst_row)
+        near, time, length = to_host(recent.node, recent.time, recent.length)
+        when, src, dst = to_host(pairs.when, pairs.src_row, pairs.dst_row)
+        is_entry = np.arange(k) < length[:, None]
+        node, age = np.where(is_entry, near.astype(np.int64), -1), (when[:, None] - time) * is_entry
         return PairNeighbors(node, age, when, (src, dst))
 
     def gather(

@@ -18,7 +18,7 @@ from dygmamba.core.errors import ConfigError, EventError
 from dygmamba.data.events.categories import MISSING_VALUE
 from dygmamba.data.events.column_facts import ColumnFacts, TypeColumn
 from dygmamba.data.events.node_rows import STATIC_TIME, NodeRows
-from dygmamba.history.table_request import FeatureRequest, FeatureUnit
+from dygmamba.history.table_request import NODE_COLUMN, FeatureGroup, FeatureRequest, FeatureUnit
 
 ENDS = ("source", "destination")
 NO_AGE = -1.0  # age of a row that is known from the start, and of no row
@@ -55,17 +55,19 @@ class NodeFeatures(FeatureRequest):
 
     @property
     def units(self) -> list[FeatureUnit]:
-        """Name and unit of each feature, in the order of the columns."""
-        units = [FeatureUnit(f"age of the features of the {end}") for end in ENDS]  # a logarithm
+        """Name, column and scale of each feature, in the order of the columns."""
+        age = FeatureGroup(NODE_COLUMN, "age of the features")
+        units = [FeatureUnit(f"age of the features of the {end}", age) for end in ENDS]  # a logarithm
         for column in self.columns.numeric:
-            name, mean, deviation = column.name, column.mean, column.deviation
-            units += [FeatureUnit(f"{name} of the {end}", mean, deviation, name) for end in ENDS]
+            name, group, deviation = column.name, FeatureGroup(NODE_COLUMN, column.name), column.deviation
+            units += [FeatureUnit(f"{name} of the {end}", group, column.mean, deviation) for end in ENDS]
             units += [
-                FeatureUnit(f"{name} of the source minus that of the destination", 0.0, deviation, name)
+                FeatureUnit(f"{name} of the source minus that of the destination", group, 0.0, deviation)
             ]
-            units += [FeatureUnit(f"{name} of the {end} is known", column=name) for end in ENDS]
+            units += [FeatureUnit(f"{name} of the {end} is known", group) for end in ENDS]
         for column in self.columns.types:
-            units += [FeatureUnit(name, column=column.name) for name in _list_type_names(column)]
+            group = FeatureGroup(NODE_COLUMN, column.name)
+            units += [FeatureUnit(name, group) for name in _list_type_names(column)]
         return units
 
     def compute_features(

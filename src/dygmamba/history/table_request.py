@@ -6,17 +6,26 @@ from typing import Any, ClassVar, NamedTuple, TypeVar
 R = TypeVar("R", bound="TableRequest")
 
 
-class FeatureUnit(NamedTuple):
-    """A feature of a pair by name, with the mean and the standard deviation of training that bring it to a scale of 1.
+EVENT_COLUMN, NODE_COLUMN, HISTORY = "column of events", "node feature", "history without columns"
 
-    They are 0 and 1 for counts, shares and yes-or-no features, which have such a scale. `column` is the column of the
-    dataset that the feature is computed from; empty for a count.
+
+class FeatureGroup(NamedTuple):
+    """Features that are computed from the same column of the dataset, or that count the same."""
+
+    kind: str
+    name: str
+
+
+class FeatureUnit(NamedTuple):
+    """A feature of a pair by name and group, with the mean and the standard deviation of training.
+
+    These bring it to a scale of 1. They are 0 and 1 for counts, shares and yes-or-no features, which have such a scale.
     """
 
     name: str
+    group: FeatureGroup = FeatureGroup(HISTORY, "other features")
     mean: float = 0.0
     deviation: float = 1.0
-    column: str = ""
 
 
 class TableRequest:
@@ -65,11 +74,11 @@ class FeatureRequest(TableRequest):
 
         A checkpoint of boosted trees holds a checksum of these names: rewording one makes old runs unreadable.
         """
-        return [feature.name for feature in self.units]
+        return [unit.name for unit in self.units]
 
     @property
     def units(self) -> list[FeatureUnit]:
-        """Name and scale of each feature, for networks; a request defines `names` or these."""
+        """Name, group and scale of each feature; a request defines `names` or these."""
         return [FeatureUnit(name) for name in self.names]
 
     @property

@@ -34,13 +34,13 @@ from dygmamba.history.associations import (
 from dygmamba.history.block_lists import BlockLists, CountLists, EventRows, directed_key, flatten_rows
 from dygmamba.history.columns import OTHER_VALUES, assign_buckets
 from dygmamba.history.counts import scale_label
-from dygmamba.history.table_request import FeatureRequest, TableRequest
+from dygmamba.history.table_request import HISTORY, FeatureGroup, FeatureRequest, FeatureUnit, TableRequest
 from dygmamba.ops import blocks
 from dygmamba.ops.growing import Growing
 from dygmamba.ops.key_slots import KeySlots
 
 MAX_LAGS = 7  # a key has 3 bits for the lag, and 30 for each node
-ORDER, ASSOCIATIONS = "order of destinations", "associations of destinations"  # what features are about
+ORDER, ASSOCIATIONS = (FeatureGroup(HISTORY, f"{what} of destinations") for what in ("order", "associations"))
 AGES = 6  # last events of the source whose ages are features
 BYTES_PER_EVENT, BYTES_PER_LAG = (
     150,
@@ -119,10 +119,9 @@ class TransitionFeatures(TransitionScales, FeatureRequest):
         ]
 
     @property
-    def subjects(self) -> list[str]:
-        """Return what each feature is about, in the order of `names`."""
-        associations = len(self.association_names)
-        return [ORDER] * (len(self.names) - associations) + [ASSOCIATIONS] * associations
+    def units(self) -> list[FeatureUnit]:
+        associations = self.association_names
+        return [FeatureUnit(name, ASSOCIATIONS if name in associations else ORDER) for name in self.names]
 
 
 def _ordinal(number: int) -> str:

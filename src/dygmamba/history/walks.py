@@ -33,11 +33,12 @@ from dygmamba.history.block_lists import BlockLists, EventRows
 from dygmamba.history.device_lists import BlockLookup, Lookup, SortedLists
 from dygmamba.history.draws import Draws
 from dygmamba.history.neighbor_lists import NeighborLists
-from dygmamba.history.table_request import TableRequest
+from dygmamba.history.table_request import HISTORY, FeatureGroup, FeatureUnit, TableRequest
 from dygmamba.ops.growing import LEAST_SPARE, allocate_zeros, enlarge
 from dygmamba.ops.walk_rows import append_walks
 
 MOST_BYTES = 8 << 30  # largest size of a table
+WALKS = FeatureGroup(HISTORY, "temporal walks")
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,6 +105,11 @@ class WalkRequest(TableRequest):
             for number, decay in enumerate(self.decays)
             for place, name in one_decay
         ]
+
+    @property
+    def units(self) -> list[FeatureUnit]:
+        """Features that boosted trees read, by the names of `kinds`."""
+        return [FeatureUnit(name, WALKS) for _, name in self.kinds]
 
 
 class WalkLists(BlockLists):

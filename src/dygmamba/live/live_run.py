@@ -32,10 +32,9 @@ from dygmamba.live.snapshots import list_snapshots, load_newest, remove_others, 
 from dygmamba.live.state import LiveState, require_live_support
 from dygmamba.live.verdicts import (
     Acknowledgement,
-    FutureLimit,
-    Lateness,
     TimeRules,
     check_on_late,
+    choose_max_ahead,
     parse_lateness,
     parse_lead,
 )
@@ -88,10 +87,8 @@ class LiveRun(LiveQueries):
                 kept = {"late": stored.get("late", 0.0), "on_late": stored.get("on_late", "refuse")}
                 facts = stored | kept | {key: value for key, value in given.items() if value is not None}
                 is_dated = bool(predictor.dataset.origin.time_origin)
-                self.rules = TimeRules(
-                    Lateness(facts["late"], facts["on_late"], is_dated),
-                    FutureLimit.choose(facts.get("max_ahead"), is_dated),
-                )
+                limit = choose_max_ahead(facts.get("max_ahead"), is_dated)
+                self.rules = TimeRules(facts["late"], facts["on_late"], limit, is_dated)
                 facts |= {
                     "features": [*layout.features],
                     "types": [*layout.types],
@@ -108,7 +105,7 @@ class LiveRun(LiveQueries):
                 times = known.dataset.store.time.numpy()
                 latest, watermark = float(times[-1]), facts.get("watermark")
             if watermark is None:
-                watermark = self.rules.future.find_watermark(times, clock.now())
+                watermark = self.rules.find_watermark(times, clock.now())
             self._applier = Applier(served)
             self._writer = LogWriter(log, latest, self.rules, self._publish, clock, watermark)
         except BaseException:
@@ -233,12 +230,12 @@ class LiveRun(LiveQueries):
             WriteError: The disk is full or failing. Nothing was changed.
         """
         self._applier.require_intact()
-        lateness, future = self.rules.lateness, self.rules.future
+        rules = self.rules
         if late is not None:
-            lateness = replace(lateness, seconds=parse_lateness(late))
+            rules = replace(rules, late=parse_lateness(late))
         if max_ahead is not None:
-            future = FutureLimit.choose(parse_lead(max_ahead), future.is_dated)
-        retry = Retry(TimeRules(lateness, future), self.parser.find_problems)
+            rules = replace(rules, max_ahead=choose_max_ahead(parse_lead(max_ahead), rules.is_dated))
+        retry = Retry(rules, self.parser.find_problems)
         answer = self._writer.write(Request(retry=retry))
         self._applier.follow(answer.sequence).result()
         return answer
@@ -332,9 +329,9 @@ class LiveRun(LiveQueries):
                 "sequence": self.sequence,
                 "applied": sequence,
                 "latest": self.latest,
-                "late": self.rules.lateness.seconds,
-                "on_late": self.rules.lateness.on_late,
-                "max_ahead": self.rules.future.seconds,
+                "late": self.rules.late,
+                "on_late": self.rules.on_late,
+                "max_ahead": self.rules.max_ahead,
                 "set_aside": log.count_set_aside(),
                 "offsets": log.read_offsets(),
                 "columns": [*served.layout.features, *served.layout.types],

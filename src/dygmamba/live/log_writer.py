@@ -224,7 +224,7 @@ class LogWriter:
                 if event.id is not None:
                     known[event.id] = sequence
                 self.latest = max(self.latest, event.time)
-                self.watermark = self._rules.future.advance(self.watermark, event.time, now)
+                self.watermark = self._rules.advance(self.watermark, event.time, now)
                 verdicts.append(Verdict(index, "accepted", sequence))
         return verdicts, fresh
 

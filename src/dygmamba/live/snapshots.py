@@ -18,13 +18,7 @@ from typing import Any
 
 from dygmamba.core.errors import DygError, DygWarning, FileError, WriteError, first_line
 from dygmamba.core.files import writing
-from dygmamba.core.files.writing import (
-    create_temporary_file,
-    publish_path,
-    remove_file,
-    sync_file,
-    write_at,
-)
+from dygmamba.core.files.writing import create_temporary_file, publish_path, remove_file, sync_file, write_at
 from dygmamba.live.array_file import ArrayWriter, check_arrays, map_arrays
 from dygmamba.live.event_log import LogReader, RunRecord, checksum_event
 from dygmamba.live.replica import Replica, restore_replicas

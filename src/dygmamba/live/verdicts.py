@@ -55,62 +55,47 @@ class Acknowledgement:
 
 
 @dataclass(frozen=True, slots=True)
-class Lateness:
-    """Rule for late events: the tolerated delay behind the watermark, and what happens beyond it.
+class TimeRules:
+    """Rules for the times of events: which are late, which are dated ahead, and which of them are set aside.
 
-    The watermark is the latest time of any event that was not ahead of the clock when it came.
+    The watermark is the latest time of any event that was not ahead of the clock when it came: an event dated ahead
+    would make all later ones late. Dates are compared with the clock. While the clock is so far behind the watermark
+    that it says nothing about this stream, no event is ahead. Plain numbers are compared with the watermark.
+
+    Attributes:
+        late: Tolerated delay behind the watermark, in seconds, or units of a stream whose times are plain numbers.
+        on_late: What happens to an event that is later.
+        max_ahead: How far ahead an event may be; None: no limit.
+        is_dated: Whether times are seconds since 1970.
     """
 
-    seconds: float = 0.0  # or units of a stream whose times are plain numbers
+    late: float = 0.0
     on_late: str = "refuse"
-    is_dated: bool = False  # times are seconds since 1970
+    max_ahead: float | None = None
+    is_dated: bool = False
 
     def __post_init__(self) -> None:
         check_on_late(self.on_late)
 
-    def is_late(self, time: float, watermark: float) -> bool:
-        return time < watermark - self.seconds
+    def judge(self, index: int, time: float, watermark: float, now: float) -> Verdict | None:
+        """Return why an event is not accepted; None if its time is fine."""
+        if time < watermark - self.late:
+            return Verdict(index, "late", None, self.describe_late(time, watermark))
+        if self.is_ahead(time, watermark, now):
+            return Verdict(index, "ahead", None, self._describe_ahead(time, watermark, now))
+        return None
 
-    def describe(self, time: float, watermark: float) -> str:
-        """Say why an event is late."""
-        shown, last, span = f"{time:.12g}", f"{watermark:.12g}", f"{self.seconds:g}"
-        if self.is_dated:
-            shown, last, span = (
-                format_iso_time(time),
-                format_iso_time(watermark),
-                format_duration(self.seconds),
-            )
-        tolerance = f"more than {span} " if self.seconds else ""
-        return f"its time {shown} is {tolerance}before the latest one, {last}"
-
-
-@dataclass(frozen=True, slots=True)
-class FutureLimit:
-    """Rule for events dated ahead, which would make all later ones late: how far ahead an event may be.
-
-    Dates are compared with the clock. While the clock is so far behind the watermark that it says nothing about this
-    stream, no event is ahead. Plain numbers are compared with the watermark, which is the latest event then.
-    """
-
-    seconds: float | None = None  # or units of a stream whose times are plain numbers; None: no limit
-    is_dated: bool = False
-
-    @staticmethod
-    def choose(given: float | str | None, is_dated: bool) -> "FutureLimit":
-        """Return the rule for a tolerance as `parse_lead` returns it; by default dates have a limit, numbers none.
-
-        Gaps of plain numbers may have any length, so no limit could be chosen that accepts every stream.
-        """
-        if given is None:
-            return FutureLimit(DATED_LEAD if is_dated else None, is_dated)
-        return FutureLimit(None if given == OFF else float(given), is_dated)
+    def keeps(self, verdict: Verdict) -> bool:
+        """Return whether an event that was not accepted is set aside."""
+        # one that is ahead always is: its time may come
+        return verdict.status == "ahead" or self.on_late == "set-aside"
 
     def is_ahead(self, time: float, watermark: float, now: float) -> bool:
-        if self.seconds is None:
+        if self.max_ahead is None:
             return False
         if not self.is_dated:
-            return time > watermark + self.seconds
-        return watermark <= now + self.seconds < time
+            return time > watermark + self.max_ahead
+        return watermark <= now + self.max_ahead < time
 
     def advance(self, watermark: float, time: float, now: float) -> float:
         """Return the watermark after an event: the latest time, but for events ahead of a clock that can be used.
@@ -127,38 +112,34 @@ class FutureLimit:
         return max(held, float(times[happened - 1])) if happened else held
 
     def _hold_back(self, time: float, watermark: float, now: float) -> float:
-        if self.is_dated and self.seconds is not None and watermark <= now + self.seconds and time > now:
-            return now - self.seconds
+        if self.is_dated and self.max_ahead is not None and watermark <= now + self.max_ahead and time > now:
+            return now - self.max_ahead
         return time
 
-    def describe(self, time: float, watermark: float, now: float) -> str:
-        """Say why an event is ahead."""
-        assert self.seconds is not None
+    def describe_late(self, time: float, watermark: float) -> str:
+        """Say why an event is late."""
+        shown, last, span = f"{time:.12g}", f"{watermark:.12g}", f"{self.late:g}"
         if self.is_dated:
-            shown, span = format_iso_time(time), format_duration(self.seconds)
+            shown, last, span = format_iso_time(time), format_iso_time(watermark), format_duration(self.late)
+        tolerance = f"more than {span} " if self.late else ""
+        return f"its time {shown} is {tolerance}before the latest one, {last}"
+
+    def _describe_ahead(self, time: float, watermark: float, now: float) -> str:
+        assert self.max_ahead is not None
+        if self.is_dated:
+            shown, span = format_iso_time(time), format_duration(self.max_ahead)
             return f"its time {shown} is more than {span} ahead of the clock, {format_iso_time(now)}"
-        return f"its time {time:.12g} is more than {self.seconds:g} after the latest one, {watermark:.12g}"
+        return f"its time {time:.12g} is more than {self.max_ahead:g} after the latest one, {watermark:.12g}"
 
 
-@dataclass(frozen=True, slots=True)
-class TimeRules:
-    """Rules for the times of events: which are late, which are dated ahead, and which of them are set aside."""
+def choose_max_ahead(given: float | str | None, is_dated: bool) -> float | None:
+    """Return how far ahead events may be, given what `parse_lead` returns; by default dates have a limit, numbers none.
 
-    lateness: Lateness
-    future: FutureLimit
-
-    def judge(self, index: int, time: float, watermark: float, now: float) -> Verdict | None:
-        """Return why an event is not accepted; None if its time is fine."""
-        if self.lateness.is_late(time, watermark):
-            return Verdict(index, "late", None, self.lateness.describe(time, watermark))
-        if self.future.is_ahead(time, watermark, now):
-            return Verdict(index, "ahead", None, self.future.describe(time, watermark, now))
-        return None
-
-    def keeps(self, verdict: Verdict) -> bool:
-        """Return whether an event that was not accepted is set aside."""
-        # one that is ahead always is: its time may come
-        return verdict.status == "ahead" or self.lateness.on_late == "set-aside"
+    Gaps of plain numbers may have any length, so no limit could be chosen that accepts every stream.
+    """
+    if given is None:
+        return DATED_LEAD if is_dated else None
+    return None if given == OFF else float(given)
 
 
 def check_on_late(given: str) -> str:

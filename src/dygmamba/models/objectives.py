@@ -40,23 +40,24 @@ class LogisticObjective:
     label: Float64[Tensor, "r"]
     weights: tuple[float, ...] = ()
 
-    @property
-    def _weight(self) -> Float64[Tensor, "r"]:
-        low, high = self.weights or (1.0, 1.0)
-        return torch.where(self.label > 0, high, low).double()
+    def _weigh(self, values: Float64[Tensor, "r"]) -> Float64[Tensor, "r"]:
+        """Multiply by the weight of each row's state."""
+        return torch.where(self.label > 0, *self.weights[::-1]) * values if self.weights else values
 
     def fit_base(self) -> Float64[Tensor, "1"]:
         """Return the logit of the mean label."""
-        weight = self._weight
-        share = ((weight * self.label).sum() / weight.sum()).clamp(MIN_SHARE, 1 - MIN_SHARE)
-        return torch.logit(share)[None]
+        share = self._weigh(self.label).sum() / self._weigh(torch.ones_like(self.label)).sum()
+        return torch.logit(share.clamp(MIN_SHARE, 1 - MIN_SHARE))[None]
 
     def loss(self, score: Float64[Tensor, "r 1"]) -> Float64[Tensor, ""]:
-        return binary_cross_entropy_with_logits(score[:, 0], self.label, weight=self._weight)
+        weight = self._weigh(torch.ones_like(self.label)) if self.weights else None
+        return binary_cross_entropy_with_logits(score[:, 0], self.label, weight=weight)
 
     def derivatives(self, score: Float64[Tensor, "r 1"]) -> Float64[Tensor, "r 1 2"]:
-        weight, chance = self._weight, torch.sigmoid(score[:, 0])
-        return torch.stack([weight * (chance - self.label), weight * chance * (1 - chance)], dim=1)[:, None]
+        chance = torch.sigmoid(score[:, 0])
+        return torch.stack([self._weigh(chance - self.label), self._weigh(chance) * (1 - chance)], dim=1)[
+            :, None
+        ]
 
 
 @dataclass(frozen=True, slots=True)

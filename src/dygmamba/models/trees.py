@@ -31,8 +31,9 @@ from torch import Tensor, nn
 from dygmamba.core.errors import FileError
 from dygmamba.history.counts import CountFeatures
 from dygmamba.history.node_values import NodeValueFeatures
+from dygmamba.history.table_request import FeatureRequest, FeatureUnit
 from dygmamba.history.transitions import TransitionFeatures
-from dygmamba.history.view import LabelledView, PairView, Request
+from dygmamba.history.view import LabelledView, PairView
 from dygmamba.history.walks import WalkRequest
 from dygmamba.models.base import DatasetFacts, Scorer, TargetFacts
 from dygmamba.models.column_requests import request_columns, request_node_features
@@ -73,7 +74,7 @@ class TrainingRows:
         return self.features, self.label, self.time
 
     def __getitem__(self, chosen: Tensor) -> "TrainingRows":
-        return TrainingRows(*(column[chosen] for column in self.columns))
+        return TrainingRows(self.features.T[:, chosen].T, self.label[chosen], self.time[chosen])
 
     def sort_by_event(self, group: Int64[Tensor, "r"]) -> "TrainingRows":
         """Return the rows of each event, numbered by `group`, side by side, the event itself first."""
@@ -211,7 +212,7 @@ class TreeScorer(nn.Module, Scorer):
     def _set_features(
         self,
         config: BoostingConfig,
-        requests: Sequence[Request],
+        requests: Sequence[FeatureRequest | WalkRequest],
         target: TargetFacts,
         node_columns: int = 0,
     ) -> None:
@@ -220,12 +221,13 @@ class TreeScorer(nn.Module, Scorer):
         self.node_columns, self.rounds_per_epoch = node_columns, config.rounds
         kinds = [request.kinds for request in requests if isinstance(request, WalkRequest)]
         self.overlaps = torch.tensor([place for walks in kinds for place, _ in walks], dtype=torch.int64)
-        self.names = [name for request in requests for name in _list_names(request)]
-        self.names += [
-            f"feature {column} of the {end}"
+        self.units = [unit for request in requests for unit in request.units]
+        self.units += [
+            FeatureUnit(f"feature {column} of the {end}")
             for end in ("source", "destination")
             for column in range(node_columns)
         ]
+        self.names = [unit.name for unit in self.units]
         self._checksum = zlib.crc32("\n".join(self.names).encode())
         self.register_buffer(self.checksum_name, torch.tensor(self._checksum))
         # by the ids of the tables that are joined, while these are alive
@@ -281,7 +283,8 @@ class TreeScorer(nn.Module, Scorer):
             node = view.features.node[:, : self.node_columns]
             ends = (node[pairs.src], node[pairs.dst]) if self.node_columns else ()
             refs = tuple(ref(table, lambda _: joined.pop(key, None)) for table in tables)
-            found = joined[key] = (refs, torch.cat([*tables, *ends], dim=1))
+            # the values of a feature lie side by side, as trees read them
+            found = joined[key] = (refs, torch.cat([table.T for table in (*tables, *ends)]).T)
         return found[1]
 
     def study(self, queries: Iterable[LabelledView]) -> TrainingTable:
@@ -296,8 +299,8 @@ class TreeScorer(nn.Module, Scorer):
 
     def _join_rows(self, parts: Iterable[TrainingRows]) -> TrainingRows:
         """Join the rows of all views and leave out the earliest ones."""
-        columns = zip(*(part.columns for part in parts), strict=True)
-        rows = TrainingRows(*map(torch.cat, columns))
+        features, *columns = zip(*(part.columns for part in parts), strict=True)
+        rows = TrainingRows(torch.cat([part.T for part in features], dim=1).T, *map(torch.cat, columns))
         return rows[rows.time >= rows.time.sort().values[int(self.config.skip * len(rows.time))]]
 
     def _build_table(self, rows: TrainingRows, objective: Objective) -> TrainingTable:
@@ -343,7 +346,7 @@ class BoostedTrees(TreeScorer, TreeBank):
         TreeBank.__init__(self, config)
         self.negatives = config.others
         scales = np.geomspace(min(facts.node_gap, facts.period), facts.period, config.scales).tolist()
-        requests: list[Request] = [CountFeatures(tuple(scales), config.neighbors)]
+        requests: list[FeatureRequest | WalkRequest] = [CountFeatures(tuple(scales), config.neighbors)]
         if config.walks:
             decays = facts.walk_decays(config.walk_decays)
             requests.append(WalkRequest(config.walks, config.walk_dim, decays, config.walk_seed))
@@ -389,7 +392,7 @@ class NodeTrees(TreeScorer):
         # the labels of earlier events, if they may be read, are columns behind the edge features
         labels = range(facts.edge_dim, facts.edge_dim + target.label_columns)
         columns = (*range(min(facts.edge_dim, config.values)), *labels)
-        requests: list[Request] = [
+        requests: list[FeatureRequest | WalkRequest] = [
             CountFeatures(facts.scales(config.scales), config.neighbors),
             NodeValueFeatures(facts.scales(VALUE_SCALES), columns),
         ]
@@ -398,11 +401,6 @@ class NodeTrees(TreeScorer):
         self._set_features(config, requests, target, min(facts.node_dim, config.values))
         self.banks = nn.ModuleList(TreeBank(config) for _ in range(target.outputs))
         self.register_buffer("base", torch.zeros(target.outputs, dtype=torch.float64))
-
-
-def _list_names(request: Any) -> list[str]:
-    """Return the names of the features that trees read of a request."""
-    return [name for _, name in request.kinds] if isinstance(request, WalkRequest) else request.names
 
 
 def _select_prefix(tensors: Mapping[str, Any], prefix: str) -> dict[str, Any]:

@@ -139,10 +139,7 @@ class PairHistory(nn.Module):
 
 
 def count_meetings(
-    counts: DecayedCountTable,
-    recent: NeighborSequence,
-    other: Int64[Tensor, "p"],
-    time: Float64[Tensor, "p"],
+    counts: DecayedCountTable, recent: NeighborSequence, other: Int64[Tensor, "p"], time: Float64[Tensor, "p"]
 ) -> list[Float32[Tensor, "p s"]]:
     """Return how often the other end met the recent neighbors of one end, and how active these are.
 

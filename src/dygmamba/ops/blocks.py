@@ -15,6 +15,9 @@ import numpy as np
 
 from dygmamba.ops.numba_kernels import copy_block, first_not_less, inlined, kernel, move_block
 
+KNOWN_GROUPS = 1 << 12  # groups whose counts at an instant are kept
+LARGE = 1e200  # a running product is begun again from here on, before it overflows
+
 
 @inlined()
 def _count_after(entries, running, scale, at, first):
@@ -167,10 +170,10 @@ def count_before(start, size, entries, running, scale, group, time, out):
 
 
 @kernel()
-def sum_meetings(low, high, start, size, entries, running, scale, met, row, age, time, out):
+def sum_meetings(start, size, entries, running, scale, met, row, age, time, out):
     """Write the sum of the decayed counts of groups, each weighted by exp(-age / scale), and the largest of them."""
     scales, rate = scale.shape[0], 1.0 / scale
-    for i in range(low, high):
+    for i in range(time.shape[0]):
         total, most = out[i, 0], out[i, 1]
         out[i] = 0.0
         for j in range(met.shape[1]):
@@ -187,21 +190,32 @@ def sum_meetings(low, high, start, size, entries, running, scale, met, row, age,
 
 
 @inlined()
-def _multiply(product, logs, factor, s):
-    """Multiply a running product; its logarithm is taken only before it overflows, as one logarithm is cheaper."""
-    product[s] *= factor
-    if product[s] > 1e200:
-        logs[s] += np.log(product[s])
-        product[s] = 1.0
+def _add_count(at, entries, running, rate, time, place, factor):
+    """Add the count of the group of entry `at` to one row of factors."""
+    for s in range(rate.shape[0]):
+        factor[place, s] += running[at, s] * np.exp(-(time - entries[at]) * rate[s])
+
+
+@inlined()
+def _take_logarithms(product, logs, row):
+    """Begin large products again; one logarithm of a product is cheaper than one of each factor."""
+    for s in range(product.shape[0]):
+        if product[s] > LARGE:
+            logs[row, s] += np.log(product[s])
+            product[s] = 1.0
 
 
 @kernel()
-def mean_activity(low, high, start, size, entries, running, scale, own, time, out):
-    """Write the mean of log(1 + count) over the groups other than -1; 0 without any."""
-    scales, rate, product = scale.shape[0], 1.0 / scale, np.empty(scale.shape[0])
-    for i in range(low, high):
-        busy = out[i]
-        busy[:] = 0.0
+def mean_activity(start, size, entries, running, scale, own, time, out):
+    """Write the mean of log(1 + count) over the groups other than -1; 0 without any.
+
+    Queries of one instant share many groups, as candidates of one event do: the counts of a group are computed once.
+    """
+    scales, rate = scale.shape[0], 1.0 / scale
+    known, when, factor = np.full(KNOWN_GROUPS, -1), np.empty(KNOWN_GROUPS), np.empty((KNOWN_GROUPS, scales))
+    product = np.empty(scales)
+    for i in range(time.shape[0]):
+        out[i] = 0.0
         product[:] = 1.0
         found = 0
         for j in range(own.shape[1]):
@@ -209,13 +223,20 @@ def mean_activity(low, high, start, size, entries, running, scale, own, time, ou
             if v < 0:
                 continue
             found += 1
-            end = first_not_less(entries, start[v], start[v] + size[v], time[i])
-            if end > start[v]:
-                since = time[i] - entries[end - 1]
-                for s in range(scales):
-                    _multiply(product, busy, 1.0 + running[end - 1, s] * np.exp(-since * rate[s]), s)
+            place = v & (KNOWN_GROUPS - 1)
+            if known[place] != v or when[place] != time[i]:
+                known[place], when[place], factor[place] = v, time[i], 1.0
+                end = first_not_less(entries, start[v], start[v] + size[v], time[i])
+                if end > start[v]:
+                    _add_count(end - 1, entries, running, rate, time[i], place, factor)
+            is_large = False
+            for s in range(scales):
+                product[s] *= factor[place, s]
+                is_large |= product[s] > LARGE
+            if is_large:
+                _take_logarithms(product, out, i)
         for s in range(scales):
-            busy[s] = (busy[s] + np.log(product[s])) / max(found, 1)
+            out[i, s] = (out[i, s] + np.log(product[s])) / max(found, 1)
 
 
 @kernel()

@@ -97,17 +97,11 @@ def _metrics_section(result: Backtest) -> Section:
             ]
             for label, rows in lines.items()
         }
-        charts.append(
-            LineChart(
-                f"{name} by period",
-                "begin of the period",
-                f"{name} (%)" if factor == 100 else f"{name} (nats)",
-                {label: points for label, points in series.items() if points},
-                "date" if result.is_dated else "number",
-                note="Bands are two standard errors."
-                + (" Lower is better." if find_metric(metric).lower_is_better else ""),
-            )
-        )
+        series = {label: points for label, points in series.items() if points}
+        unit, kind = "%" if factor == 100 else "nats", "date" if result.is_dated else "number"
+        note = "Bands are two standard errors." + " Lower is better." * find_metric(metric).lower_is_better
+        title, axis = f"{name} by period", f"{name} ({unit})"
+        charts.append(LineChart(title, "begin of the period", axis, series, kind, note=note))
     text = (
         "Each period is evaluated against one random destination per event (AP, AUC, log loss) and among at most "
         f"{DEFAULT_CANDIDATES} sampled destinations (MRR). The last {100 * VALIDATION_SHARE:.0f} % of the events that "

@@ -85,7 +85,9 @@ def _draw_lines(chart: LineChart) -> list[str]:
         default = [f"{name}: {x.format_value(a)}, {y.format_value(b)}" for a, b, *_ in line]
         tooltips = chart.tooltips.get(name) or default
         if name in chart.dots:
-            parts += svg.draw_dots([project(a, b) for a, b, *_ in line], tooltips, number)
+            css = f"dot c{number % COLOR_COUNT}"
+            for (a, b, *_), text in zip(line, tooltips, strict=True):
+                parts.append(svg.draw_circle(project(a, b), 3.2, css, text))
         else:
             parts += _draw_line(number, line, tooltips, project, y.is_log)
     if chart.level is not None:

@@ -1,7 +1,7 @@
 """Tables of results over seeds, with published values and ceilings, and the comparison of finished runs."""
 
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from math import inf, sqrt
 from pathlib import Path
@@ -21,8 +21,10 @@ from dygmamba.report.published_leaks import LeakLabel, judge_published_values
 from dygmamba.report.query_type_tables import build_query_type_table
 from dygmamba.report.result_records import (
     PATH_FIELDS,
+    RecordLabel,
     ResultRecord,
     SeedValues,
+    group_records,
     paired_t_test,
     rank_by_mean,
 )
@@ -38,7 +40,7 @@ from dygmamba.report.short_training import (
 from dygmamba.runs.run_config import read_split
 from dygmamba.tasks.metric_names import (
     NODE_METRICS,
-    SETTING_LABELS,
+    SCOPE_LABELS,
     get_metric_scale,
     get_metric_title,
     get_metric_unit,
@@ -52,16 +54,10 @@ PUBLISHED_RUNS = 5  # behind a published mean and standard deviation
 PUBLISHED_COLUMNS = ("published AP", "vs. published", "published: leaks", LeakLabel.RETRAINED.value)
 # that a narrow terminal does without, dropped in this order
 OPTIONAL_COLUMNS = (
-    LeakLabel.RETRAINED.value,
-    "published: leaks",
-    "rank",
-    "seeds",
-    "vs. published",
-    "published AP",
+    *(LeakLabel.RETRAINED.value, "published: leaks", "rank", "seeds", "vs. published", "published AP"),
 )
 
 T = TypeVar("T")
-RecordLabel = Callable[[ResultRecord], str]  # name of the row in which a record is shown
 
 
 def describe_conditions(records: Iterable[ResultRecord], command: str = "") -> str:
@@ -86,24 +82,15 @@ def _select_unlabelled_rows(records: Iterable[ResultRecord]) -> Iterable[dict[st
 
 
 def build_link_tables(
-    records: list[ResultRecord],
-    label: RecordLabel,
-    *,
-    ceilings: Mapping[str, float],
-    show_published: bool,
-    reference: str | None = None,
+    records: list[ResultRecord], label: RecordLabel, **options: Any
 ) -> Iterable[ReportTable]:
-    """Yield a table for every setting and negative sampler that the records contain, then one by query type."""
-    for setting in SETTING_LABELS:
+    """Yield a table for every setting and negative sampler that the records contain, then one by query type.
+
+    The options are those of `build_link_table`.
+    """
+    for setting in SCOPE_LABELS:
         for negatives in NEGATIVES:
-            table = build_link_table(
-                records,
-                label,
-                (setting, negatives),
-                ceilings=ceilings,
-                show_published=show_published,
-                reference=reference,
-            )
+            table = build_link_table(records, label, (setting, negatives), **options)
             if table is not None:
                 yield table
     by_type = build_query_type_table(records, label)
@@ -177,7 +164,7 @@ def build_link_table(
     note = describe_conditions(records)
     ceiling = ceilings.get(f"{data} {setting} {negatives}")
     note += "" if ceiling is None else f"; AP of the edge oracle {100 * ceiling:.2f}"
-    title = f"{data}, {SETTING_LABELS[setting]}, {negatives} negatives"
+    title = f"{data}, {SCOPE_LABELS[setting]}, {negatives} negatives"
     optional = (*reversed(others), *OPTIONAL_COLUMNS)
     table = ReportTable.of_rows(title, note, columns, rows, optional).drop_empty_columns()
     return add_training_column(table, records, label)
@@ -218,7 +205,7 @@ def build_overview_table(
         )
         for name in sorted(names, key=lambda name: mean_ranks.get(name, inf))
     )
-    title = f"AP on {len(by_dataset)} datasets, {SETTING_LABELS[setting]}, {negatives} negatives"
+    title = f"AP on {len(by_dataset)} datasets, {SCOPE_LABELS[setting]}, {negatives} negatives"
     table = ReportTable(title, describe_conditions(records), ("model", "mean rank", *by_dataset), rows)
     return add_training_column(table, records, label, describe_by_dataset)
 
@@ -230,10 +217,8 @@ def collect_values(
     values: dict[str, dict[int | None, float]] = {}
     for record in records:
         for row in record.rows:
-            if (
-                all(row.get(field) == value for field, value in filters.items())
-                and row.get(metric) is not None
-            ):
+            is_wanted = all(row.get(field) == value for field, value in filters.items())
+            if is_wanted and row.get(metric) is not None:
                 values.setdefault(label(record), {})[record.seed] = row[metric]
     return {name: SeedValues(by_seed) for name, by_seed in values.items()}
 
@@ -289,22 +274,11 @@ def _find_model(values: Mapping[str, T], label: str) -> T | None:
     return by_name.get(normalize_name(label.partition(",")[0]))
 
 
-def group_records(records: Iterable[ResultRecord], label: RecordLabel) -> dict[str, list[ResultRecord]]:
-    """Group records by label, in the order in which labels first appear."""
-    groups: dict[str, list[ResultRecord]] = {}
-    for record in records:
-        groups.setdefault(str(label(record)), []).append(record)
-    return groups
-
-
 def _format_values(values: Iterable[Any]) -> str:
     """List distinct values in order; three or more consecutive integers become a range."""
     distinct = sorted(set(values), key=lambda value: (isinstance(value, str), value))
-    if (
-        len(distinct) > 2
-        and all(isinstance(value, int) for value in distinct)
-        and distinct[-1] - distinct[0] == len(distinct) - 1
-    ):
+    are_whole = len(distinct) > 2 and all(isinstance(value, int) for value in distinct)
+    if are_whole and distinct[-1] - distinct[0] == len(distinct) - 1:
         return f"{distinct[0]}-{distinct[-1]}"
     return ", ".join(map(str, distinct))
 
@@ -345,9 +319,8 @@ def read_run_record(directory: RunDirectory) -> ResultRecord:
         )
     about, epochs = config["run"], directory.metrics()
     plotted = f"val_{_get_plotted_metric(directory)}"
-    if not all({plotted, "loss"} <= set(epoch) for epoch in epochs) or not all(
-        "split" in row for row in rows
-    ):
+    is_complete = all({plotted, "loss"} <= set(epoch) for epoch in epochs)
+    if not is_complete or not all("split" in row for row in rows):
         raise FileError(
             f"the results of {directory.path} are incomplete; restore them or train again",
             code="damaged-results",
@@ -469,9 +442,8 @@ def _forgetting_chart(directories: list[RunDirectory], records: list[ResultRecor
     for directory, record in zip(directories, records, strict=True):
         forgetting = load_forgetting(directory)
         if forgetting is not None and forgetting.retention:
-            series[_label_run(record)] = list(
-                zip(forgetting.span, forgetting.retention["0.5"], strict=True)  # median over channels
-            )
+            median = forgetting.retention["0.5"]  # over channels
+            series[_label_run(record)] = list(zip(forgetting.span, median, strict=True))
     return LineChart(
         "Median channel", "time gap between two events", "share of the state left", series, x_kind="log"
     )

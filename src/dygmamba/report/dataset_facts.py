@@ -31,10 +31,7 @@ def build_dataset_document(
 
     activity = sparkline(facts.activity, unicode=unicode)
     degrees = sparkline(facts.degree_histogram, unicode=unicode, log=True)
-    lines = (
-        f"events over time |{activity}|",
-        f"nodes by degree  |{degrees}| 0, 1, 2-3, 4-7, ... (log)",
-    )
+    lines = (f"events over time |{activity}|", f"nodes by degree  |{degrees}| 0, 1, 2-3, 4-7, ... (log)")
     tables = (build_facts_table(dataset, facts, f"by {split}", counts), build_quantile_table(dataset, facts))
     return Document(dataset.name, "", (Section(dataset.name, "\n".join(lines), tables),))
 

@@ -27,11 +27,6 @@ class TimeFormatter:
 
     is_dated: bool
 
-    @staticmethod
-    def from_dataset(dataset: Dataset) -> "TimeFormatter":
-        """Use dates if the source had dates, or if its numbers look like seconds since 1970."""
-        return TimeFormatter(dataset.is_dated)
-
     @property
     def axis_kind(self) -> AxisKind:
         return "date" if self.is_dated else "number"
@@ -51,7 +46,7 @@ class TimeFormatter:
 
 def build_dataset_section(dataset: Dataset, split: Split) -> Section:
     """Describe the events that the model was trained, selected and tested on."""
-    times, facts = TimeFormatter.from_dataset(dataset), dataset.describe()
+    times, facts = TimeFormatter(dataset.is_dated), dataset.describe()
     time = dataset.store.time.cpu().numpy()
     tables = (
         build_facts_table(dataset, facts, "", split.count(dataset.store)),
@@ -127,13 +122,5 @@ def _build_event_histogram(time: np.ndarray, split: Split, times: TimeFormatter)
     )
     gray = " Gray areas have no events." if shaded else ""
     note = f"Number of events in each of {len(edges) - 1} bins of {times.format_gap(width)}.{gray}"
-    return Histogram(
-        title="Events over time",
-        x=times.axis_name,
-        y="events per bin",
-        edges=tuple(float(edge) for edge in edges),
-        counts=counts,
-        x_kind=times.axis_kind,
-        gaps=shaded,
-        note=note,
-    )
+    name, bins = "Events over time", tuple(float(edge) for edge in edges)
+    return Histogram(name, times.axis_name, "events per bin", bins, counts, times.axis_kind, shaded, note)

@@ -74,7 +74,7 @@ def build_decisions_section(
     score, is_real = scores.numpy(), predictions.label.numpy() > 0
     if not is_real.any() or is_real.all():
         return None
-    times = TimeFormatter.from_dataset(dataset)
+    times = TimeFormatter(dataset.is_dated)
     time = dataset.store.time[predictions.event]
     span = float(time.max() - time.min()) / (DAY if times.is_dated else 1)
     # of a long test only a part of the pairs is stored
@@ -126,11 +126,7 @@ def _build_row(decision: Decision, per_day: float | None, costs: Costs | None) -
 
 
 def _describe_costs(
-    decisions: list[Decision],
-    costs: Costs,
-    score: np.ndarray,
-    is_real: np.ndarray,
-    words: tuple[str, str],
+    decisions: list[Decision], costs: Costs, score: np.ndarray, is_real: np.ndarray, words: tuple[str, str]
 ) -> str:
     chosen = next(own for own in decisions if own.threshold == round(costs.threshold, 4))
     never, always = (

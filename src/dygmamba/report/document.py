@@ -132,11 +132,10 @@ class ReportTable:
         columns: tuple[str, ...],
         rows: Iterable[Iterable[str | Cell]],
         optional: tuple[str, ...] = (),
-        most_rows: int | None = None,
     ) -> "ReportTable":
         """Return a table whose cells may be given as text."""
         cells = tuple(tuple(Cell(one) if isinstance(one, str) else one for one in row) for row in rows)
-        return ReportTable(title, note, columns, cells, optional, most_rows)
+        return ReportTable(title, note, columns, cells, optional)
 
     def drop_empty_columns(self) -> "ReportTable":
         """Return the table without columns that are empty in every row."""

@@ -7,7 +7,7 @@ event alone.
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 import numpy as np
 import torch
@@ -55,7 +55,7 @@ def build_error_over_time_section(
 
     AP and the loss of random guessing are shown only if events are `ranked` against random pairs.
     """
-    times, time = TimeFormatter.from_dataset(dataset), dataset.store.time[predictions.event]
+    times, time = TimeFormatter(dataset.is_dated), dataset.store.time[predictions.event]
     order = torch.argsort(predictions.event, stable=True)
     events, counts = torch.unique_consecutive(predictions.event[order], return_counts=True)
     slices = min(MAX_TIME_SLICES, len(events) // MIN_EVENTS_PER_SLICE)
@@ -72,31 +72,27 @@ def build_error_over_time_section(
         number = len(torch.unique(predictions.event[rows]))
         tooltips.append(f"{period}: {number:,} events, loss {loss:.3f}, AP {precision:.1f} %")
     each = f"Each point covers about {len(events) // slices:,} consecutive events"
-    charts = [
-        LineChart(
-            title="Loss over the test period",
-            x=times.axis_name,
-            y="loss (binary cross-entropy, nats)",
-            series={"loss": losses},
-            x_kind=times.axis_kind,
-            level=("random guessing", CHANCE_LOSS) if ranked else None,
-            tooltips={"loss": tooltips},
-            note=f"{each}. Lower is better.",
-        )
-    ]
-    if ranked:
-        charts.append(
-            LineChart(
-                title="AP over the test period",
-                x=times.axis_name,
-                y="AP (%)",
-                series={"AP": precisions},
-                x_kind=times.axis_kind,
-                tooltips={"AP": tooltips},
-                note=f"{each} and as many random pairs. Higher is better; random guessing has 50.",
-            )
-        )
-    return Section("Error over time", _describe_drift(losses, times), (), tuple(charts))
+    loss_chart = LineChart(
+        title="Loss over the test period",
+        x=times.axis_name,
+        y="loss (binary cross-entropy, nats)",
+        series={"loss": losses},
+        x_kind=times.axis_kind,
+        level=("random guessing", CHANCE_LOSS) if ranked else None,
+        tooltips={"loss": tooltips},
+        note=f"{each}. Lower is better.",
+    )
+    ap_chart = replace(
+        loss_chart,
+        title="AP over the test period",
+        y="AP (%)",
+        series={"AP": precisions},
+        level=None,
+        tooltips={"AP": tooltips},
+        note=f"{each} and as many random pairs. Higher is better; random guessing has 50.",
+    )
+    charts = (loss_chart, ap_chart) if ranked else (loss_chart,)
+    return Section("Error over time", _describe_drift(losses, times), (), charts)
 
 
 def build_node_errors_section(
@@ -211,11 +207,8 @@ def build_calibration_section(
 def _describe_few(curves: dict[str, list[ReliabilityBin]]) -> str:
     """Say that there are too few events with a new node for a curve; empty if there are enough, or none."""
     count = max(map(_count_predictions, curves.values()), default=MIN_EVENTS)
-    return (
-        ""
-        if count >= MIN_EVENTS
-        else f" Of new nodes there are {count} predictions only, too few for a curve."
-    )
+    few = f" Of new nodes there are {count} predictions only, too few for a curve."
+    return few if count < MIN_EVENTS else ""
 
 
 def _count_predictions(bins: list[ReliabilityBin]) -> int:
@@ -290,7 +283,7 @@ def select_examples(
     pairs = PairBatch.from_pairs(src, dst, time)
     pairs = pairs.with_columns(QueryColumns.of_events(dataset.store.features, predictions.event[rows]))
     reasons = explain(pairs) if explain and len(rows) else [[] for _ in selected]
-    times, score = TimeFormatter.from_dataset(dataset), scores[rows]
+    times, score = TimeFormatter(dataset.is_dated), scores[rows]
     names = (format_node_names(dataset.ids, nodes.numpy()) for nodes in (src, dst))
     return [
         Example(
@@ -314,11 +307,8 @@ def _select_rows(predictions: StoredPredictions) -> list[tuple[str, int]]:
     alarms = other[torch.argsort(-predictions.logit[other], stable=True)][:FALSE_ALARM_COUNT].tolist()
     rest = [row for row in real.tolist() if row not in missed]
     # typical events at equal distances over the test period
-    places = (
-        torch.linspace(0, len(rest) - 1, TYPICAL_COUNT + 2).long()[1:-1].tolist()
-        if len(rest) > TYPICAL_COUNT + 2
-        else []
-    )
+    places = torch.linspace(0, len(rest) - 1, TYPICAL_COUNT + 2).long()[1:-1].tolist()
+    places = places if len(rest) > TYPICAL_COUNT + 2 else []
     return (
         [("typical event", rest[place]) for place in places]
         + [("missed event: real, but low score", row) for row in missed]
@@ -329,7 +319,6 @@ def _select_rows(predictions: StoredPredictions) -> list[tuple[str, int]]:
 def build_examples_section(examples: Sequence[Example]) -> Section | None:
     if not examples:
         return None
-    explained = any(example.reasons for example in examples)
     columns = ("pair", "score", "real event", "time", "kind", "reasons")
     rows = []
     for example in examples:
@@ -346,7 +335,7 @@ def build_examples_section(examples: Sequence[Example]) -> Section | None:
             )
         )
     text = "Single predictions of the test: typical events, and the worst errors of both kinds."
-    if explained:
+    if any(example.reasons for example in examples):
         text += (
             " The number after a reason is its contribution to the logit: a positive one raises the score."
         )
@@ -355,11 +344,8 @@ def build_examples_section(examples: Sequence[Example]) -> Section | None:
 
 def save_examples(run: RunDirectory, examples: Sequence[Example]) -> None:
     """Store the examples in the run directory, together with the checksum of the weights that computed them."""
-    values = {
-        "version": EXAMPLES_VERSION,
-        "weights": read_seal(run.best),
-        "examples": [asdict(example) for example in examples],
-    }
+    values = {"version": EXAMPLES_VERSION, "weights": read_seal(run.best)}
+    values |= {"examples": [asdict(example) for example in examples]}
     run.write_file(EXAMPLES_FILE, json.dumps(values, indent=1) + "\n")
 
 
@@ -369,12 +355,8 @@ def load_examples(run: RunDirectory) -> list[Example] | None:
         values = json.loads((run.path / EXAMPLES_FILE).read_text("utf-8"))
         if (values["version"], values["weights"]) != (EXAMPLES_VERSION, read_seal(run.best)):
             return None
-        reasons = [
-            tuple((str(text), float(value)) for text, value in example.pop("reasons"))
-            for example in values["examples"]
-        ]
-        return [
-            Example(**example, reasons=own) for example, own in zip(values["examples"], reasons, strict=True)
-        ]
+        for example in values["examples"]:
+            example["reasons"] = tuple((str(text), float(value)) for text, value in example["reasons"])
+        return [Example(**example) for example in values["examples"]]
     except (OSError, KeyError, TypeError, ValueError, AttributeError, RecursionError):
         return None

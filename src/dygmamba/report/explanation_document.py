@@ -5,13 +5,12 @@ The command line prints the same document as the page shows.
 
 from pathlib import Path
 
-from dygmamba.core.errors import FileError
 from dygmamba.core.files.writing import make_folder, write_text
 from dygmamba.data.events.times import format_duration
 from dygmamba.explain.explanation import Explanation, Numbers, Reason, Without, describe_columns
 from dygmamba.report.charts import render_contribution_svg
 from dygmamba.report.document import Cell, ContributionChart, Document, ReportTable, Section
-from dygmamba.report.html import render_document
+from dygmamba.report.html import write_page
 
 # of boosted trees, without knowing any feature; "base" on the page is only ever the logit without the listed events
 AVERAGE_LOGIT = "average logit"
@@ -68,9 +67,10 @@ def describe_counterfactuals(explanation: Explanation) -> list[str]:
             "contribution is a mean over many histories, the score without it is of this history less one event."
         )
     if explanation.flip is not None:
+        count, score = len(explanation.flip.events), explanation.flip.score
         lines.append(
-            "Smallest set found that changes the decision: without "
-            f"{_count_events(explanation.flip)}, the score is {explanation.flip.score:.3f}"
+            f"Smallest set found that changes the decision: without {count} event{'s' * (count > 1)}, the score is "
+            f"{score:.3f}"
         )
     elif explanation.without:
         target = "below 0.5" if explanation.score >= 0.5 else "to 0.5"
@@ -104,10 +104,6 @@ def _describe_removal(explanation: Explanation, removal: Without) -> str:
     return f"Score without the {events}: {removal.score:.3f}"
 
 
-def _count_events(removal: Without) -> str:
-    return f"{len(removal.events)} event{'s' if len(removal.events) > 1 else ''}"
-
-
 def build_contribution_chart(explanation: Explanation, top: int = 10) -> ContributionChart:
     """Plot the contributions of the strongest events to the logit."""
     rows = [  # a long label is broken, but not within the age
@@ -129,12 +125,8 @@ def build_feature_chart(numbers: Numbers, top: int = 10) -> ContributionChart:
     """Plot the Shapley values of the strongest input features of boosted trees."""
     rows = [(feature.name, feature.contribution) for feature in numbers.strongest[:top]]
     note = "Each bar is the exact Shapley value of one feature. Together with the average logit they sum to the logit."
-    return ContributionChart(
-        "Features of the trees",
-        (*rows, _sum_other_features(numbers, top)),
-        (AVERAGE_LOGIT, numbers.base),
-        note,
-    )
+    rows.append(_sum_other_features(numbers, top))
+    return ContributionChart("Features of the trees", tuple(rows), (AVERAGE_LOGIT, numbers.base), note)
 
 
 def _sum_other_features(numbers: Numbers, top: int) -> tuple[str, float]:
@@ -175,13 +167,10 @@ def _build_feature_section(numbers: Numbers, top: int) -> Section:
 
 def write_explanation(explanation: Explanation, out: Path, top: int = 10) -> Path:
     """Write the page, or only the chart if the file name ends in .svg."""
-    if out.is_dir():
-        raise FileError(f"{out} is a folder; give `out` the name of a file", code="is-a-folder")
+    if out.suffix.lower() != ".svg":
+        return write_page(build_explanation_document(explanation, top), out)
     make_folder(out.parent)
-    if out.suffix.lower() == ".svg":
-        write_text(out, render_contribution_svg(build_contribution_chart(explanation, top)))
-    else:
-        write_text(out, render_document(build_explanation_document(explanation, top)))
+    write_text(out, render_contribution_svg(build_contribution_chart(explanation, top)))
     return out
 
 

@@ -4,6 +4,7 @@ import re
 from importlib.resources import files
 from pathlib import Path
 
+from dygmamba.core.errors import FileError
 from dygmamba.core.files.untrusted import to_one_line
 from dygmamba.core.files.writing import make_folder, write_text
 from dygmamba.report.charts import draw_chart, load_chart_css
@@ -40,6 +41,16 @@ def render_document(document: Document) -> str:
 
 def _read_resource(name: str) -> str:
     return files("dygmamba.report").joinpath(name).read_text("utf-8")
+
+
+def write_page(document: Document, out: Path, *, follow_links: bool = True) -> Path:
+    """Write the page of a document, atomically; returns its path."""
+    if out.is_dir():
+        raise FileError(f"{out} is a folder; give `out` the name of a file", code="is-a-folder")
+    page = render_document(document)
+    make_folder(out.parent)
+    write_text(out, page, follow_links=follow_links)
+    return out
 
 
 def write_document(document: Document, folder: Path, name: str) -> list[Path]:

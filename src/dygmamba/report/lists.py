@@ -36,21 +36,18 @@ def _describe_state(run: "RunSummary") -> str:
 
 def build_model_list(rows: Sequence[dict[str, Any]], data: str) -> Document:
     """List the models: their sizes with the settings for a dataset, and what each looks at."""
-    sizes = ReportTable.of_rows(
-        f"with the published settings on {data}",
-        "",
-        ("model", "paper", "memory", "parameters", "events per query"),
+    cells = (
         (
-            (
-                row["name"],
-                row["title"],
-                "yes" if row["stateful"] else "no",
-                f"{row['parameters']:,}" if row["trainable"] else "not trained",
-                f"{row['tokens']:,}",
-            )
-            for row in rows
-        ),
+            row["name"],
+            row["title"],
+            "yes" if row["stateful"] else "no",
+            f"{row['parameters']:,}" if row["trainable"] else "not trained",
+            f"{row['tokens']:,}",
+        )
+        for row in rows
     )
+    columns = ("model", "paper", "memory", "parameters", "events per query")
+    sizes = ReportTable.of_rows(f"with the published settings on {data}", "", columns, cells)
     views = tuple((Cell(row["name"]), *_words(row["looks_at"], row["cost"])) for row in rows)
     seen = ReportTable("what each looks at", "", ("model", "looks at", "cost of a query"), views)
     return Document("Models", "", (Section("", "", (sizes, seen)),))

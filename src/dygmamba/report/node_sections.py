@@ -1,6 +1,7 @@
 """Report sections of node tasks: two states, classes or numbers."""
 
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from dygmamba.engine.run_directory import RunDirectory
@@ -50,21 +51,14 @@ def find_report_task(run: RunDirectory) -> ReportTask:
 
 def build_node_cards(results: Records, own: str) -> list[Card]:
     """Show the metrics of the test, each with what a constant prediction reaches, or with the size of the test."""
-    return [
-        Card(
-            f"Test {get_metric_title(name)}",
-            format_metric(name, row[name]),
-            "; ".join(
-                filter(
-                    None, (describe_few_events(row), _describe_reference(row, name) or _describe_size(row))
-                )
-            ),
-        )
-        for row in results
-        if row["split"] == "test"
-        for name in NODE_METRICS[row.get("target", "binary")]
-        if row.get(name) is not None
-    ]
+    cards = []
+    for row in (row for row in results if row["split"] == "test"):
+        for name in NODE_METRICS[row.get("target", "binary")]:
+            if row.get(name) is not None:
+                notes = (describe_few_events(row), _describe_reference(row, name) or _describe_size(row))
+                value, note = format_metric(name, row[name]), "; ".join(filter(None, notes))
+                cards.append(Card(f"Test {get_metric_title(name)}", value, note))
+    return cards
 
 
 def _describe_reference(row: dict[str, Any], name: str) -> str:
@@ -93,11 +87,8 @@ def summarize_node_results(results: Records, own: str) -> str:
         if row["split"] == "test" and row.get(metric) is not None:
             constant = row.get(f"{CONSTANT_PREFIX}{metric}")
             found = sentence.format(_format_plain(metric, row[metric]))
-            return (
-                f"{found}."
-                if constant is None
-                else f"{found}; {beside.format(_format_plain(metric, constant))}."
-            )
+            found += "" if constant is None else f"; {beside.format(_format_plain(metric, constant))}"
+            return f"{found}."
     return ""
 
 
@@ -106,34 +97,26 @@ def _format_plain(metric: str, value: float) -> str:
     return f"{100 * value:.0f}" if find_metric(metric).is_share else format_metric(metric, value)
 
 
+_make_task = partial(ReportTask, build_cards=build_node_cards, summarize=summarize_node_results, ranked=False)
 NODE_REPORTS = {
-    "binary": ReportTask(
+    "binary": _make_task(
         explanation="All values are percentages and say how well events of state 1 are ranked above the others, over "
         "the whole period at once. If positives are rare, AUC can be high although AP is low.",
         watched="auc",
         caption=f"{BEST_EPOCH} Higher is better.",
-        build_cards=build_node_cards,
-        summarize=summarize_node_results,
-        ranked=False,
     ),
-    "classes": ReportTask(
+    "classes": _make_task(
         explanation="All values are percentages, over the whole period at once. Macro-F1 is the mean over classes of "
         "the harmonic mean of precision and recall, so rare classes count as much as frequent ones.",
         watched="macro_f1",
         caption=f"{BEST_EPOCH} Higher is better.",
-        build_cards=build_node_cards,
-        summarize=summarize_node_results,
-        ranked=False,
         loss="cross-entropy, nats",
     ),
-    "regression": ReportTask(
+    "regression": _make_task(
         explanation="Mean absolute error and root of the mean squared error over the whole period, in the unit of the "
         "labels. Lower is better.",
         watched="mae",
         caption=f"{BEST_EPOCH} Lower is better.",
-        build_cards=build_node_cards,
-        summarize=summarize_node_results,
-        ranked=False,
         loss="squared error in standard deviations of the training labels",
     ),
 }

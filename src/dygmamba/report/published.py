@@ -5,6 +5,7 @@ Values are percentages as printed. Dataset and model names match regardless of s
 """
 
 import json
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
@@ -17,6 +18,7 @@ METRICS = ("ap", "auc")
 # This table of the main text and one of the appendix print the same quantity, but with two columns swapped. The
 # appendix agrees with the other tables of the paper, so this one is ignored.
 EXCLUDED_TABLE = "inductive_ap_main_rnd"
+PAPER, CORRECTION = "published.json", "corrected.json"
 OWN_MODELS_OF_THE_CORRECTION = ("SFS", "SFS+activity")
 
 
@@ -45,11 +47,9 @@ def published_values(
     """Return the published value of every model, from the paper or quoted from the model's own; may be empty."""
     evaluation = (setting, negatives, metric)
     values = {
-        row["model"]: PublishedValue(row["mean"], row["std"], f"{_load_paper()['source']}, {table.name}")
-        for table in map(load_table, list_tables())
+        model: value
+        for table, model, value in _list_printed_values(dataset)
         if _is_link_table(table, evaluation)
-        for row in table.rows
-        if normalize_name(row["dataset"]) == normalize_name(dataset) and row["mean"] is not None
     }
     return _quoted_values(dataset, evaluation) | values
 
@@ -59,7 +59,7 @@ def retrained_values(
 ) -> dict[str, PublishedValue]:
     """Return the values of models that the correction retrained with padding masked and the query's own time hidden."""
     return {
-        model: PublishedValue(mean, std, f"{_load_correction()['source']}, retrained")
+        model: PublishedValue(mean, std, f"{load_json(CORRECTION)['source']}, retrained")
         for model, mean, std, retrained in _select_corrected(dataset, (setting, negatives, metric))
         if retrained
     }
@@ -70,15 +70,9 @@ def list_published_values(
 ) -> list[tuple[str, str, PublishedValue]]:
     """Return (model, metric, value) of every cell of any table for this evaluation, ablations and repeats included."""
     printed = [
-        (
-            row["model"],
-            table.metric,
-            PublishedValue(row["mean"], row["std"], f"{_load_paper()['source']}, {table.name}"),
-        )
-        for table in map(load_table, list_tables())
+        (model, table.metric, value)
+        for table, model, value in _list_printed_values(dataset)
         if table.metric in METRICS and (table.setting, table.negatives) == (setting, negatives)
-        for row in table.rows
-        if normalize_name(row["dataset"]) == normalize_name(dataset) and row["mean"] is not None
     ]
     in_paper = {(model, metric) for model, metric, _ in printed}
     quoted = [
@@ -92,7 +86,7 @@ def list_published_values(
 
 def list_tables() -> tuple[str, ...]:
     """Return the names of the paper's tables."""
-    return tuple(_load_paper()["tables"])
+    return tuple(load_json(PAPER)["tables"])
 
 
 @cache
@@ -103,7 +97,7 @@ def load_table(name: str) -> PaperTable:
             f"unknown table '{name}' of the paper; choose from {', '.join(list_tables())}",
             code="unknown-paper-table",
         )
-    raw = _load_paper()["tables"][name]
+    raw = load_json(PAPER)["tables"][name]
     if "cells" in raw:
         rows = tuple(
             {"dataset": dataset, "model": model}
@@ -115,6 +109,15 @@ def load_table(name: str) -> PaperTable:
         rows = tuple(dict(zip(raw["columns"], values, strict=True)) for values in raw["rows"])
     metric, setting, negatives = (raw.get(part) for part in ("metric", "setting", "negatives"))
     return PaperTable(name, metric, setting, negatives, rows)
+
+
+def _list_printed_values(dataset: str) -> Iterator[tuple[PaperTable, str, PublishedValue]]:
+    """Yield table, model and value of every cell of the paper for a dataset."""
+    for table in map(load_table, list_tables()):
+        for row in table.rows:
+            if row.get("mean") is not None and normalize_name(row["dataset"]) == normalize_name(dataset):
+                source = f"{load_json(PAPER)['source']}, {table.name}"
+                yield table, row["model"], PublishedValue(row["mean"], row["std"], source)
 
 
 def _is_link_table(table: PaperTable, evaluation: tuple[str, str, str]) -> bool:
@@ -129,7 +132,7 @@ def _quoted_values(dataset: str, evaluation: tuple[str, str, str]) -> dict[str, 
     Earlier values are of models that it did not retrain, and of retrained models whose earlier value it also prints.
     Values of new nodes that neither paper has are those of the model's own paper.
     """
-    file = _load_correction()
+    file = load_json(CORRECTION)
     source = f"quoted by {file['source']}"
     not_retrained = {
         model: PublishedValue(mean, std, file["source"] if model in OWN_MODELS_OF_THE_CORRECTION else source)
@@ -149,7 +152,7 @@ def _select_corrected(dataset: str, evaluation: tuple[str, str, str]) -> list[tu
     setting, negatives, metric = evaluation
     if (setting, metric) != ("transductive", "ap"):
         return []
-    file = _load_correction()
+    file = load_json(CORRECTION)
     return [
         (model, *cell)
         for name, cells in file["cells"].get(negatives, {}).items()
@@ -160,14 +163,6 @@ def _select_corrected(dataset: str, evaluation: tuple[str, str, str]) -> list[tu
 
 
 @cache
-def _load_paper() -> dict[str, Any]:
-    return _read_json("published.json")
-
-
-@cache
-def _load_correction() -> dict[str, Any]:
-    return _read_json("corrected.json")
-
-
-def _read_json(name: str) -> dict[str, Any]:
+def load_json(name: str) -> dict[str, Any]:
+    """Return a file of this package, such as the tables of the paper."""
     return json.loads(files("dygmamba.report").joinpath(name).read_text("utf-8"))

@@ -6,18 +6,17 @@ time. Whether that helps depends on the dataset. `leak_channels.json` holds how 
 measured by `python -m research.leak_channels DATA_DIR`. What was not examined or not measured is "not known".
 """
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cache
-from importlib.resources import files
 from typing import Any
 
 from dygmamba.data.catalogue.known_datasets import normalize_name
 from dygmamba.report.published import (
     OWN_MODELS_OF_THE_CORRECTION,
     PublishedValue,
+    load_json,
     load_table,
     published_values,
     retrained_values,
@@ -127,21 +126,6 @@ def judge_published_values(dataset: str, setting: str, negatives: str) -> list[J
     return sorted(judged, key=lambda one: -one.value.mean)
 
 
-def best_published_without_leaks(dataset: str, setting: str, negatives: str) -> JudgedValue | None:
-    """Return the highest published AP that was retrained with leaks closed or is free of the known leaks."""
-    return next((one for one in judge_published_values(dataset, setting, negatives) if one.is_free), None)
-
-
-def best_published_not_known(dataset: str, setting: str, negatives: str) -> JudgedValue | None:
-    """Return the highest published AP of which leaks are not known, if it is above the best without leaks."""
-    for one in judge_published_values(dataset, setting, negatives):
-        if one.is_free:
-            return None
-        if one.label is LeakLabel.NOT_KNOWN:
-            return one
-    return None
-
-
 def list_padded_calls(dataset: str, negatives: str) -> list[tuple[int, int]]:
     """Return the lengths and batch sizes with which published programs pad their calls on a dataset."""
     return sorted(
@@ -242,5 +226,5 @@ def _get_batch(model: str, dataset: str, negatives: str) -> int:
 @cache
 def load_channels() -> dict[str, Any]:
     """Return the measured channels by normalized name of the dataset."""
-    raw = json.loads(files("dygmamba.report").joinpath(CHANNELS_FILE).read_text("utf-8"))
-    return {normalize_name(name): channels for name, channels in raw["datasets"].items()}
+    channels = load_json(CHANNELS_FILE)["datasets"]
+    return {normalize_name(name): own for name, own in channels.items()}

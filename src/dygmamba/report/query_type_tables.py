@@ -3,20 +3,18 @@
 Result rows of earlier versions have no types; they are left out.
 """
 
-from collections.abc import Callable
 from typing import Any
 
 from dygmamba.report.document import Cell, ReportTable
-from dygmamba.report.result_records import ResultRecord, SeedValues
+from dygmamba.report.result_records import RecordLabel, ResultRecord, SeedValues
 from dygmamba.report.results import TYPE_EXPLANATION
 from dygmamba.tasks.metric_names import QUERY_TYPE_LABELS, get_metric_title
 
+SHOWN = {"split": "test", "setting": "transductive", "negatives": "random"}
 METRICS = {name: get_metric_title(name) for name in ("ap", "mrr")}
 
 
-def build_query_type_table(
-    records: list[ResultRecord], label: Callable[[ResultRecord], str]
-) -> ReportTable | None:
+def build_query_type_table(records: list[ResultRecord], label: RecordLabel) -> ReportTable | None:
     """Build a table of test AP and MRR by query type over seeds; None if no record has types.
 
     Args:
@@ -26,7 +24,7 @@ def build_query_type_table(
     found: dict[str, dict[int | None, dict[str, Any]]] = {}
     for record in records:
         for row in record.rows:
-            if "by_type" in row and _is_shown(row):
+            if "by_type" in row and SHOWN.items() <= row.items():
                 found.setdefault(label(record), {})[record.seed] = row["by_type"]
     if not found:
         return None
@@ -45,8 +43,3 @@ def build_query_type_table(
         rows.append(tuple(cells))
     title = f"{records[0].data}, all nodes, random negatives, by query type"
     return ReportTable(title, TYPE_EXPLANATION, tuple(columns), tuple(rows)).drop_empty_columns()
-
-
-def _is_shown(row: dict[str, Any]) -> bool:
-    shown = {"split": "test", "setting": "transductive", "negatives": "random"}
-    return shown.items() <= row.items()

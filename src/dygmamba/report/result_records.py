@@ -5,8 +5,8 @@ A record is small enough to be stored in a repository and complete enough to reb
 
 import json
 import math
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
@@ -61,11 +61,7 @@ class StudyResults:
         for record in self.records:
             if record.settings not in distinct_settings:
                 distinct_settings.append(record.settings)
-            values = {
-                name: getattr(record, name)
-                for name in ResultRecord.__dataclass_fields__
-                if getattr(record, name)
-            }
+            values = {name: value for name, value in asdict(record).items() if value}
             values |= {"seed": record.seed, "settings": distinct_settings.index(record.settings)}
             lines.append(json.dumps(values, sort_keys=True))
         head = {
@@ -103,6 +99,17 @@ def _read_record(stored: dict[str, Any], settings: list[dict[str, Any]]) -> dict
     """Return the fields of a stored record with its settings instead of their number."""
     values = {"rows": [], "about": {}} | stored
     return values | {"settings": dict(settings[values["settings"]])}
+
+
+RecordLabel = Callable[[ResultRecord], str]  # name of the row in which a record is shown
+
+
+def group_records(records: Iterable[ResultRecord], label: RecordLabel) -> dict[str, list[ResultRecord]]:
+    """Group records by label, in the order in which labels first appear."""
+    groups: dict[str, list[ResultRecord]] = {}
+    for record in records:
+        groups.setdefault(str(label(record)), []).append(record)
+    return groups
 
 
 def select_work(records: Iterable[ResultRecord], *works: str) -> list[ResultRecord]:

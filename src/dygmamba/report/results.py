@@ -15,7 +15,7 @@ from dygmamba.tasks.metric_names import (
     ERROR_SUFFIX,
     NODE_METRICS,
     QUERY_TYPE_LABELS,
-    SETTING_LABELS,
+    SCOPE_LABELS,
     find_metric,
     format_metric,
     format_seeds,
@@ -66,7 +66,7 @@ def build_results_document(
     typed = filter(None, map(select_typed_rows, split_ranked(rows)))
     tables += tuple(build_type_table(own, baselines) for own in typed)
     results = Section("Results", "\n".join(verdicts), tables)
-    return Document(_describe_model(rows), _join(describe_evaluation(rows)), (*selections, results))
+    return Document(_describe_model(rows), "; ".join(describe_evaluation(rows)), (*selections, results))
 
 
 def build_result_tables(
@@ -145,10 +145,8 @@ def _build_candidate_table(
     among = f"among the candidates of {first['board']}" if first.get("board") else among
     about = [f"ranks {among}", f"ties: {first['ties']}"]
     about += ["± standard error"] * (len(rows) == len(groups))
-    metrics, beside = (
-        tuple(filter(is_rank_metric, first)),
-        _group_baselines(baselines, PAIR_KEYS[:2], most_baselines),
-    )
+    metrics = tuple(filter(is_rank_metric, first))
+    beside = _group_baselines(baselines, PAIR_KEYS[:2], most_baselines)
     return _build_table(groups, metrics, {"events": _count("n")}, about, beside, title)
 
 
@@ -199,7 +197,7 @@ def build_type_table(rows: Rows, baselines: Baselines = ()) -> ReportTable:
         own_lines = _build_lines(groups, metrics, counts)
         lines += [(*line, Cell(best[name], "soft")) for line, name in zip(own_lines, best, strict=True)]
     columns = ("query type", *map(get_metric_title, metrics), *counts, BEST_BASELINE)
-    note = _join([TYPE_EXPLANATION, *describe_evaluation(rows)])
+    note = "; ".join([TYPE_EXPLANATION, *describe_evaluation(rows)])
     table = ReportTable("by query type, all nodes", note, columns, tuple(lines), (BEST_BASELINE,))
     return table.drop_empty_columns()
 
@@ -237,9 +235,8 @@ def _describe_model(rows: Rows) -> str:
     """Return the model, the dataset and the number of runs behind a line, for the title of a table."""
     seeds = max(len(own) for own in group_rows(rows, PAIR_KEYS).values())
     spread = f", mean ± std of {seeds}" if seeds > 1 else ""
-    dataset = (
-        f" on {rows[0]['dataset']}" if "dataset" in rows[0] else ""
-    )  # rows of earlier versions have none
+    # rows of earlier versions have no dataset
+    dataset = f" on {rows[0]['dataset']}" if "dataset" in rows[0] else ""
     return f"{rows[0]['model']}{dataset}{spread}"
 
 
@@ -253,11 +250,7 @@ def _describe_lines(groups: Mapping[str, Rows], about: Iterable[str] = ()) -> st
     ]
     if len(few) == len(sizes) > 1 == len(set(sizes.values())):
         few = [f"each evaluation has only {max(sizes.values())} events, so its figures say little"]
-    return _join([*about, *few, *describe_evaluation([row for own in groups.values() for row in own])])
-
-
-def _join(parts: Iterable[str]) -> str:
-    return "; ".join(parts)
+    return "; ".join([*about, *few, *describe_evaluation([row for own in groups.values() for row in own])])
 
 
 def group_rows(rows: Rows, keys: Sequence[str]) -> dict[str, Rows]:
@@ -271,7 +264,7 @@ def group_rows(rows: Rows, keys: Sequence[str]) -> dict[str, Rows]:
 def _label_row(row: Row, keys: Sequence[str]) -> str:
     values = {key: str(row[key]) for key in keys if row.get(key)}
     return ", ".join(
-        SETTING_LABELS.get(value, value) if key == "setting" else value for key, value in values.items()
+        SCOPE_LABELS.get(value, value) if key == "setting" else value for key, value in values.items()
     )
 
 
@@ -280,12 +273,8 @@ def _group_baselines(
 ) -> dict[str, list[tuple[str, Row]]]:
     """Return baselines on the test, best AP first, by what they were evaluated on."""
     groups = group_rows([row for row in baselines if row["split"] == "test"], keys)
-    return {
-        label: [(f"baseline {row['model']}", row) for row in {row["model"]: row for row in own}.values()][
-            :most
-        ]
-        for label, own in groups.items()
-    }
+    found = {label: {f"baseline {row['model']}": row for row in own} for label, own in groups.items()}
+    return {label: list(own.items())[:most] for label, own in found.items()}
 
 
 def _list_known(rows: Rows, metrics: Iterable[str]) -> tuple[str, ...]:

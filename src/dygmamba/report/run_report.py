@@ -8,8 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from dygmamba.core.costs import Costs
-from dygmamba.core.errors import ConfigError, FileError
-from dygmamba.core.files.writing import make_folder, write_text
+from dygmamba.core.errors import FileError
 from dygmamba.data.events.splits import Split
 from dygmamba.data.events.times import format_duration, format_rough_duration
 from dygmamba.data.storage.dataset import Dataset
@@ -29,14 +28,14 @@ from dygmamba.report.error_analysis import (
     build_node_errors_section,
     list_reliability_bins,
 )
-from dygmamba.report.feature_section import build_feature_section
-from dygmamba.report.html import render_document
+from dygmamba.report.html import write_page
 from dygmamba.report.node_sections import find_report_task
 from dygmamba.report.results import find_best_value
 from dygmamba.report.run_sections import (
     Records,
     ReportTask,
     build_baselines_section,
+    build_feature_section,
     build_forgetting_section,
     build_query_type_section,
     build_ranking_section,
@@ -65,12 +64,7 @@ def write_report(
         is_dated: Whether the times of the dataset are dates.
     """
     path = run.path / REPORT_FILE if out is None else out
-    if path.is_dir():
-        raise ConfigError(f"{path} is a folder; give `out` the name of a file", code="is-a-folder")
-    page = render_document(build_report_document(run, data_sections, is_dated))
-    make_folder(path.parent)
-    write_text(path, page, follow_links=out is not None)
-    return path
+    return write_page(build_report_document(run, data_sections, is_dated), path, follow_links=out is not None)
 
 
 def build_report_document(
@@ -184,11 +178,10 @@ def build_data_sections(
         intro += " Half of these pairs are real events; if they are rarer among the pairs you score, fewer come true."
     if predictions.events < predictions.total:
         intro += f" The test has {predictions.total:,} events; those shown are spread evenly over it."
-    scores = (
-        predictions.score(None)
-        if calibration is None
-        else predictions.score(calibration.calibration, predictions.find_new_ends(dataset.store, split))
-    )
+    scores = predictions.score(None)
+    if calibration is not None:
+        new_ends = predictions.find_new_ends(dataset.store, split)
+        scores = predictions.score(calibration.calibration, new_ends)
     sections = (
         build_dataset_section(dataset, split),
         build_error_over_time_section(predictions, dataset, task.ranked),

@@ -1,15 +1,18 @@
-"""Sections of a report that need only the run directory: results, baselines, training, learned decay.
+"""Sections of a report that need only the run directory: results, baselines, training, what trees use, learned decay.
 
 Result rows are plain dictionaries, as `RunDirectory.results` returns them.
 """
 
+import shlex
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from dygmamba.data.events.times import format_duration
+from dygmamba.explain.feature_use import FeatureUse
 from dygmamba.explain.forgetting import QUANTILES, Forgetting
-from dygmamba.report.document import AxisKind, BarChart, Card, LineChart, Point, Section
+from dygmamba.history.table_request import EVENT_COLUMN, HISTORY, NODE_COLUMN
+from dygmamba.report.document import AxisKind, BarChart, Card, Cell, LineChart, Point, ReportTable, Section
 from dygmamba.report.results import (
     MIN_EVENTS,
     PAIR_KEYS,
@@ -19,7 +22,7 @@ from dygmamba.report.results import (
     select_typed_rows,
 )
 from dygmamba.tasks.metric_names import (
-    SETTING_LABELS,
+    SCOPE_LABELS,
     format_metric,
     get_metric_scale,
     get_metric_title,
@@ -28,6 +31,8 @@ from dygmamba.tasks.metric_names import (
 from dygmamba.tasks.statistics import Difference
 
 Records = list[dict[str, Any]]
+# settings of a training without the columns of a kind
+SETTINGS_WITHOUT = {EVENT_COLUMN: ("numeric_columns=0", "event_types=0"), NODE_COLUMN: ("node_columns=0",)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,16 +55,12 @@ def build_link_cards(results: Records, own: str) -> list[Card]:
         rows = _find_test_rows(results, setting)
         others = {model: row["ap"] for model, row in rows.items() if model != own}
         if own in rows:
-            best = max(others, key=others.__getitem__, default="")
-            note = (
-                f"best baseline: {format_metric('ap', others[best])} ({best})"
-                if others
-                else "random negatives"
-            )
-            few = describe_few_events(rows[own])
-            cards.append(
-                Card(name, format_metric("ap", rows[own]["ap"]), "; ".join(filter(None, (few, note))))
-            )
+            note = "random negatives"
+            if others:
+                best = max(others, key=others.__getitem__)
+                note = f"best baseline: {format_metric('ap', others[best])} ({best})"
+            notes = filter(None, (describe_few_events(rows[own]), note))
+            cards.append(Card(name, format_metric("ap", rows[own]["ap"]), "; ".join(notes)))
     return cards
 
 
@@ -96,7 +97,7 @@ REPORT_TASKS = {
         build_cards=build_link_cards,
         summarize=summarize_link_results,
         ranked=True,
-    ),
+    )
 }
 
 
@@ -141,7 +142,7 @@ def build_baselines_section(
     """Compare the model with baselines that need no training; None if the run has none."""
     values: dict[str, dict[str, float]] = {}
     sentences = []
-    for setting, name in SETTING_LABELS.items():
+    for setting, name in SCOPE_LABELS.items():
         rows = _find_test_rows(results, setting)
         if own not in rows or len(rows) < 2:
             continue
@@ -202,22 +203,11 @@ def build_training_section(epochs: Records, task: ReportTask, start: str = "") -
         return Section("Training", f"No epoch is finished yet. {start}".strip())
     watched = get_metric_title(task.watched)
     name = f"validation {watched}"
-    loss = LineChart(
-        title="Training loss",
-        x="epoch",
-        y=f"loss ({task.loss})",
-        series={"training loss": [(entry["epoch"] + 1, entry["loss"]) for entry in epochs]},
-        x_kind="count",
-        note="Mean over the batches of an epoch. Lower is better.",
-    )
-    quality = LineChart(
-        title=f"Validation {watched}",
-        x="epoch",
-        y=f"{name}{get_metric_unit(task.watched)}",
-        series={name: get_validation_curve(epochs, task.watched)},
-        x_kind="count",
-        note=task.caption,
-    )
+    losses = {"training loss": [(entry["epoch"] + 1, entry["loss"]) for entry in epochs]}
+    note = "Mean over the batches of an epoch. Lower is better."
+    loss = LineChart("Training loss", "epoch", f"loss ({task.loss})", losses, "count", note=note)
+    curve, unit = {name: get_validation_curve(epochs, task.watched)}, get_metric_unit(task.watched)
+    quality = LineChart(f"Validation {watched}", "epoch", f"{name}{unit}", curve, "count", note=task.caption)
     return Section("Training", start, (), (loss, quality))
 
 
@@ -225,6 +215,57 @@ def get_validation_curve(epochs: Records, watched: str) -> list[Point]:
     """Return the watched metric by epoch, shares in percent."""
     scale = get_metric_scale(watched)
     return [(entry["epoch"] + 1, scale * entry[f"val_{watched}"]) for entry in epochs]
+
+
+def build_feature_section(use: FeatureUse | None, model: str, data: str) -> Section | None:
+    """Show how much each column, and each kind of count, adds to the logits; None if that was not measured."""
+    total = sum(group.size for group in use.groups) if use else 0.0
+    if use is None or not total:
+        return None
+    share = {group: 100 * group.size / total for group in use.groups}
+    separation = sum(group.separation for group in use.groups)
+    note = (
+        "Contribution: mean size of what the features of an input add to the logit together. Real minus random: their "
+        "mean contribution to the real events minus that to the random pairs. These add up to the difference of the "
+        f"mean logits, {separation:+.3f}; an input below 0 makes the two harder to tell apart."
+    )
+    names = ("input", "share (%)", "contribution", "real minus random", "kind")
+    rows = (
+        (group.name, f"{own:.1f}", f"{group.size:.3f}", f"{group.separation:+.3f}", Cell(group.kind, "words"))
+        for group, own in share.items()
+    )
+    bars: dict[str, dict[str, float]] = {}
+    for group, own in share.items():
+        bars.setdefault(group.kind, {})[group.name] = own
+    events = f"{use.events:,} test event{'s' * (use.events != 1)}"
+    text = f"Exact Shapley values of the model's inputs, for {events} at even distances and as many random pairs."
+    columns = [group for group in use.groups if group.kind != HISTORY]
+    return Section(
+        "What the model uses",
+        f"{text}\n{_describe_columns([share[group] for group in columns])}",
+        (ReportTable.of_rows("", note, names, rows),),
+        (BarChart("Share of the contributions", "share (%)", bars),),
+        _command_without({group.kind for group in columns}, model, data),
+    )
+
+
+def _describe_columns(shares: list[float]) -> str:
+    """Say how much the columns of the dataset are used, and how to find out whether they are needed."""
+    if not shares:
+        return "The model reads no columns: the data has none, or it was trained without them."
+    return (
+        f"{sum(shares):.1f} % of the contributions come from the columns of your data. That says how much "
+        "these trees use them. Trees without them may be just as good, if the history holds the same information. To "
+        "know whether the columns help, train without them, with the other settings of this run, and compare the two "
+        "runs:"
+    )
+
+
+def _command_without(kinds: set[str], model: str, data: str) -> str:
+    """Return the command of a training without these columns; empty if there are none."""
+    settings = [setting for kind, own in SETTINGS_WITHOUT.items() if kind in kinds for setting in own]
+    parts = [part for setting in settings for part in ("--set", setting)]
+    return shlex.join(["dygmamba", "train", data, "--model", model, *parts]) if parts else ""
 
 
 def build_forgetting_section(forgetting: Forgetting | None, seconds: bool = False) -> Section | None:

@@ -15,7 +15,7 @@ from dygmamba.data.storage.dataset import VERSION_SEPARATOR
 from dygmamba.engine.fit_config import FitConfig, LinkFitConfig
 from dygmamba.models import MODELS, find_model
 from dygmamba.report.document import Cell, ReportTable
-from dygmamba.report.result_records import ResultRecord
+from dygmamba.report.result_records import RecordLabel, ResultRecord, group_records
 from dygmamba.runs.link_training import separate_settings
 
 # Do not influence a result, vary with the seed, or stand in its rows (the batch of evaluation).
@@ -88,11 +88,8 @@ def name_label(records: Iterable[ResultRecord]) -> str:
 
 def describe_by_dataset(records: Iterable[ResultRecord]) -> str:
     """Describe the changes of one row over several datasets; datasets are named where they differ."""
-    by_dataset: dict[str, list[ResultRecord]] = {}
-    for record in records:
-        by_dataset.setdefault(record.data, []).append(record)
     datasets: dict[str, list[str]] = {}
-    for data, group in by_dataset.items():
+    for data, group in group_records(records, lambda record: record.data).items():
         datasets.setdefault(describe_trainings(group), []).append(data)
     if len(datasets) == 1:
         return next(iter(datasets))
@@ -102,7 +99,7 @@ def describe_by_dataset(records: Iterable[ResultRecord]) -> str:
 def add_training_column(
     table: ReportTable,
     records: Iterable[ResultRecord],
-    label: Callable[[ResultRecord], str],
+    label: RecordLabel,
     describe: Callable[[Iterable[ResultRecord]], str] = describe_trainings,
 ) -> ReportTable:
     """Return the table with a last column that labels what is not as published; as it is if all is.
@@ -113,25 +110,8 @@ def add_training_column(
         label: Returns the row of a record.
         describe: Describes the records of a row.
     """
-    groups: dict[str, list[ResultRecord]] = {}
-    for record in records:
-        groups.setdefault(str(label(record)), []).append(record)
-    texts = {name: describe(group) for name, group in groups.items()}
+    texts = {name: describe(group) for name, group in group_records(records, label).items()}
     rows = tuple((*row, Cell(texts.get(row[0].text, ""), "words")) for row in table.rows)
     if not any(row[-1].text for row in rows):
         return table
     return replace(table, columns=(*table.columns, COLUMN), rows=rows)
-
-
-def describe_by_model(records: Iterable[ResultRecord]) -> str:
-    """Return a Markdown sentence that names the changes by model and dataset; "" if there are none."""
-    records = list(records)
-    found: dict[str, dict[str, dict[str, None]]] = {}
-    for record in records:
-        if text := describe_training(record):
-            found.setdefault(text, {}).setdefault(record.model, {})[record.data] = None
-    parts = []
-    for text, models in found.items():
-        where = (f"`{model}` on {', '.join(datasets)}" for model, datasets in models.items())
-        parts.append(f"{text} ({', '.join(where)})")
-    return f"{name_label(records).capitalize()}: {' / '.join(parts)}." if parts else ""

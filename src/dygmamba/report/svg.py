@@ -38,12 +38,7 @@ DURATION_TICKS = {
 }
 
 WIDTH, HEIGHT = 440, 290  # about the width of a phone, so that text is readable there without zooming
-LEFT, RIGHT, TOP, BOTTOM = (
-    56,
-    14,
-    26,
-    46,
-)  # margins around the plotting area; LEFT grows with long tick labels
+LEFT, RIGHT, TOP, BOTTOM = 56, 14, 26, 46  # margins of the plotting area; LEFT grows with long tick labels
 COLOR_COUNT, DASH_PATTERNS = 8, ("", "6 3", "2 3")
 # Without a browser the width of a text cannot be measured. These are the widths in the widest usual font (DejaVu Sans,
 # Verdana) at the size of text on phones (style.css), so that no text is cut off.
@@ -246,11 +241,6 @@ def draw_rect(top_left: Position, bottom_right: Position, css: str, tooltip: str
 def draw_circle(center: Position, radius: float, css: str, tooltip: str) -> str:
     x, y = center
     return f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{radius}" class="{css}">{draw_tooltip(tooltip)}</circle>'
-
-
-def draw_dots(positions: Sequence[Position], tooltips: Sequence[str], color: int) -> list[str]:
-    css = f"dot c{color % COLOR_COUNT}"
-    return [draw_circle(position, 3.2, css, text) for position, text in zip(positions, tooltips, strict=True)]
 
 
 def draw_band(upper: Sequence[Position], lower: Sequence[Position], color: int) -> str:

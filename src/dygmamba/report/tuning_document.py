@@ -25,13 +25,8 @@ from dygmamba.tasks.metric_names import format_metric
 FLOOR_FACTOR = 4
 SHOWN_TRIALS = 8  # in a terminal
 MAX_DRAWN = 400  # trials in a chart; the best of them are drawn
-BEST_SO_FAR, FINISHED, CUT_OFF, CHOSEN, UNTUNED = (
-    "best so far",
-    "finished",
-    "cut off",
-    "chosen",
-    "default settings",
-)
+BEST_SO_FAR, FINISHED, CUT_OFF = "best so far", "finished", "cut off"
+CHOSEN, UNTUNED = "chosen", "default settings"
 TIME_UNITS = ((7200.0, 3600.0, "hours"), (120.0, 60.0, "minutes"), (0.0, 1.0, "seconds"))
 
 
@@ -46,11 +41,9 @@ class TrialAxis(NamedTuple):
 
 def build_tuning_document(request: TuningRequest, tuning: Tuning) -> Document:
     """Build the page of a search."""
-    command = (
-        f"dygmamba.train({tuning.data!r}, preset={str(tuning.preset)!r})"
-        if request.train_command is None
-        else request.train_command(tuning.preset)
-    )
+    command = f"dygmamba.train({tuning.data!r}, preset={str(tuning.preset)!r})"
+    if request.train_command is not None:
+        command = request.train_command(tuning.preset)
     result, trials = summarize_tuning(tuning, command).sections
     sections = (result, _progress_section(tuning), _settings_section(request, tuning), trials)
     title = f"Hyperparameter search: {tuning.model} on {tuning.data}"
@@ -112,14 +105,9 @@ def _result_section(tuning: Tuning, command: str) -> Section:
 def _progress_section(tuning: Tuning) -> Section:
     """All trials in the order they were run, by number and by time, with the best so far."""
     scored = [row for row in tuning.trials if row["ap"] is not None]
-    seconds_until = dict(
-        zip(
-            (row["trial"] for row in tuning.trials),
-            accumulate(row["seconds"] for row in tuning.trials),
-            strict=True,
-        )
-    )
-    total = seconds_until[tuning.trials[-1]["trial"]]
+    seconds = list(accumulate(row["seconds"] for row in tuning.trials))
+    seconds_until = {row["trial"]: until for row, until in zip(tuning.trials, seconds, strict=True)}
+    total = seconds[-1]
     divisor, unit = next((divisor, unit) for minimum, divisor, unit in TIME_UNITS if total >= minimum)
     axes = (
         TrialAxis("Trials in order", "trial", "count", lambda row: row["trial"]),

@@ -36,14 +36,7 @@ from dygmamba.runs.backtest_periods import (
     shift_queries,
     slice_dataset,
 )
-from dygmamba.runs.backtest_results import (
-    FROZEN,
-    REFIT,
-    TABLE_FILE,
-    WARM,
-    Backtest,
-    check_rows,
-)
+from dygmamba.runs.backtest_results import FROZEN, REFIT, TABLE_FILE, WARM, Backtest, check_rows
 from dygmamba.runs.baselines import BASELINES, Baselines
 from dygmamba.runs.calibration import fit_link_calibration
 from dygmamba.runs.evaluation import Queries, Row, evaluate_queries

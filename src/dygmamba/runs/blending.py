@@ -151,11 +151,8 @@ def check_blendable(folders: list[RunDirectory], *, is_evaluated: bool = True) -
         path = config.path
         if config.run.model == BLEND:
             raise ConfigError(f"{path} is a blend; give the runs it was made of", code="blend-of-blend")
-        if is_evaluated and not config.folder.finished:
-            raise ConfigError(
-                f"{path} is not finished; continue it with `dygmamba.resume({str(path)!r})`",
-                code="unfinished-run",
-            )
+        if is_evaluated:
+            config.require_finished()
         if not config.rule.numbers:
             raise ConfigError(
                 f"{path} was trained on all events and has no validation period; give the run it was made of",

@@ -25,7 +25,7 @@ from dygmamba.core.memory_budget import (
 from dygmamba.core.progress import Progress
 from dygmamba.data.events.times import format_rough_duration
 from dygmamba.data.storage.dataset import Dataset
-from dygmamba.engine.fit import Trainer
+from dygmamba.engine.fit import StopCondition, Trainer, never_stop
 from dygmamba.engine.fit_config import LinkFitConfig
 from dygmamba.engine.run_directory import RunDirectory
 from dygmamba.runs.blending import (
@@ -49,7 +49,6 @@ from dygmamba.runs.opening import open_link_dataset, resume_training
 from dygmamba.runs.pipeline import (
     MIN_SECONDS,
     MIN_STEPS,
-    TrainingLimit,
     TrainingPlan,
     finish_run,
     report_resume,
@@ -285,8 +284,7 @@ class Selector:
             path = fit.run.path.relative_to(self.plan.out).as_posix()
             self._update(number, state=STARTED, run=path, expected_seconds=expected, reason=None)
             pace = None if is_first else _Pace(fit, training)
-            limit = TrainingLimit(training) if pace is None else TrainingLimit(training, pace)
-            self._train(number, fit, limit, expected)
+            self._train(number, fit, training, pace or never_stop, expected)
         except Interrupted:
             if pace is None or not pace.is_too_slow:
                 raise  # by the user
@@ -315,12 +313,14 @@ class Selector:
         seed = self.seed if candidate.seed is None else candidate.seed
         return start_or_restart(self.dataset, plan, seed, self.progress)
 
-    def _train(self, number: int, fit: Trainer, limit: TrainingLimit, expected: float | None) -> None:
+    def _train(
+        self, number: int, fit: Trainer, deadline: Deadline, stop: StopCondition, expected: float | None
+    ) -> None:
         """Train a run and record its cost and its validation."""
         start, epochs = self.deadline.clock(), fit.config.epochs
         before = sum(entry["seconds"] for entry in fit.state.entries)  # of an interrupted training
         with _measure_peak(self.plan.device) as peak:
-            train_without_evaluation(fit, self.progress, self.plan.finish.log, limit)
+            train_without_evaluation(fit, self.progress, self.plan.finish.log, deadline, stop)
             validation = self._build_validation(fit)
             scored = Scored(Queries(validation), fit.score(validation).double())
         state, seconds = fit.state, before + self.deadline.clock() - start

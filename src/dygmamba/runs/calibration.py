@@ -13,6 +13,7 @@ from typing import Any
 
 from torch import Tensor
 
+from dygmamba.core.choices import SCOPES
 from dygmamba.core.errors import ConfigError, FileError, make_unreadable_error
 from dygmamba.core.progress import SILENT, Progress
 from dygmamba.core.settings import load
@@ -24,14 +25,8 @@ from dygmamba.engine.run_directory import RunDirectory
 from dygmamba.engine.stream import Stream
 from dygmamba.runs.evaluation import EvaluationKey, Scored
 from dygmamba.tasks.base import EvaluationSet
-from dygmamba.tasks.calibration import (
-    Calibration,
-    LinkCalibration,
-    NewNodes,
-    Reliability,
-    fit_calibration,
-)
-from dygmamba.tasks.link import SETTINGS, build_link_set, has_events
+from dygmamba.tasks.calibration import Calibration, LinkCalibration, NewNodes, Reliability, fit_calibration
+from dygmamba.tasks.link import build_link_set, has_events
 
 CALIBRATION_FILE = "calibration.json"
 CARRIED_FILE = "start_calibration.json"  # of the run that a run started from
@@ -89,7 +84,7 @@ def fit_link_calibration(fit: Trainer, progress: Progress) -> tuple[LinkCalibrat
     scored: ScoredSets = {}
     negatives = fit.scorer.negatives
     carried = _load_carried_calibrations(fit.run)
-    for setting in SETTINGS:
+    for setting in SCOPES:
         if not has_events(store, split, "val", setting):
             fitted[setting] = carried.get(setting) or Calibration.from_training(negatives)
             continue
@@ -138,9 +133,7 @@ def carry_calibration(run: RunDirectory, origin: RunDirectory) -> None:
 def _load_carried_calibrations(run: RunDirectory) -> dict[str, Calibration | None]:
     """Return the carried calibrations by setting; empty if the run started anew."""
     found = _read_saved(run, CARRIED_FILE)
-    return (
-        {} if found is None else dict(zip(SETTINGS, (found[0].calibration, found[0].new_nodes), strict=True))
-    )
+    return {} if found is None else dict(zip(SCOPES, (found[0].calibration, found[0].new_nodes), strict=True))
 
 
 def save_calibration(run: RunDirectory, saved: SavedCalibration) -> None:

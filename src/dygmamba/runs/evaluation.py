@@ -23,6 +23,7 @@ import torch
 from jaxtyping import Bool, Float, Float64, Int64
 from torch import Tensor
 
+from dygmamba.core.choices import SCOPES
 from dygmamba.core.progress import SILENT, Advance, Progress, no_advance
 from dygmamba.data.storage.dataset import Dataset
 from dygmamba.data.storage.leaderboard import Leaderboard, load_leaderboard
@@ -37,7 +38,7 @@ from dygmamba.tasks.activity import ActivityRate, choose_activity_weight, fit_ac
 from dygmamba.tasks.base import EvaluationSet
 from dygmamba.tasks.calibration import LinkCalibration, Reliability, compute_reliability
 from dygmamba.tasks.candidates import BoardCandidates, CandidateSet, SampledCandidates
-from dygmamba.tasks.link import SETTINGS, build_link_set, has_events
+from dygmamba.tasks.link import build_link_set, has_events
 from dygmamba.tasks.metric_names import (
     BOARD_CANDIDATES,
     DEFAULT_CANDIDATES,
@@ -379,7 +380,7 @@ class Ranking:
     seed: int | None = None  # of the candidates; default: the published seed of the evaluation set
     max_events: int | None = None  # a sample of the events, drawn with the same seed; None: all
     board: Leaderboard | None = None  # whose listed candidates are used
-    scopes: tuple[str, ...] = SETTINGS
+    scopes: tuple[str, ...] = SCOPES
 
     def with_board(self, dataset: Dataset) -> "Ranking":
         """Load the leaderboard of the dataset if its candidates were requested."""

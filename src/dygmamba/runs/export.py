@@ -33,12 +33,7 @@ from dygmamba.runs.export_onnx import (
     load_onnx_program,
     require_onnx,
 )
-from dygmamba.runs.export_torch import (
-    Compute,
-    export_torch_program,
-    load_torch_program,
-    view_to_inputs,
-)
+from dygmamba.runs.export_torch import Compute, export_torch_program, load_torch_program, view_to_inputs
 from dygmamba.runs.opening import open_run
 from dygmamba.runs.recipes import OpenRun
 from dygmamba.tasks.calibration import Calibration

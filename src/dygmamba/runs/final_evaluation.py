@@ -6,8 +6,7 @@ blocks counts as significant. Where the time allows it, a sample of the test eve
 destinations, which is what a list of recommendations is judged by; a second verdict compares the MRR.
 """
 
-from dataclasses import dataclass
-
+from dygmamba.core.choices import SCOPES, SPLITS
 from dygmamba.core.progress import Progress
 from dygmamba.engine.fit import Trainer
 from dygmamba.engine.fit_config import LinkFitConfig
@@ -31,7 +30,7 @@ from dygmamba.runs.evaluation import (
 from dygmamba.runs.node_training import build_node_row
 from dygmamba.runs.stored_predictions import ScoreCallback
 from dygmamba.tasks.calibration import fit_calibration
-from dygmamba.tasks.link import SETTINGS, SPLITS, build_event_set, has_events
+from dygmamba.tasks.link import build_event_set, has_events
 from dygmamba.tasks.metric_names import DEFAULT_CANDIDATES
 from dygmamba.tasks.node import NodeTask
 from dygmamba.tasks.statistics import SIGNIFICANT_ERRORS, Difference
@@ -46,30 +45,9 @@ ALL_TOKEN_SECONDS, ALL_SECONDS, MIN_ALL_EVENTS, MAX_ALL_SECONDS = 3.5e-6, 10.0, 
 ALL_SCOPE = ("test", "transductive")
 
 
-@dataclass(frozen=True, slots=True)
-class FinalEvaluation:
-    """Result rows of the run and of the baselines, the comparison of both, and the fitted source activity.
-
-    Attributes:
-        rows: Results of the run.
-        rules: Results of the baselines.
-        verdict: Comparison with the best baseline.
-        activity: The fitted source activity; empty without `activity`.
-        ranking: Rows of ranks among all destinations, the run first, then baselines; none if it takes too long.
-        ranking_verdict: Comparison of these.
-    """
-
-    rows: list[Row]
-    rules: list[Row]
-    verdict: Row
-    activity: Row
-    ranking: list[Row]
-    ranking_verdict: Row
-
-
 def run_final_evaluation(
     fit: Trainer, about: Row, keys: list[EvaluationKey], progress: Progress, on_scores: ScoreCallback
-) -> FinalEvaluation:
+) -> Row:
     """Calibrate a link run, evaluate it and the baselines on each key that has events, and rank the test events.
 
     Args:
@@ -78,6 +56,11 @@ def run_final_evaluation(
         keys: Negatives, split and scope of each row; the verdict is about the first one of the test period.
         progress: Stages of each evaluation set.
         on_scores: Called with each evaluation set and the run's scores.
+
+    Returns:
+        What results.json holds: "rows" of the run, "rules" of the baselines, the "verdict" that compares both, with
+        `activity` the fitted rate of the sources, and the "ranking" among all destinations (the run first, then
+        baselines) with its own verdict, unless that takes too long.
     """
     assert isinstance(fit.config, LinkFitConfig)
     visibility = fit.config.rule
@@ -109,19 +92,18 @@ def run_final_evaluation(
             best = max(others, key=lambda model: others[model].link["ap"])
             verdict = compare_with_baseline(scored, others[best], best)
     save_calibration(fit.run, saved)
-    ranking = _rank_among_all(fit, about, baselines, progress)
-    return FinalEvaluation(rows, baseline_rows, verdict, {} if activity is None else activity.about, *ranking)
+    found = {"rows": rows, "rules": baseline_rows, "verdict": verdict}
+    found |= {} if activity is None else activity.about
+    return found | _rank_among_all(fit, about, baselines, progress)
 
 
-def _rank_among_all(
-    fit: Trainer, about: Row, baselines: Baselines, progress: Progress
-) -> tuple[list[Row], Row]:
+def _rank_among_all(fit: Trainer, about: Row, baselines: Baselines, progress: Progress) -> Row:
     """Rank test events among all destinations, by the run and by baselines; return their rows and the verdict."""
     store, split = fit.stream.store, fit.stream.split
     destinations = len(store.dst.unique())
     events = count_affordable_events(fit.scorer, destinations)
     if destinations < 2 or not events or not has_events(store, split, *ALL_SCOPE):
-        return [], {}
+        return {}
     ranking, pairs = Ranking(RANK_METRICS, None, max_events=events), build_event_set(store, split, *ALL_SCOPE)
     count = min(events, len(pairs.events)) * destinations
     with progress.stage("ranks among all destinations", (1 + len(RANKING_BASELINES)) * count) as stage:
@@ -133,7 +115,8 @@ def _rank_among_all(
     rows = {name: ranking.build_row(one) for name, one in others.items()}
     best_first = sorted(rows, key=lambda name: rows[name]["mrr"], reverse=True)
     verdict = compare_ranks(own, others[best_first[0]], best_first[0], destinations)
-    return [about | ranking.build_row(own), *(rows[name] for name in best_first)], verdict
+    found = [about | ranking.build_row(own), *(rows[name] for name in best_first)]
+    return {"ranking": found, "ranking_verdict": verdict}
 
 
 def run_final_node_evaluation(fit: Trainer, progress: Progress, on_scores: ScoreCallback) -> list[Row]:
@@ -204,7 +187,7 @@ def _describe_verdict(difference: Difference, name: str, what: str, events: int)
     return f"a baseline is as good: use `{name}`; {points} {side} it is within chance {error}"
 
 
-def choose_ranking(scorer: Scorer, scopes: tuple[str, ...] = SETTINGS) -> Ranking:
+def choose_ranking(scorer: Scorer, scopes: tuple[str, ...] = SCOPES) -> Ranking:
     """Return the ranking of the test events that a trained model can afford."""
     return Ranking(RANK_METRICS, max_events=count_affordable_events(scorer), scopes=scopes)
 

@@ -6,7 +6,7 @@ changes the run, whose directory holds everything anyway.
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import Any
 
 from dygmamba.core.errors import ConfigError, first_line
 from dygmamba.core.progress import ForwardingProgress, Progress
@@ -14,22 +14,6 @@ from dygmamba.engine.run_directory import RunDirectory, to_toml
 from dygmamba.tasks.metric_names import METRICS
 
 MLFLOW_TAG = "dygmamba.run"  # finds the MLflow run of a resumed training
-
-
-class Logger(Protocol):
-    """Receiver of the settings, epochs and results of a run."""
-
-    def epoch(self, entry: dict[str, Any]) -> None:
-        """Log a finished epoch: number, loss, validation metrics, seconds."""
-        ...
-
-    def results(self, rows: list[dict[str, Any]]) -> None:
-        """Log the rows of the final evaluation."""
-        ...
-
-    def close(self, finished: bool) -> None:
-        """Close the log of a finished or a stopped run."""
-        ...
 
 
 class TensorBoard:
@@ -96,7 +80,8 @@ class MLflow:
         self._client.set_terminated(self._run, "FINISHED" if finished else "KILLED")
 
 
-LOGGERS: dict[str, Callable[[RunDirectory], Logger]] = {"tensorboard": TensorBoard, "mlflow": MLflow}
+Logger = TensorBoard | MLflow
+LOGGERS: dict[str, type[Logger]] = {"tensorboard": TensorBoard, "mlflow": MLflow}
 
 
 def get_numbers(entry: dict[str, Any]) -> dict[str, float]:

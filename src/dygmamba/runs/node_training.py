@@ -5,7 +5,7 @@ learns labels directly (`ModelSpec.for_nodes`).
 """
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from dygmamba.config import build_config, find_node_preset, to_settings
+from dygmamba.core.choices import SPLITS
 from dygmamba.core.errors import ConfigError
 from dygmamba.core.progress import Advance, no_advance
 from dygmamba.data.events.splits import SplitRule
@@ -30,29 +31,22 @@ from dygmamba.runs.recipes import OpenRun, build_run, load_backbone
 from dygmamba.runs.run_config import RunConfig, describe_run
 from dygmamba.tasks.base import EvaluationSet
 from dygmamba.tasks.calibration import Calibration
-from dygmamba.tasks.link import SPLITS
 from dygmamba.tasks.metric_names import CONSTANT_PREFIX
 from dygmamba.tasks.node import NodeTask
-from dygmamba.tasks.node_targets import NodeTarget
 
 ROW_ENTRIES = ("backbone", "finetune", "balance")  # of [run], in the result rows of a classifier
 
 
-@dataclass(frozen=True, slots=True)
-class NodeSettings:
-    """Settings of the two training stages, backbone and classifier; common ones, such as epochs, go to both."""
+def divide_node_settings(
+    dataset: str, model: str, settings: dict[str, Any]
+) -> tuple[dict[str, Any], NodeFitConfig]:
+    """Divide the user's settings into those of the backbone, with its preset for this task, and of the classifier.
 
-    link: dict[str, Any]
-    node: NodeFitConfig
-
-    @staticmethod
-    def from_settings(dataset: str, model: str, settings: dict[str, Any]) -> "NodeSettings":
-        """Divide the user's settings and add the preset for backbones of this task."""
-        node, link = separate_settings(settings, NodeFitConfig)
-        shared, _ = separate_settings(node, FitConfig)
-        return NodeSettings(
-            find_node_preset(model, dataset) | link | shared, build_config(NodeFitConfig, node)
-        )
+    Common ones, such as epochs, go to both.
+    """
+    node, link = separate_settings(settings, NodeFitConfig)
+    shared, _ = separate_settings(node, FitConfig)
+    return find_node_preset(model, dataset) | link | shared, build_config(NodeFitConfig, node)
 
 
 def check_backbone(path: Path, dataset: Dataset, model: str | None) -> None:
@@ -75,11 +69,7 @@ def check_backbone(path: Path, dataset: Dataset, model: str | None) -> None:
             f"{path} was trained on all events, including the test period; give the run it was made of",
             code="backbone-trained-on-all",
         )
-    if not config.folder.finished:
-        raise ConfigError(
-            f"{path} is not finished; continue it with `dygmamba.resume({str(path)!r})`",
-            code="unfinished-run",
-        )
+    config.require_finished()
 
 
 def start_node_run(
@@ -145,12 +135,6 @@ def _create_node_run(run: OpenRun, root: Path) -> OpenRun:
     return replace(run, config=create_run_from(config, run.dataset, root, name, run.stream.device))
 
 
-def get_target(fit: Trainer) -> NodeTarget:
-    """Return what a node run predicts."""
-    assert isinstance(fit.task, NodeTask)
-    return fit.task.target
-
-
 def evaluate_node_fit(
     fit: Trainer, splits: tuple[str, ...] = SPLITS, calibration: Calibration | None = None
 ) -> list[dict[str, Any]]:
@@ -166,9 +150,9 @@ def build_node_row(
     fit: Trainer, evaluation_set: EvaluationSet, score: Tensor, calibration: Calibration | None
 ) -> dict[str, Any]:
     """Compute a result row; a metric is None if the split cannot have it, such as AUC without a positive label."""
-    config, kind = RunConfig.read(fit.run), get_target(fit).kind
-    about = config.run.section
     assert isinstance(fit.task, NodeTask)
+    config, kind = RunConfig.read(fit.run), fit.task.target.kind
+    about = config.run.section
     metrics = fit.task.metrics(score, evaluation_set)
     constant = fit.task.constant_metrics(evaluation_set)
     metrics |= {f"{CONSTANT_PREFIX}{name}": value for name, value in constant.items()}

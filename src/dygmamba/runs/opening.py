@@ -3,6 +3,7 @@
 Also here: how a new run records its dataset so that it can be found again, and how a user writes a split.
 """
 
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -13,7 +14,7 @@ import pyarrow as pa
 import torch
 
 from dygmamba.config import check_device
-from dygmamba.core.errors import ConfigError, DygError, FileError, NotFoundError
+from dygmamba.core.errors import ConfigError, DygError, DygWarning, FileError, NotFoundError
 from dygmamba.core.progress import Advance, no_advance
 from dygmamba.data.events.split_spec import (
     AUTO_PROTOCOL,
@@ -312,3 +313,22 @@ def _parse_split_times(dataset: Dataset, parts: list[str], text: str) -> tuple[f
             code="split-outside-stream",
         )
     return first, second
+
+
+def warn_if_unfinished(run: Path | RunDirectory) -> None:
+    """Warn of a run that was stopped; raise ConfigError if it has no weights yet."""
+    folder = as_directory(run)
+    path, sections = folder.path, folder.config()
+    if folder.finished or "train" not in sections:
+        return
+    epochs, hint = sections["train"]["epochs"], f"resume it with `dygmamba.resume({str(path)!r})`"
+    if not folder.best.exists():
+        raise ConfigError(
+            f"{path} was stopped in its first epoch and has no weights yet; {hint}",
+            code="run-without-weights",
+        )
+    done = len(folder.metrics())
+    state = (
+        "trained, but not evaluated" if done >= epochs else f"stopped after {done} of at most {epochs} epochs"
+    )
+    warnings.warn(DygWarning(f"{path} is not finished ({state}); {hint}"), stacklevel=3)

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from dygmamba.config import build_config, find_size_preset, load_presets
+from dygmamba.core.choices import SCOPES, SPLITS
 from dygmamba.core.deadline import NO_DEADLINE, Deadline
 from dygmamba.core.errors import ConfigError, Interrupted
 from dygmamba.core.memory_budget import format_bytes
@@ -31,7 +32,12 @@ from dygmamba.runs.default_model import DEFAULT_NETWORK
 from dygmamba.runs.final_evaluation import run_final_evaluation, run_final_node_evaluation
 from dygmamba.runs.link_training import TableSize, start_link_run
 from dygmamba.runs.loggers import RunLoggers, open_loggers
-from dygmamba.runs.node_training import NodeSettings, check_backbone, start_direct_node_run, start_node_run
+from dygmamba.runs.node_training import (
+    check_backbone,
+    divide_node_settings,
+    start_direct_node_run,
+    start_node_run,
+)
 from dygmamba.runs.opening import SplitSpec, open_link_dataset, open_run_dataset, parse_split, resume_training
 from dygmamba.runs.provenance import PRESET_KEYS, StartOptions, extend_run, find_restarted_run
 from dygmamba.runs.recipes import OpenRun, choose_target, get_encoder
@@ -40,7 +46,6 @@ from dygmamba.runs.selection import describe_selection, get_runs_folder
 from dygmamba.runs.stored_predictions import make_prediction_saver
 from dygmamba.runs.trusted_code import require_known_models
 from dygmamba.runs.warm_start import WarmStart, open_warm_start
-from dygmamba.tasks.link import SETTINGS, SPLITS
 from dygmamba.tasks.node import NodeTask, split_for_nodes
 
 MIN_STEPS, MIN_SECONDS = 8, 5.0  # an estimate needs both, or
@@ -48,17 +53,6 @@ LATE_STEPS, LATE_SECONDS = 2, 20.0  # two slow steps
 FORWARD_SHARE = 1 / 3  # time of a query in validation, in times of a training step
 SHORT_SECONDS, LONG_SECONDS = 10.0, 120.0  # below the first no message, below the second no advice
 QUICK_PER_EVENT = 3e-4  # seconds of a run of trees on two cores of a server, from docs/how-to/train.md
-
-
-@dataclass(frozen=True, slots=True)
-class TrainingLimit:
-    """Limit of a training: it ends at a deadline, or is interrupted as soon as `stop` returns True."""
-
-    deadline: Deadline = NO_DEADLINE
-    stop: StopCondition = never_stop
-
-
-NO_LIMIT = TrainingLimit()
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,20 +183,25 @@ class _TrainingProgress(ForwardingProgress):
 
 @contextmanager
 def _train(
-    fit: Trainer, progress: Progress, log: Sequence[str], name: str, limit: TrainingLimit = NO_LIMIT
+    fit: Trainer,
+    progress: Progress,
+    log: Sequence[str],
+    name: str,
+    deadline: Deadline = NO_DEADLINE,
+    stop: StopCondition = never_stop,
 ) -> Iterator[RunLoggers]:
     """Train a run to its end; inside, its loggers wait for the results."""
-    watched = _TrainingProgress(progress, fit, limit.deadline is not NO_DEADLINE)
+    watched = _TrainingProgress(progress, fit, deadline is not NO_DEADLINE)
     with open_loggers(fit.run, log, watched) as loggers:
-        fit(loggers, name=f"{name} on {fit.stream.device}", stop=limit.stop, deadline=limit.deadline)
+        fit(loggers, name=f"{name} on {fit.stream.device}", stop=stop, deadline=deadline)
         yield loggers
 
 
 def train_without_evaluation(
-    fit: Trainer, progress: Progress, log: Sequence[str], limit: TrainingLimit
+    fit: Trainer, progress: Progress, log: Sequence[str], deadline: Deadline, stop: StopCondition
 ) -> None:
-    """Train a link run within a limit; its results are not written."""
-    with _train(fit, progress, log, f"{fit.run.config()['run']['model']}, seed {fit.seed}", limit):
+    """Train a link run until a deadline, interrupted as soon as `stop` returns True; its results are not written."""
+    with _train(fit, progress, log, f"{fit.run.config()['run']['model']}, seed {fit.seed}", deadline, stop):
         pass
 
 
@@ -253,11 +252,9 @@ def _evaluate_links(fit: Trainer, strategies: tuple[str, ...], progress: Progres
     config = RunConfig.read(fit.run)
     names = {"dataset": config.run.data, "model": config.run.model, "seed": fit.seed}
     names |= {"run": str(fit.run.path), **config.training_columns}
-    choices = [(strategy, split, kind) for strategy in strategies for split in SPLITS for kind in SETTINGS]
+    choices = [(strategy, split, kind) for strategy in strategies for split in SPLITS for kind in SCOPES]
     found = run_final_evaluation(fit, names, choices, progress, make_prediction_saver(fit.run))
-    extra = found.activity | describe_selection(fit.run)
-    extra |= {"ranking": found.ranking, "ranking_verdict": found.ranking_verdict} if found.ranking else {}
-    fit.run.write_results(found.rows, rules=found.rules, verdict=found.verdict, **extra)
+    fit.run.write_results(**found, **describe_selection(fit.run))
 
 
 def train_node_run(dataset: Dataset, plan: TrainingPlan, seed: int, progress: Progress) -> Trainer:
@@ -294,14 +291,14 @@ def train_node_run(dataset: Dataset, plan: TrainingPlan, seed: int, progress: Pr
         check_backbone(given, dataset, plan.model)
         backbone, config = given, build_config(NodeFitConfig, plan.settings)
     else:
-        sized = {} if plan.preset is None else find_size_preset(plan.preset, plan.model or DEFAULT_NETWORK)
-        parts = NodeSettings.from_settings(dataset.name, plan.model or DEFAULT_NETWORK, sized | plan.settings)
-        link_plan = replace(plan, settings=parts.link, preset=None)
+        sized = {} if plan.preset is None else find_size_preset(plan.preset, model)
+        own, config = divide_node_settings(dataset.name, model, sized | plan.settings)
+        link_plan = replace(plan, settings=own, preset=None)
         link_fit = start_or_restart(dataset, link_plan, seed, progress)
         # raises before a model without embeddings is trained for nothing
         get_encoder(link_fit.scorer, link_fit.run.path)
         finish_run(link_fit, dataset, plan.finish, progress)
-        backbone, config = link_fit.run.path, parts.node
+        backbone = link_fit.run.path
     config = replace(
         config, finetune=plan.finetune or config.finetune, balance=plan.balance or config.balance
     )
@@ -357,10 +354,8 @@ def refit_link_run(
             f"{path} was already trained on every event; give the run that it was refitted from",
             code="already-refitted",
         )
-    if is_evaluated and not folder.finished:
-        raise ConfigError(
-            f"{path} is not finished; resume it with `dygmamba.resume({str(path)!r})`", code="unfinished-run"
-        )
+    if is_evaluated:
+        config.require_finished()
     if config.run.model == BLEND:
         return _refit_blend(folder, device, progress, data_dir)
     # before its settings: a registered model is imported from the module in the config

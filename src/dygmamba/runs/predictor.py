@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 import pyarrow as pa
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
 from dygmamba.core.errors import ConfigError, EventError, FileError, NotFoundError
@@ -31,11 +32,10 @@ from dygmamba.models.base import Scorer
 from dygmamba.models.classifiers import SourceEmbedding
 from dygmamba.models.trees import FeatureTable, TreeScorer
 from dygmamba.runs.calibration import load_calibration
-from dygmamba.runs.export import build_view, export_inputs, require_exportable
-from dygmamba.runs.node_predictions import label_columns
 from dygmamba.runs.opening import as_directory, choose_device, open_run
 from dygmamba.runs.queries import (
     PLACEHOLDER_NODES,
+    RAW_SCORE_COLUMN,
     Predictions,
     QueryBatch,
     QueryParser,
@@ -47,6 +47,10 @@ from dygmamba.runs.queries import (
 from dygmamba.runs.query_inputs import as_id_column, as_sources, require_positive
 from dygmamba.runs.recipes import OpenRun, describe_node_run, get_encoder, hide_labels
 from dygmamba.tasks.calibration import Calibration, NewNodes
+from dygmamba.tasks.node_targets import ClassTarget, NodeTarget, RegressionTarget
+
+CLASS_COLUMN, VALUE_COLUMN = "class", "value"
+MAX_CLASS_COLUMNS = 20  # with more classes only the score of the best one is a column
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,24 +154,31 @@ class Predictor:
     ) -> Predictions:
         """Score each pair, in the given order: columns src, dst, time, those that the model reads of a query, score."""
         self.require_task("link")
-        queries, parser = self._read_queries(pairs, at), self.query_parser
-        if queries.table.dst is None:
-            raise NotFoundError(
-                f"{queries.table.source} has no column of destinations; name it 'dst', or rank destinations instead",
-                code="column-not-recognized",
-            )
+        queries, parser = self._read_pairs(pairs, at), self.query_parser
         with progress.stage("scoring", len(queries.src)) as stage:
             logit = self.ranker.logits(queries.src, queries.dst, queries.time, stage.advance, queries.columns)
         new_ends = self.find_new_ends(queries.src, queries.dst, queries.time)
         columns = {
-            "src": parser.to_user_type(queries.table.src),
-            "dst": parser.to_user_type(queries.table.dst),
-            "time": queries.times.shown,
+            **self._pair_columns(queries),
             **parser.repeat_columns(queries.table),
             **score_column(logit, self.calibration, new_ends),
         }
         unread = parser.describe_unread_columns(queries.table)
         return replace(build_predictions(queries, columns, self.calibration), unread_columns=unread)
+
+    def _read_pairs(self, pairs: QuerySource, at: TimeLike | QueryTimes | None) -> QueryBatch:
+        """Read queries with destinations; raise NotFoundError if they have none."""
+        queries = self._read_queries(pairs, at)
+        if queries.table.dst is None:
+            raise NotFoundError(
+                f"{queries.table.source} has no column of destinations; name it 'dst', or rank destinations instead",
+                code="column-not-recognized",
+            )
+        return queries
+
+    def _pair_columns(self, queries: QueryBatch) -> dict[str, pa.Array]:
+        own, to_user_type = queries.table, self.query_parser.to_user_type
+        return {"src": to_user_type(own.src), "dst": to_user_type(own.dst), "time": queries.times.shown}
 
     def find_new_ends(self, src: Tensor, dst: Tensor, time: Tensor) -> Tensor | None:
         """Return which ends of pairs are new, as `NewNodes.find`; None if the calibration does not depend on it."""
@@ -183,15 +194,21 @@ class Predictor:
         return self.run.scorer
 
     def compute_features(self, pairs: QuerySource, at: TimeLike | None = None) -> Predictions:
-        """Compute what the trees read of each pair, in the given order: a column of 32-bit floats per feature."""
-        trees, queries, scorer = self.get_trees(), self._read_queries(pairs, at), self.ranker.stream_scorer
+        """Compute what the trees read of each pair, in the given order: src, dst, time, a 32-bit float per feature."""
+        trees, queries, scorer = self.get_trees(), self._read_pairs(pairs, at), self.ranker.stream_scorer
         batch = PairBatch.from_pairs(queries.src, queries.dst, queries.time).with_columns(queries.columns)
         table = StreamScorer(FeatureTable(trees), scorer.stream, self.run.seed, tokens=scorer.tokens)(batch)
-        columns = {name: pa.array(table[:, k].numpy()) for k, name in enumerate(trees.names)}
-        return build_predictions(queries, columns, self.calibration)
+        features = {name: pa.array(table[:, k].numpy()) for k, name in enumerate(trees.names)}
+        return build_predictions(queries, self._pair_columns(queries) | features, self.calibration)
 
     def inputs(self, pairs: QuerySource, at: TimeLike | None = None) -> dict[str, Tensor]:
         """Return the tensors that an exported program takes to score these pairs."""
+        from dygmamba.runs.export import (
+            build_view,
+            export_inputs,
+            require_exportable,
+        )  # costs every prediction 0.1 s
+
         self.require_task("link")
         queries, stream = self._read_queries(pairs, at), self.ranker.stream_scorer.stream
         batch = PairBatch.from_pairs(queries.src, queries.dst, queries.time).with_columns(queries.columns)
@@ -434,3 +451,54 @@ def build_ranker(run: OpenRun, dataset: Dataset, tokens: int | None) -> Ranker:
     store = hide_labels(dataset.store, run.shown).with_extra_nodes(PLACEHOLDER_NODES)
     stream = Stream(store, run.stream.split, run.stream.device)
     return Ranker(run.scorer, stream, run.seed, tokens, run.rule.batch_size)
+
+
+def label_columns(
+    target: NodeTarget,
+    output: Float[Tensor, "p *c"],
+    calibration: Calibration | None = None,
+    names: tuple[str, ...] = (),
+) -> tuple[dict[str, pa.Array], Float[Tensor, "p"]]:
+    """Return the columns of predicted labels, and the number by which predictions are ranked.
+
+    Two states have the column of `score_column`: the probability of the larger label. A number has the column `value`.
+    Classes have `class`, the most probable one, `uncalibrated_score`, its probability by the model, and that of every
+    class if there are few.
+
+    Args:
+        target: What is predicted.
+        output: Outputs of the model.
+        calibration: Of a run with two states.
+        names: Names of the labels 0, 1, ... if the dataset has text labels.
+    """
+    if isinstance(target, RegressionTarget):
+        value = target.decode(output)
+        return {VALUE_COLUMN: pa.array(value.numpy())}, value
+    if isinstance(target, ClassTarget):
+        scores = output.double().reshape(len(output), len(target.values))  # of no nodes it has no columns
+        return _class_columns(target, scores.softmax(dim=1), names)
+    return score_column(output, calibration), output
+
+
+def _class_columns(
+    target: ClassTarget, score: Float[Tensor, "p c"], names: tuple[str, ...]
+) -> tuple[dict[str, pa.Array], Float[Tensor, "p"]]:
+    labels = name_classes(target.values, names)
+    best = score.max(dim=1)
+    columns = {
+        CLASS_COLUMN: pa.array(labels).take(pa.array(best.indices.numpy())),
+        RAW_SCORE_COLUMN: pa.array(best.values.numpy()),
+    }
+    if len(labels) <= MAX_CLASS_COLUMNS:
+        each = zip(labels, score.unbind(dim=1), strict=True)
+        columns |= {f"{RAW_SCORE_COLUMN} {label}": pa.array(own.numpy()) for label, own in each}
+    return columns, best.values
+
+
+def name_classes(values: tuple[float, ...], names: tuple[str, ...]) -> list[str] | list[int] | list[float]:
+    """Return labels as the user wrote them: text, whole numbers or other numbers."""
+    if names:
+        return [names[int(value)] for value in values]
+    if all(value.is_integer() for value in values):
+        return [int(value) for value in values]
+    return list(values)

@@ -16,7 +16,6 @@ from dygmamba.models import find_model
 from dygmamba.models.base import ModelSpec
 from dygmamba.models.spec import NodeSpec
 from dygmamba.models.stored_settings import update_stored_settings
-from dygmamba.tasks.losses import LOSSES
 
 NODE_ENTRIES = ("finetune", "balance", "target")  # stored in [run], not in [train]: they say what the run is
 
@@ -95,6 +94,15 @@ class RunConfig:
     def path(self) -> Path:
         return self.folder.path
 
+    def require_finished(self) -> None:
+        """Raise ConfigError unless the run was evaluated."""
+        path = self.path
+        if not self.folder.finished:
+            raise ConfigError(
+                f"{path} is not finished; continue it with `dygmamba.resume({str(path)!r})`",
+                code="unfinished-run",
+            )
+
     @property
     def seed(self) -> int:
         return self.run.seed
@@ -134,7 +142,7 @@ class RunConfig:
     def training_columns(self) -> dict[str, Any]:
         """The columns of a result row about the training of a link run: negatives, loss and split."""
         assert isinstance(self.train, LinkFitConfig)
-        loss = LOSSES[self.train.loss].create(self.train.train_candidates)
+        loss = self.train.loss_function
         return {"train_negatives": self.train.train_negatives, **loss.about, **self.rule.stamp}
 
 

@@ -9,6 +9,7 @@ import json
 import re
 import tempfile
 from dataclasses import dataclass, replace
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +22,7 @@ from dygmamba.core.files.untrusted import (
     is_valid_folder_name,
     read_regular_file,
 )
-from dygmamba.core.files.writing import (
-    create_temporary_folder,
-    make_folder,
-    publish_path,
-    write_text,
-)
+from dygmamba.core.files.writing import create_temporary_folder, make_folder, publish_path, write_text
 from dygmamba.data.storage.dataset import Dataset, load_dataset, save_dataset
 from dygmamba.engine.checkpoint import read_checkpoint, save_checkpoint
 from dygmamba.engine.run_directory import RunDirectory
@@ -66,6 +62,7 @@ PROTOCOL_NOTES = {
     "time": "no training event removed",
 }
 HUB_NAMES = {name: one.hub_name for name, one in METRICS.items() if one.hub_name}
+CARD_TEMPLATE = "model_card.md.jinja"
 PAPER_URL = "https://openreview.net/forum?id=ja2wA4UncJ"
 
 
@@ -295,27 +292,33 @@ def render_card(run: RunDirectory, address: str, with_data: bool) -> str:
         address: Where others pull the run from.
         with_data: Whether the dataset is included.
     """
+    from jinja2 import Environment, StrictUndefined
+
     RunConfig.read(run)  # raises if it is incomplete
-    sections = run.config()
-    about, tests = sections["run"], [row for row in run.results() if row.get("split") == "test"]
-    title = escape_markdown(f"{about['model']} on {about['data']}")
-    parts = [
-        _render_metadata(about, run.task, tests),
-        f"# {title}\n",
-        _render_task(about, run.task),
-        "## Results\n",
-        _render_results(run, tests),
-        "## Use\n",
-        _render_usage(address, run.task, about, with_data),
-        "## Details\n",
-        _render_details(sections, run, with_data),
-    ]
-    return "\n".join(parts)
+    tests = [row for row in run.results() if row.get("split") == "test"]
+    environment = Environment(
+        undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True
+    )
+    environment.filters |= {"json": json.dumps, "text": escape_markdown, "code": format_markdown_code}
+    template = files("dygmamba.runs").joinpath(CARD_TEMPLATE).read_text("utf-8")
+    return environment.from_string(template).render(
+        about=run.config()["run"],
+        task=run.task,
+        metadata=_build_metadata(run, tests),
+        results=_list_results(tests),
+        verdict=run.verdict().get("sentence", ""),
+        details=_describe_details(run, with_data),
+        address=address,
+        with_data=with_data,
+        paper=PAPER_URL,
+        version=__version__,
+    )
 
 
-def _render_metadata(about: dict[str, Any], task: str, tests: list[dict[str, Any]]) -> str:
-    """Render the YAML block of the card; values are JSON, which is also YAML."""
-    kind = "node-classification" if task == "node" else "link-prediction"
+def _build_metadata(run: RunDirectory, tests: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return the metadata that the Hub reads; their values are JSON in the card, which is also YAML."""
+    about = run.config()["run"]
+    kind = "node-classification" if run.task == "node" else "link-prediction"
     tags = ["temporal-graph", "dynamic-graph", kind, about["model"]]
     metrics = sorted({HUB_NAMES[key] for row in tests for key in HUB_NAMES if row.get(key) is not None})
     metadata: dict[str, Any] = {"library_name": "dygmamba", "pipeline_tag": "graph-ml", "tags": tags}
@@ -323,8 +326,7 @@ def _render_metadata(about: dict[str, Any], task: str, tests: list[dict[str, Any
     if tests:
         results = [_model_index_entry(about, kind, row) for row in tests]
         metadata["model-index"] = [{"name": f"{about['model']} on {about['data']}", "results": results}]
-    lines = [f"{json.dumps(key)}: {json.dumps(value)}" for key, value in metadata.items()]
-    return "\n".join(["---", *(line.replace('"', "", 2) for line in lines), "---", ""])
+    return metadata
 
 
 def _model_index_entry(about: dict[str, Any], kind: str, row: dict[str, Any]) -> dict[str, Any]:
@@ -338,74 +340,38 @@ def _model_index_entry(about: dict[str, Any], kind: str, row: dict[str, Any]) ->
     return {"task": {"type": "graph-ml", "name": kind}, "dataset": dataset, "metrics": metrics}
 
 
-def _render_task(about: dict[str, Any], task: str) -> str:
-    data = format_markdown_code(about["data"])
-    if task == "node":
-        return f"Predicts the state of nodes in {data} at any time from strictly earlier events.\n"
-    return f"Predicts the next links in {data} from strictly earlier events.\n"
-
-
-def _render_results(run: RunDirectory, tests: list[dict[str, Any]]) -> str:
+def _list_results(tests: list[dict[str, Any]]) -> list[list[str]]:
+    """Return the cells of the table of results, its heading first."""
     if not tests:
-        return "None: this run was trained on all events, or not evaluated.\n"
+        return []
     keys = [key for key in list_metrics(shown="summary") if any(row.get(key) is not None for row in tests)]
     heads = [key for key in ("split", "setting", "negatives", "visible", "batch") if key in tests[0]]
-    lines = [_table_row([*heads, *map(get_metric_title, keys), "events"])]
-    lines.append(_table_row(["---"] * (len(heads) + len(keys) + 1)))
+    rows = [[*heads, *map(get_metric_title, keys), "events"]]
+    rows.append(["---"] * len(rows[0]))
     for row in tests:
         cells = [format_metric(key, row.get(key)) for key in keys]
-        lines.append(
-            _table_row([*(escape_markdown(row.get(key)) for key in heads), *cells, f"{row.get('n', 0):,}"])
-        )
-    verdict = escape_markdown(run.verdict().get("sentence", ""))
-    note = (
-        "In percent. AP and AUC are means over the batches of the test period; `visible` says which events a node "
-        "memory may have observed.\n"
-    )
-    return "\n".join([*lines, "", note, *([verdict + "\n"] if verdict else [])])
+        rows.append([*(escape_markdown(row.get(key)) for key in heads), *cells, f"{row.get('n', 0):,}"])
+    return rows
 
 
-def _table_row(cells: list[str]) -> str:
-    return f"| {' | '.join(cells)} |"
-
-
-def _render_usage(address: str, task: str, about: dict[str, Any], with_data: bool) -> str:
-    call = "run.classify(k=10)" if task == "node" else 'run.score([("SOURCE", "DESTINATION")])'
-    note = "" if with_data else f"  # needs the dataset {format_markdown_code(about['data'])}, see below"
-    lines = [
-        "```python",
-        "import dygmamba as dm",
-        "",
-        f"run = dm.pull({json.dumps(address)}){note}",
-        f"print({call})",
-        "```",
-    ]
-    return "\n".join([*lines, ""])
-
-
-def _render_details(sections: dict[str, dict[str, Any]], run: RunDirectory, with_data: bool) -> str:
+def _describe_details(run: RunDirectory, with_data: bool) -> dict[str, str]:
+    """Return how a run was trained, as Markdown."""
+    sections, rule = run.config(), read_split(run)
     about, train = sections["run"], sections["train"]
-    rule = read_split(run)
     shares = "70, 15 and 15 % of the events by time" if rule.has_published_shares else rule.description
-    split = f"{shares}, {PROTOCOL_NOTES[rule.protocol]}"
-    where = (
-        ""
-        if with_data
-        else f"; store it under that name with `dygmamba.save`, version {escape_markdown(about.get('version', '?'))}"
-    )
-    rows = {
-        "dataset": f"{format_markdown_code(about['data'])}, sha256 of its events "
-        f"{format_markdown_code(about['digest'])}{where}",
-        "split": f"{escape_markdown(split)}, sha256 {format_markdown_code(about.get('split', '?'))}",
+    version = escape_markdown(about.get("version", "?"))
+    where = "" if with_data else f"; store it under that name with `dygmamba.save`, version {version}"
+    split = escape_markdown(f"{shares}, {PROTOCOL_NOTES[rule.protocol]}")
+    name, digest = format_markdown_code(about["data"]), format_markdown_code(about["digest"])
+    return {
+        "dataset": f"{name}, sha256 of its events {digest}{where}",
+        "split": f"{split}, sha256 {format_markdown_code(about.get('split', '?'))}",
         "seed": str(about["seed"]),
         "negatives in training": escape_markdown(train.get("train_negatives", "random")),
         "events visible to a memory": escape_markdown(train.get("visible", "strict")),
         "environment": _list_settings(sections.get("made_with", {}), " "),
         "settings": _list_settings(sections["model"], " = "),
     }
-    lines = [f"- {key}: {value}" for key, value in rows.items()]
-    paper = f"\nThe model and its protocol: {PAPER_URL}. Written by dygmamba {__version__}.\n"
-    return "\n".join([*lines, paper])
 
 
 def _list_settings(settings: dict[str, Any], sign: str) -> str:

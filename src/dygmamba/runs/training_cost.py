@@ -7,6 +7,7 @@ machine. A model without measurements has no estimate.
 """
 
 import json
+import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
@@ -15,9 +16,10 @@ from typing import Any
 
 import numpy as np
 
-from dygmamba.runs.machine_speed import measure_slowness
-
 LENGTH_EXPONENT = 0.6  # cost grows with length to this power outside the measured lengths
+REFERENCE_SECONDS = 0.035  # of the kernel of `measure_slowness` on the machine of `measured.json`
+ROWS, BINS, REPETITIONS = 400_000, 4096, 5
+SLOWNESS_RANGE = (0.2, 10.0)  # at most 5 times faster, 10 times slower
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +56,7 @@ def estimate_training(model: str, data: str, device: str, size: dict[str, float]
     length = float(size.get("length", 1))
     memory = _interpolate_cost(length, [(entry.get("length", 1), entry["peak_mb"]) for entry in measurements])
     seconds_per_event = _interpolate_cost(
-        length,
-        [(entry.get("length", 1), entry["epoch_seconds"] / entry["events"]) for entry in measurements],
+        length, [(entry.get("length", 1), entry["epoch_seconds"] / entry["events"]) for entry in measurements]
     )
     events = size.get("events", float(measurements[0]["events"]))
     # When early stopping ends a training depends on the stream: of several measured ones the geometric mean.
@@ -95,3 +96,26 @@ def _interpolate_cost(length: float, points: Iterable[tuple[float, float]]) -> f
 @cache
 def load_measurements() -> list[dict[str, Any]]:
     return json.loads(files("dygmamba.runs").joinpath("measured.json").read_text("utf-8"))
+
+
+@cache
+def measure_slowness() -> float:
+    """Return how many times as long a core of this machine takes as the measured one; 0.2 s at the first call.
+
+    The kernel has the two kinds of work that boosted trees do, sums into a table at random places and binary searches.
+    Neither uses vector instructions: sorting and exponentials are up to ten times faster where numpy finds AVX-512, and
+    trees are not. It is timed in processor time, so that other programs hardly matter.
+    """
+    rng = np.random.Generator(np.random.PCG64(0))
+    places, values, edges = rng.integers(0, BINS, ROWS), rng.random(ROWS), np.linspace(0, 1, BINS)
+    # the shortest: another program can only make it longer
+    seconds = min(_time_kernel(places, values, edges) for _ in range(REPETITIONS))
+    return min(max(seconds / REFERENCE_SECONDS, SLOWNESS_RANGE[0]), SLOWNESS_RANGE[1])
+
+
+def _time_kernel(places: np.ndarray, values: np.ndarray, edges: np.ndarray) -> float:
+    start = time.thread_time()
+    for _ in range(4):
+        np.bincount(places, values, BINS)
+    np.searchsorted(edges, values)
+    return time.thread_time() - start

@@ -268,7 +268,8 @@ class Scorer:
             rows = slice(begin, begin + MAX_PAIRS)
             query = {name: column[rows] for name, column in columns.items()}
             features = self.history.compute_features(src[rows], dst[rows], time[rows], query)
-            add_leaves(feature, threshold, left, right, value, features, total[rows])
+            columns_first = np.ascontiguousarray(features.T)
+            add_leaves(feature, threshold, left, right, value, columns_first, total[rows])
         return float(self.arrays["base"]) + total
 
     def _get_column(self, columns, name):

@@ -69,10 +69,7 @@ class WarmStart:
     @property
     def about(self) -> dict[str, Any]:
         """Entries of [run] that say where the weights come from."""
-        until = {
-            "start_trained_until": self.trained_until,
-            "start_validated_until": self.validated_until,
-        }
+        until = {"start_trained_until": self.trained_until, "start_validated_until": self.validated_until}
         return {
             "start_from": str(self.folder.path),
             "start_weights": read_seal(self.folder.best),

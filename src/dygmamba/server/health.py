@@ -1,4 +1,6 @@
-"""Health and metrics."""
+"""Health, metrics, and the page at `/` with its files, which are part of the package."""
+
+from importlib.resources import files
 
 from fastapi import APIRouter
 from starlette.responses import JSONResponse, PlainTextResponse, Response
@@ -8,6 +10,7 @@ from dygmamba.server.problems import Problem
 from dygmamba.server.routes import PROBLEM_RESPONSES, Service
 
 PROMETHEUS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+PAGE_FILES = {"page.css": "text/css; charset=utf-8", "page.js": "text/javascript; charset=utf-8"}
 
 router = APIRouter(responses=PROBLEM_RESPONSES)
 
@@ -44,3 +47,25 @@ async def check_model_ready(name: str, service: Service) -> Response:
     if name != known:
         raise Problem(404, "unknown-model", f"this server has one model, '{known}'")
     return JSONResponse({"name": known, "ready": True})
+
+
+def _read(name: str) -> bytes:
+    return files("dygmamba.server").joinpath("static", name).read_bytes()
+
+
+@router.get("/", include_in_schema=False)
+async def show_page() -> Response:
+    return Response(_read("page.html"), media_type="text/html; charset=utf-8")
+
+
+@router.get("/favicon.ico", include_in_schema=False)
+async def send_no_icon() -> Response:
+    """Browsers ask for one; without this route each visit would be an error in the log."""
+    return Response(status_code=204)
+
+
+@router.get("/static/{name}", include_in_schema=False)
+async def send_file(name: str) -> Response:
+    if name not in PAGE_FILES:
+        raise Problem(404, "not-found", "there is no such file")
+    return Response(_read(name), media_type=PAGE_FILES[name])

@@ -1,5 +1,7 @@
 """Prometheus metrics of the server. Labels have a fixed set of values: no id of a user becomes one."""
 
+from functools import partial
+
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 METHODS = {"GET", "POST", "HEAD"}
@@ -12,54 +14,28 @@ class Metrics:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
-        self.requests = Counter(
-            "dygmamba_requests",
-            "Requests by route and status.",
-            ("route", "method", "status"),
-            registry=self.registry,
+        counter = partial(Counter, namespace="dygmamba", registry=self.registry)
+        gauge = partial(Gauge, namespace="dygmamba", registry=self.registry)
+        histogram = partial(Histogram, namespace="dygmamba", registry=self.registry)
+        self.requests = counter("requests", "Requests by route and status.", ("route", "method", "status"))
+        self.seconds = histogram(
+            "request_duration_seconds", "Duration of requests.", ("route",), buckets=DURATIONS
         )
-        self.seconds = Histogram(
-            "dygmamba_request_duration_seconds",
-            "Duration of requests.",
-            ("route",),
-            buckets=DURATIONS,
-            registry=self.registry,
-        )
-        self.in_progress = self._gauge("requests_in_progress", "Requests that are being answered.")
-        self.batch_pairs = Histogram(
-            "dygmamba_batch_pairs",
-            "Pairs that were scored in one call.",
-            buckets=SIZES,
-            registry=self.registry,
-        )
-        self.events = Counter("dygmamba_events", "Events by verdict.", ("verdict",), registry=self.registry)
-        self.source_gaps = Counter(
-            "dygmamba_source_gaps",
-            "Times that events of a source may have been lost.",
-            registry=self.registry,
-        )
-        self.queried_ids = Counter("dygmamba_queried_ids", "Ids in queries.", registry=self.registry)
-        self.unknown_ids = Counter(
-            "dygmamba_unknown_ids", "Ids in queries without any event.", registry=self.registry
-        )
-        self.unknown_share = self._gauge("unknown_id_share", "Share of unknown ids in the latest queries.")
-        self.acknowledged = self._gauge(
-            "acknowledged_sequence", "Sequence of the last event that is on disk."
-        )
-        self.applied = self._gauge("applied_sequence", "Sequence of the last event that scores can see.")
-        self.lag = self._gauge(
-            "event_lag_seconds", "Wall clock minus time of the newest event, for dated streams."
-        )
-        self.drift = self._gauge(
+        self.in_progress = gauge("requests_in_progress", "Requests that are being answered.")
+        self.batch_pairs = histogram("batch_pairs", "Pairs that were scored in one call.", buckets=SIZES)
+        self.events = counter("events", "Events by verdict.", ("verdict",))
+        self.source_gaps = counter("source_gaps", "Times that events of a source may have been lost.")
+        self.queried_ids = counter("queried_ids", "Ids in queries.")
+        self.unknown_ids = counter("unknown_ids", "Ids in queries without any event.")
+        self.unknown_share = gauge("unknown_id_share", "Share of unknown ids in the latest queries.")
+        self.acknowledged = gauge("acknowledged_sequence", "Sequence of the last event that is on disk.")
+        self.applied = gauge("applied_sequence", "Sequence of the last event that scores can see.")
+        self.lag = gauge("event_lag_seconds", "Wall clock minus time of the newest event, for dated streams.")
+        self.drift = gauge(
             "score_drift", "Population stability index of the scores of events, against validation."
         )
-        self.calibration = self._gauge(
-            "calibration_error",
-            "Expected calibration error of the scores of the latest events and random pairs.",
-        )
-
-    def _gauge(self, name: str, text: str) -> Gauge:
-        return Gauge(f"dygmamba_{name}", text, registry=self.registry)
+        error = "Expected calibration error of the scores of the latest events and random pairs."
+        self.calibration = gauge("calibration_error", error)
 
     def count_request(self, route: str, method: str, status: int, seconds: float) -> None:
         self.requests.labels(route, method if method in METHODS else "other", str(status)).inc()

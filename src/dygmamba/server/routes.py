@@ -107,9 +107,7 @@ async def append_events(
 
 
 @router.post(
-    "/score",
-    summary="Score pairs.",
-    **describe_query(schemas.ScoreRequest, {"model": schemas.ScoreResponse}),
+    "/score", summary="Score pairs.", **describe_query(schemas.ScoreRequest, {"model": schemas.ScoreResponse})
 )
 async def score_pairs(
     body: Annotated[schemas.ScoreRequest, read_body(schemas.ScoreRequest)], service: Service

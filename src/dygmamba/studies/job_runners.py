@@ -17,7 +17,7 @@ import torch
 
 from dygmamba.config import build_config
 from dygmamba.core import memory_budget
-from dygmamba.core.choices import PUBLISHED_NEGATIVES
+from dygmamba.core.choices import PUBLISHED_NEGATIVES, SCOPES
 from dygmamba.core.errors import FileError, LockedError, WriteError
 from dygmamba.core.files.writing import make_folder, write_text
 from dygmamba.core.progress import SILENT, Progress
@@ -51,7 +51,7 @@ from dygmamba.runs.provenance import StartOptions, describe_environment
 from dygmamba.runs.run_config import read_split
 from dygmamba.studies.job import CODE_VERSION, Job, ResultCache
 from dygmamba.studies.noise import OverwrittenHistoryStream, insert_noise, supports_overwriting
-from dygmamba.tasks.link import SETTINGS, build_link_set
+from dygmamba.tasks.link import build_link_set
 
 CODE_FILE = "code.txt"  # version of the code that a job's run was started with, beside the run directory
 RANKED_SCOPE = "transductive"  # of which the test events are ranked too
@@ -150,7 +150,7 @@ def _list_evaluations(job: Job) -> list[tuple[str, str, str]]:
     return [
         (kind, "test", setting)
         for kind in job.asks.get("negatives", PUBLISHED_NEGATIVES)
-        for setting in SETTINGS
+        for setting in SCOPES
     ]
 
 

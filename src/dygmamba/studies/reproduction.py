@@ -6,7 +6,7 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from dygmamba.auditing.oracles import EventsByTime, compute_ceiling
+from dygmamba.auditing.oracles import EventsByTime, evaluate_oracle
 from dygmamba.core.errors import ConfigError
 from dygmamba.data.storage.leaderboard import get_default_split
 from dygmamba.data.storage.library import open_dataset
@@ -178,8 +178,8 @@ def compute_ceilings(results: StudyResults, request: StudyRequest) -> dict[str, 
         }
         for setting, negatives in sorted(evaluations):
             evaluation_set = build_link_set(store, split, "test", setting, negatives)
-            ceiling = compute_ceiling(events_by_time, evaluation_set)
-            ceilings[f"{data} {setting} {negatives}"] = round(ceiling.edge_oracle_ap, 4)
+            edge_oracle = evaluate_oracle(evaluation_set.pairs, events_by_time.is_event(evaluation_set.pairs))
+            ceilings[f"{data} {setting} {negatives}"] = round(edge_oracle["ap"], 4)
     return ceilings
 
 

@@ -20,7 +20,7 @@ from dygmamba.models import all_models, find_model
 from dygmamba.models.spec import NodeSpec
 from dygmamba.report.short_training import NEUTRAL_SETTINGS
 from dygmamba.runs.link_training import separate_settings
-from dygmamba.runs.node_training import NodeSettings
+from dygmamba.runs.node_training import divide_node_settings
 from dygmamba.studies.job import CODE_VERSION, Job
 from dygmamba.studies.noise import NOISE_KINDS
 from dygmamba.studies.paper_plan import PAPER_PLAN, PAPER_PROTOCOL
@@ -131,17 +131,9 @@ def _heuristic_jobs(request: StudyRequest, dataset: Dataset, model: str, is_alon
     labels = {"strict": {}}
     if model in PUBLISHED_HEURISTICS:
         labels = {"batch": {}, "strict": {"variant": f"{model}, every earlier event"}}
+    identity = ("heuristic", dataset.name, dataset.digest, model, None, settings)
     return [
-        Job(
-            "heuristic",
-            dataset.name,
-            dataset.digest,
-            model,
-            None,
-            settings,
-            asks | {"visible": visible},
-            about={"model": model} | label,
-        )
+        Job(*identity, asks | {"visible": visible}, about={"model": model} | label)
         for visible, label in labels.items()
     ]
 
@@ -204,13 +196,10 @@ def node_jobs(request: StudyRequest) -> list[Job]:
                     _direct_node_job(request, dataset, model, spec, seed) for seed in request.choose_seeds()
                 ]
                 continue
-            parts = NodeSettings.from_settings(dataset.name, model, request.settings)
-            classifier_settings = to_settings(parts.node)
+            own, classifier = divide_node_settings(dataset.name, model, request.settings)
             for seed in request.choose_seeds():
-                backbone = _with_asks(
-                    link_job(request, dataset, model, seed, parts.link), negatives=["random"]
-                )
-                jobs += [backbone, _follow_up_job(backbone, "node", {}, classifier_settings)]
+                backbone = _with_asks(link_job(request, dataset, model, seed, own), negatives=["random"])
+                jobs += [backbone, _follow_up_job(backbone, "node", {}, to_settings(classifier))]
     return jobs
 
 
@@ -222,33 +211,6 @@ def _direct_node_job(request: StudyRequest, dataset: Dataset, model: str, spec: 
     return Job("node", dataset.name, dataset.digest, model, seed, settings, asks, {"model": model}, size=size)
 
 
-def ablation_jobs(request: StudyRequest) -> list[Job]:
-    """Plan the ablations of DyG-Mamba and the full model; a variant may name the model that has its parts."""
-    parts = {FULL: {}} | load_ablations()
-    jobs, variants = [], request.choose_variants(list(parts))
-    request.refuse_settings(setting for name in variants for setting in parts[name])
-    for dataset in request.open_datasets(ABLATION_DATASETS):
-        for name in variants:
-            changed = {"model": OUR_MODEL} | parts[name]
-            model = changed.pop("model")
-            settings = request.settings | changed
-            for seed in request.choose_seeds():
-                jobs.append(link_job(request, dataset, model, seed, settings, OUR_MODEL, variant=name))
-    return jobs
-
-
-def length_jobs(request: StudyRequest) -> list[Job]:
-    """Plan trainings with neighbor sequences of several lengths."""
-    request.refuse_settings(("length",))
-    return [
-        link_job(request, dataset, model, seed, request.settings | {"length": length}, length=length)
-        for dataset in request.open_datasets(("uci",))
-        for model in request.choose_models((OUR_MODEL,))
-        for length in _parse_lengths(request.variants, LENGTHS)
-        for seed in request.choose_seeds()
-    ]
-
-
 def efficiency_jobs(request: StudyRequest) -> list[Job]:
     """Plan cost measurements: every model with its published settings, then two models at several lengths.
 
@@ -257,79 +219,15 @@ def efficiency_jobs(request: StudyRequest) -> list[Job]:
     request.refuse_settings(("length", "patch"))
     jobs = []
     for dataset in request.open_datasets(EFFICIENCY_DATASETS):
-        jobs += [
-            _cost_job(request, dataset, model, request.settings)
-            for model in request.choose_models(list_trained_models())
-        ]
-        for length in _parse_lengths(request.variants, LENGTHS):
-            jobs.append(
-                _cost_job(request, dataset, OUR_MODEL, {"length": length}, length=length, patch="none")
-            )
+        models = request.choose_models(list_trained_models())
+        jobs += [_cost_job(request, dataset, model, request.settings) for model in models]
+        for length in _parse_lengths(request):
+            own = {"length": length}
+            jobs.append(_cost_job(request, dataset, OUR_MODEL, own, length=length, patch="none"))
             # The published patches leave 32 tokens at every length; patches of one leave as many as DyG-Mamba reads.
-            patches = {"published": max(1, length // 32), "one": 1}
-            for name, patch in patches.items():
-                jobs.append(
-                    _cost_job(
-                        request,
-                        dataset,
-                        "dygformer",
-                        {"length": length, "patch": patch},
-                        length=length,
-                        patch=name,
-                    )
-                )
-    return jobs
-
-
-def convergence_jobs(request: StudyRequest) -> list[Job]:
-    """Plan trainings of 100 epochs without early stopping, to compare training losses with vanilla Mamba."""
-    fixed = {"epochs": 100, "patience": 1_000_000} | request.settings
-    return [
-        _with_asks(link_job(request, dataset, model, seed, fixed), negatives=["random"])
-        for dataset in request.open_datasets(("CanParl",))
-        for model in request.choose_models((OUR_MODEL, VANILLA_MODEL))
-        for seed in request.choose_seeds()
-    ]
-
-
-def robustness_jobs(request: StudyRequest) -> list[Job]:
-    """Plan trainings on clean data and evaluations with both kinds of noise."""
-    kinds = request.choose_variants(NOISE_KINDS)
-    jobs = []
-    for dataset in request.open_datasets(("uci",)):
-        for model in request.choose_models(list_trained_models()):
-            for seed in request.choose_seeds():
-                clean = link_job(request, dataset, model, seed, request.settings)
-                jobs.append(clean)
-                for kind in kinds:
-                    asks = {"kind": kind, "rates": list(NOISE_RATES), "seed": NOISE_SEED}
-                    jobs.append(_follow_up_job(clean, "robustness", asks, noise=kind))
-    return jobs
-
-
-def sensitivity_jobs(request: StudyRequest) -> list[Job]:
-    """Plan trainings that change one size of the model at a time."""
-    settings = request.choose_variants(list(SENSITIVITY_GRIDS))
-    request.refuse_settings(settings)
-    return [
-        link_job(
-            request, dataset, OUR_MODEL, seed, request.settings | {name: value}, setting=name, value=value
-        )
-        for dataset in request.open_datasets(("uci",))
-        for name in settings
-        for value in SENSITIVITY_GRIDS[name]
-        for seed in request.choose_seeds()
-    ]
-
-
-def case_jobs(request: StudyRequest) -> list[Job]:
-    """Plan trainings and, of each, the similarity of hidden states for one pair."""
-    jobs = []
-    for dataset in request.open_datasets(("wikipedia",)):
-        for model in request.choose_models((OUR_MODEL, "dygformer")):
-            for seed in request.choose_seeds():
-                run = link_job(request, dataset, model, seed, request.settings)
-                jobs += [run, _follow_up_job(run, "similarity", {"tokens": 32})]
+            for name, patch in {"published": max(1, length // 32), "one": 1}.items():
+                patched = own | {"patch": patch}
+                jobs.append(_cost_job(request, dataset, "dygformer", patched, length=length, patch=name))
     return jobs
 
 
@@ -371,17 +269,6 @@ def paper_jobs(request: StudyRequest) -> list[Job]:
     return jobs
 
 
-def _parse_lengths(variants: Sequence[str] | None, default: Sequence[int]) -> Sequence[int]:
-    if variants is None:
-        return default
-    if not all(name.isdecimal() and 0 < int(name) <= MAX_LENGTH for name in variants):
-        raise ConfigError(
-            f"`variants` of this study are lengths from 1 to {MAX_LENGTH:,}, such as 32,64; got '{','.join(variants)}'",
-            code="invalid-length",
-        )
-    return [int(name) for name in variants]
-
-
 @dataclass(frozen=True, slots=True)
 class GeneratedDataset:
     """A synthetic dataset that a study generates if it does not exist yet."""
@@ -402,48 +289,157 @@ class GeneratedDataset:
 
 
 @dataclass(frozen=True, slots=True)
+class Variant:
+    """What one of the trainings of a study changes: settings, labels, and the model if another one has its parts."""
+
+    settings: dict[str, Any] = field(default_factory=dict)
+    about: dict[str, Any] = field(default_factory=dict)
+    model: str | None = None
+
+
+def list_ablations(request: StudyRequest) -> list[Variant]:
+    """List the ablations of DyG-Mamba and the full model; a variant may name the model that has its parts."""
+    parts = {FULL: {}} | load_ablations()
+    return [
+        Variant({key: value for key, value in parts[name].items() if key != "model"}, {"variant": name},
+                parts[name].get("model"))
+        for name in request.choose_variants(list(parts))
+    ]  # fmt: skip
+
+
+def list_lengths(request: StudyRequest) -> list[Variant]:
+    return [Variant({"length": length}, {"length": length}) for length in _parse_lengths(request)]
+
+
+def _parse_lengths(request: StudyRequest) -> Sequence[int]:
+    """Return the lengths of neighbor sequences that the user gave as variants."""
+    variants = request.variants
+    if variants is None:
+        return LENGTHS
+    if not all(name.isdecimal() and 0 < int(name) <= MAX_LENGTH for name in variants):
+        raise ConfigError(
+            f"`variants` of this study are lengths from 1 to {MAX_LENGTH:,}, such as 32,64; got '{','.join(variants)}'",
+            code="invalid-length",
+        )
+    return [int(name) for name in variants]
+
+
+def list_sizes(request: StudyRequest) -> list[Variant]:
+    """List the models that differ in one size."""
+    return [
+        Variant({name: value}, {"setting": name, "value": value})
+        for name in request.choose_variants(list(SENSITIVITY_GRIDS))
+        for value in SENSITIVITY_GRIDS[name]
+    ]
+
+
+def evaluate_with_noise(request: StudyRequest, clean: Job) -> list[Job]:
+    """Evaluate a run that was trained on clean data with each kind of noise."""
+    asks = {"rates": list(NOISE_RATES), "seed": NOISE_SEED}
+    kinds = request.choose_variants(NOISE_KINDS)
+    return [_follow_up_job(clean, "robustness", {"kind": kind} | asks, noise=kind) for kind in kinds]
+
+
+def compare_states(request: StudyRequest, run: Job) -> list[Job]:
+    """Compute the similarity of the hidden states of a run for one pair."""
+    return [_follow_up_job(run, "similarity", {"tokens": 32})]
+
+
+def plan_trainings(study: "Study", request: StudyRequest) -> list[Job]:
+    """Plan the trainings of a study: every dataset, model, variant and seed; and what evaluates each of them."""
+    variants = study.list_variants(request)
+    request.refuse_settings(name for one in variants for name in one.settings)
+    jobs = []
+    for dataset in request.open_datasets(study.datasets):
+        for model in (OUR_MODEL,) if study.models is None else request.choose_models(study.models()):
+            for variant in variants:
+                settings = study.fixed | request.settings | variant.settings
+                for seed in request.choose_seeds():
+                    identity = (request, dataset, variant.model or model, seed, settings, model)
+                    run = _with_asks(link_job(*identity, **variant.about), **study.asks)
+                    jobs += [run, *study.follow_up(request, run)]
+    return jobs
+
+
+@dataclass(frozen=True, slots=True)
 class Study:
-    """One study of the paper.
+    """One study of the paper: trainings, or what a function plans.
 
     Attributes:
         title: Heading of its page.
-        plan: Function that returns its jobs.
+        datasets: Its datasets, if the user names none.
+        models: Returns its models, if the user names none; None: of DyG-Mamba alone.
+        list_variants: Returns what its trainings change.
         has_variants: Whether `StudyRequest.variants` applies.
+        fixed: Settings of all of its trainings, unless the user sets them.
+        asks: Further arguments of its trainings.
+        follow_up: Returns the jobs that evaluate a training.
+        plan: Returns its jobs if they are not those of `plan_trainings`.
         exclusive: Whether each job must have the machine for itself, because its time is measured.
         dataset: Synthetic dataset that the study needs.
         in_order: Whether jobs start in the order of the plan, not the most expensive first.
     """
 
     title: str
-    plan: Callable[[StudyRequest], list[Job]]
+    datasets: Sequence[str] = ("uci",)
+    models: Callable[[], Sequence[str]] | None = lambda: (OUR_MODEL,)
+    list_variants: Callable[[StudyRequest], list[Variant]] = lambda request: [Variant()]
     has_variants: bool = False
+    fixed: dict[str, Any] = field(default_factory=dict)
+    asks: dict[str, Any] = field(default_factory=dict)
+    follow_up: Callable[[StudyRequest, Job], list[Job]] = lambda request, run: []
+    plan: Callable[[StudyRequest], list[Job]] | None = None
     exclusive: bool = False
     dataset: GeneratedDataset | None = None
     in_order: bool = False
 
+    def list_jobs(self, request: StudyRequest) -> list[Job]:
+        return plan_trainings(self, request) if self.plan is None else self.plan(request)
+
 
 STUDIES: dict[str, Study] = {
-    "paper": Study("The claims of the paper, at its settings", paper_jobs, in_order=True),
-    "link": Study("Link prediction (Tables 2 and 3 and the appendix)", link_jobs),
-    "node": Study("Node classification", node_jobs),
+    "paper": Study("The claims of the paper, at its settings", plan=paper_jobs, in_order=True),
+    "link": Study("Link prediction (Tables 2 and 3 and the appendix)", plan=link_jobs),
+    "node": Study("Node classification", plan=node_jobs),
     "ablation": Study(
         "Ablations: time information, step functions, co-occurrence encoding, skip connection",
-        ablation_jobs,
+        ABLATION_DATASETS,
+        models=None,
+        list_variants=list_ablations,
         has_variants=True,
     ),
-    "length": Study("AP by length of the neighbor sequences", length_jobs, has_variants=True),
+    "length": Study("AP by length of the neighbor sequences", list_variants=list_lengths, has_variants=True),
     "efficiency": Study(
-        "Epoch time, memory and parameters", efficiency_jobs, has_variants=True, exclusive=True
+        "Epoch time, memory and parameters", plan=efficiency_jobs, has_variants=True, exclusive=True
     ),
-    "convergence": Study("Training loss of DyG-Mamba and vanilla Mamba", convergence_jobs),
-    "robustness": Study("Robustness to noise in the histories", robustness_jobs, has_variants=True),
+    "convergence": Study(
+        "Training loss of DyG-Mamba and vanilla Mamba",
+        ("CanParl",),
+        models=lambda: (OUR_MODEL, VANILLA_MODEL),
+        fixed={"epochs": 100, "patience": 1_000_000},  # without early stopping
+        asks={"negatives": ["random"]},
+    ),
+    "robustness": Study(
+        "Robustness to noise in the histories",
+        models=list_trained_models,
+        has_variants=True,
+        follow_up=evaluate_with_noise,
+    ),
     "sensitivity": Study(
-        "Sensitivity to the number of blocks, states and the expansion", sensitivity_jobs, has_variants=True
+        "Sensitivity to the number of blocks, states and the expansion",
+        models=None,
+        list_variants=list_sizes,
+        has_variants=True,
     ),
-    "case-study": Study("Case study: similarity of hidden states", case_jobs),
+    "case-study": Study(
+        "Case study: similarity of hidden states",
+        ("wikipedia",),
+        models=lambda: (OUR_MODEL, "dygformer"),
+        follow_up=compare_states,
+    ),
     "large": Study(
         "Cost of an epoch on a dataset as large as tgbl-coin",
-        large_jobs,
+        plan=large_jobs,
         exclusive=True,
         dataset=GeneratedDataset(
             COIN_SIZED, GeneratorConfig(nodes=638_000, events=22_800_000, communities=2_000)
@@ -472,9 +468,9 @@ def plan_jobs(name: str, request: StudyRequest) -> list[Job]:
 
 def _plan_labelled(study: Study, request: StudyRequest) -> list[Job]:
     """Return the jobs of a study, each with the settings that the request changes."""
-    jobs = study.plan(request)
+    jobs = study.list_jobs(request)
     if request.settings or request.protocol != AUTO_PROTOCOL:
-        usual = study.plan(replace(request, settings={}, protocol=AUTO_PROTOCOL))
+        usual = study.list_jobs(replace(request, settings={}, protocol=AUTO_PROTOCOL))
         jobs = _label_changes(jobs, usual)
     return jobs
 

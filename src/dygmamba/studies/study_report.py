@@ -13,15 +13,14 @@ from dygmamba.report.comparison import (
     collect_values,
     describe_conditions,
     format_or_dash,
-    group_records,
     published_cell,
 )
 from dygmamba.report.document import Cell, Document, HeatMap, LineChart, ReportTable, Section
 from dygmamba.report.published import PublishedValue, load_table
-from dygmamba.report.result_records import ResultRecord, SeedValues, StudyResults, select_work
+from dygmamba.report.result_records import ResultRecord, SeedValues, StudyResults, group_records, select_work
 from dygmamba.report.short_training import add_training_column, describe_trainings, name_label
 from dygmamba.studies.studies import FULL, STUDIES
-from dygmamba.tasks.metric_names import SETTING_LABELS
+from dygmamba.tasks.metric_names import SCOPE_LABELS
 
 SHOWN_EPOCHS = (20, 40, 60, 80, 100)
 NOISE_TITLES = {
@@ -54,7 +53,7 @@ def link_sections(results: StudyResults) -> list[Section]:
     records = select_work(results.records, "link", "heuristic")
     overviews = tuple(
         table
-        for setting in SETTING_LABELS
+        for setting in SCOPE_LABELS
         for negatives in NEGATIVES
         if (table := build_overview_table(records, _model, (setting, negatives))) is not None
     )
@@ -69,126 +68,85 @@ def link_sections(results: StudyResults) -> list[Section]:
     return [Section("All datasets", "", overviews), *sections] if overviews else sections
 
 
-def ablation_sections(results: StudyResults) -> list[Section]:
-    """A section per dataset; each variant is compared with the full model."""
-    sections = []
-    for data, group in group_records(results.records, _data).items():
-        tables = build_link_tables(
-            group,
-            lambda record: record.about["variant"],
-            ceilings=results.ceilings,
-            show_published=False,
-            reference=FULL,
-        )
-        sections.append(Section(data, _describe_ceilings(results, data), tuple(tables)))
-    return sections
+def build_ablation_section(results: StudyResults, data: str, group: list[ResultRecord]) -> Section:
+    """Ablations; each variant is compared with the full model."""
+    ceilings = results.ceilings
+    tables = build_link_tables(group, _model, ceilings=ceilings, show_published=False, reference=FULL)
+    return Section(data, _describe_ceilings(results, data), tuple(tables))
 
 
-def node_sections(results: StudyResults) -> list[Section]:
+def build_node_section(results: StudyResults, data: str, group: list[ResultRecord]) -> Section:
     """AUC of node classifiers on frozen encoders, next to the published values."""
-    sections = []
-    for data, group in group_records(select_work(results.records, "node"), _data).items():
-        published = {
-            normalize_name(row["model"]): row
-            for row in load_table("node_classification_auc").rows
-            if normalize_name(row["dataset"]) == normalize_name(data)
-        }
-        auc, ap = (collect_values(group, _model, {"split": "test"}, metric) for metric in ("auc", "ap"))
-        best = max(auc, key=lambda model: auc[model].mean)
-        rows = [
-            (
-                Cell(model),
-                Cell(str(values), "best" if model == best else ""),
-                Cell(str(ap[model])),
-                published_cell(_to_published_value(published.get(normalize_name(model)))),
-                Cell(str(len(values.by_seed))),
-            )
-            for model, values in sorted(auc.items(), key=lambda pair: -pair[1].mean)
-        ]
-        columns = ("model", "AUC", "AP", "published AUC", "seeds")
-        table = ReportTable(
-            "Node classification on the test split", describe_conditions(group), columns, tuple(rows)
+    rows = _list_published("node_classification_auc", data)
+    published = {normalize_name(row["model"]): row for row in rows}
+    auc, ap = (collect_values(group, _model, {"split": "test"}, metric) for metric in ("auc", "ap"))
+    best = max(auc, key=lambda model: auc[model].mean)
+    rows = [
+        (
+            Cell(model),
+            Cell(str(values), "best" if model == best else ""),
+            Cell(str(ap[model])),
+            published_cell(_to_published_value(published.get(normalize_name(model)))),
+            Cell(str(len(values.by_seed))),
         )
-        text = "" if published else "The paper has no AUC of node classification on this dataset."
-        table = table if published else table.drop_column("published AUC")
-        sections.append(Section(data, text, (add_training_column(table, group, _model),)))
-    return sections
+        for model, values in sorted(auc.items(), key=lambda pair: -pair[1].mean)
+    ]
+    columns = ("model", "AUC", "AP", "published AUC", "seeds")
+    table = ReportTable(
+        "Node classification on the test split", describe_conditions(group), columns, tuple(rows)
+    )
+    text = "" if published else "The paper has no AUC of node classification on this dataset."
+    table = table if published else table.drop_column("published AUC")
+    return Section(data, text, (add_training_column(table, group, _model),))
 
 
-def length_sections(results: StudyResults) -> list[Section]:
+def build_length_section(results: StudyResults, data: str, group: list[ResultRecord]) -> Section:
     """AP by length, with the published points."""
-    sections = []
-    for data, group in group_records(results.records, _data).items():
-        curves = {
-            f"{model} ({SETTING_LABELS[setting]})": _ap_curve(records, "length", setting)
-            for model, records in group_records(group, _model).items()
-            for setting in SETTING_LABELS
-        }
-        published = {
-            float(row["sequence_length"]): row["mean"]
-            for row in load_table("sequence_length_ap").rows
-            if normalize_name(row["dataset"]) == normalize_name(data) and row["mean"] is not None
-        }
-        if published:
-            curves["published"] = sorted(published.items())
-        chart = LineChart(
-            f"{data}: test AP by length of the neighbor sequences",
-            "length",
-            "AP (%)",
-            curves,
-            x_kind="log",
-            note=_describe_training(group),
-        )
-        tables = build_link_tables(
-            group,
-            lambda record: f"{record.model} L = {record.about['length']}",
-            ceilings=results.ceilings,
-            show_published=False,
-        )
-        sections.append(Section(data, "", tuple(tables), (chart,)))
-    return sections
+    curves = {
+        f"{model} ({SCOPE_LABELS[setting]})": _ap_curve(records, "length", setting)
+        for model, records in group_records(group, _model).items()
+        for setting in SCOPE_LABELS
+    }
+    rows = [row for row in _list_published("sequence_length_ap", data) if row["mean"] is not None]
+    if rows:
+        curves["published"] = sorted({float(row["sequence_length"]): row["mean"] for row in rows}.items())
+    title, note = f"{data}: test AP by length of the neighbor sequences", _describe_training(group)
+    chart = LineChart(title, "length", "AP (%)", curves, x_kind="log", note=note)
+    label = "{0.model} L = {0.about[length]}".format
+    tables = build_link_tables(group, label, ceilings=results.ceilings, show_published=False)
+    return Section(data, "", tuple(tables), (chart,))
 
 
-def sensitivity_sections(results: StudyResults) -> list[Section]:
+def build_sensitivity_section(results: StudyResults, data: str, group: list[ResultRecord]) -> Section:
     """AP by each size of the model."""
-    sections = []
-    for data, group in group_records(results.records, _data).items():
-        charts = tuple(
-            LineChart(
-                f"{data}: test AP by {name}",
-                name,
-                "AP (%)",
-                {name: _ap_curve(records, "value", "transductive")},
-                x_kind="log",
-                note=_describe_training(records),
-            )
-            for name, records in group_records(group, lambda record: record.about["setting"]).items()
+    charts = tuple(
+        LineChart(
+            f"{data}: test AP by {name}",
+            name,
+            "AP (%)",
+            {name: _ap_curve(records, "value", "transductive")},
+            x_kind="log",
+            note=_describe_training(records),
         )
-        tables = build_link_tables(
-            group,
-            lambda record: f"{record.about['setting']} = {record.about['value']}",
-            ceilings=results.ceilings,
-            show_published=False,
-        )
-        sections.append(Section(data, "", tuple(tables), charts))
-    return sections
+        for name, records in group_records(group, lambda record: record.about["setting"]).items()
+    )
+    label = "{0.about[setting]} = {0.about[value]}".format
+    tables = build_link_tables(group, label, ceilings=results.ceilings, show_published=False)
+    return Section(data, "", tuple(tables), charts)
 
 
-def efficiency_sections(results: StudyResults) -> list[Section]:
+def build_efficiency_section(results: StudyResults, data: str, group: list[ResultRecord]) -> Section:
     """Cost of an epoch for every model, then time and memory by length."""
-    sections = []
-    for data, group in group_records(results.records, _data).items():
-        by_model = [record for record in group if "length" not in record.about]
-        tables = [_cost_table(by_model)] if by_model else []
-        times, sizes = (_cost_curves(group, field) for field in ("epoch_seconds", "peak_mb"))
-        if times:
-            tables.append(_cost_by_length_table(group, times, sizes))
-        charts = tuple(
-            LineChart(f"{data}: {name} by length", "length", unit, curves, "log", "log")
-            for name, curves, unit in (("epoch time", times, "seconds"), ("peak memory", sizes, "MB"))
-        )
-        sections.append(Section(data, "", tuple(tables), charts))
-    return sections
+    by_model = [record for record in group if "length" not in record.about]
+    tables = [_cost_table(by_model)] if by_model else []
+    times, sizes = (_cost_curves(group, field) for field in ("epoch_seconds", "peak_mb"))
+    if times:
+        tables.append(_cost_by_length_table(group, times, sizes))
+    charts = tuple(
+        LineChart(f"{data}: {name} by length", "length", unit, curves, "log", "log")
+        for name, curves, unit in (("epoch time", times, "seconds"), ("peak memory", sizes, "MB"))
+    )
+    return Section(data, "", tuple(tables), charts)
 
 
 def _cost_table(records: list[ResultRecord]) -> ReportTable:
@@ -240,39 +198,35 @@ def _cost_by_length_table(
     return ReportTable("Cost of a training epoch by length", describe_conditions(by_length), columns, rows)
 
 
-def convergence_sections(results: StudyResults) -> list[Section]:
+def build_convergence_section(results: StudyResults, data: str, group: list[ResultRecord]) -> Section:
     """Training loss by epoch, next to the published losses."""
-    sections = []
-    for data, group in group_records(results.records, _data).items():
-        by_model = group_records(group, _model)
-        curves = {model: _loss_curve(records) for model, records in by_model.items()}
-        losses = {model: {point[0]: point[1] for point in curve} for model, curve in curves.items()}
-        published = {
-            (normalize_name(row["model"].removeprefix("Vanilla ")), int(row["epoch"])): row["value"]
-            for row in load_table("training_convergence").rows
-            if normalize_name(row["dataset"]) == normalize_name(data)
-        }
-        rows = tuple(
-            (
-                Cell(str(epoch)),
-                *(format_or_dash(losses[model].get(float(epoch)), "{:.4f}") for model in by_model),
-                *(
-                    format_or_dash(published.get((normalize_name(model), epoch)), "{:.4f}", "soft")
-                    for model in by_model
-                ),
-            )
-            for epoch in SHOWN_EPOCHS
+    by_model = group_records(group, _model)
+    curves = {model: _loss_curve(records) for model, records in by_model.items()}
+    losses = {model: {point[0]: point[1] for point in curve} for model, curve in curves.items()}
+    published = {
+        (normalize_name(row["model"].removeprefix("Vanilla ")), int(row["epoch"])): row["value"]
+        for row in _list_published("training_convergence", data)
+    }
+    rows = tuple(
+        (
+            Cell(str(epoch)),
+            *(format_or_dash(losses[model].get(float(epoch)), "{:.4f}") for model in by_model),
+            *(
+                format_or_dash(published.get((normalize_name(model), epoch)), "{:.4f}", "soft")
+                for model in by_model
+            ),
         )
-        own = (
-            f"{model} ({text})" if (text := describe_trainings(records)) else model
-            for model, records in by_model.items()
-        )
-        columns = ("epoch", *own, *(f"published {model}" for model in by_model))
-        table = ReportTable("Training loss, mean over seeds", describe_conditions(group), columns, rows)
-        note = _describe_training(group)
-        chart = LineChart(f"{data}: training loss", "epoch", "loss", curves, "count", note=note)
-        sections.append(Section(data, "", (table,), (chart,)))
-    return sections
+        for epoch in SHOWN_EPOCHS
+    )
+    own = (
+        f"{model} ({text})" if (text := describe_trainings(records)) else model
+        for model, records in by_model.items()
+    )
+    columns = ("epoch", *own, *(f"published {model}" for model in by_model))
+    table = ReportTable("Training loss, mean over seeds", describe_conditions(group), columns, rows)
+    note = _describe_training(group)
+    chart = LineChart(f"{data}: training loss", "epoch", "loss", curves, "count", note=note)
+    return Section(data, "", (table,), (chart,))
 
 
 def robustness_sections(results: StudyResults) -> list[Section]:
@@ -353,18 +307,30 @@ def _similarity_table(records: list[ResultRecord]) -> ReportTable:
     return add_training_column(table, records, label)
 
 
+def _by_dataset(
+    build: Callable[[StudyResults, str, list[ResultRecord]], Section], *works: str
+) -> Callable[[StudyResults], list[Section]]:
+    """Return a function that builds a section for each dataset, of the records of these works or of all."""
+
+    def build_sections(results: StudyResults) -> list[Section]:
+        records = select_work(results.records, *works) if works else results.records
+        return [build(results, data, group) for data, group in group_records(records, _data).items()]
+
+    return build_sections
+
+
 SECTIONS: dict[str, Callable[[StudyResults], list[Section]]] = {
     "link": link_sections,
-    "node": node_sections,
-    "ablation": ablation_sections,
-    "length": length_sections,
-    "efficiency": efficiency_sections,
-    "convergence": convergence_sections,
+    "node": _by_dataset(build_node_section, "node"),
+    "ablation": _by_dataset(build_ablation_section),
+    "length": _by_dataset(build_length_section),
+    "efficiency": _by_dataset(build_efficiency_section),
+    "convergence": _by_dataset(build_convergence_section),
     "robustness": robustness_sections,
-    "sensitivity": sensitivity_sections,
+    "sensitivity": _by_dataset(build_sensitivity_section),
     "case-study": case_sections,
     "paper": paper_sections,
-    "large": efficiency_sections,
+    "large": _by_dataset(build_efficiency_section),
 }
 
 
@@ -419,6 +385,12 @@ def _loss_curve(records: list[ResultRecord]) -> list[tuple[float, ...]]:
 
 def _list_noise_rates(records: list[ResultRecord]) -> list[float]:
     return sorted({row["noise"] for record in records for row in record.rows})
+
+
+def _list_published(table: str, data: str) -> list[dict[str, Any]]:
+    """Return the rows of a published table about a dataset."""
+    name = normalize_name(data)
+    return [row for row in load_table(table).rows if normalize_name(row["dataset"]) == name]
 
 
 def _to_published_value(row: dict[str, Any] | None) -> PublishedValue | None:

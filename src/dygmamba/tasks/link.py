@@ -29,14 +29,8 @@ from dygmamba.tasks.candidates import SampledCandidates
 from dygmamba.tasks.losses import PAIRWISE_LOSS, Loss, RankingLoss
 from dygmamba.tasks.metric_names import EARLIER_EVENTS, WHOLE_STREAM
 from dygmamba.tasks.metrics import count_ranked_above, link_metrics, rank_metrics
-from dygmamba.tasks.training_negatives import (
-    TRAINING_NEGATIVES,
-    CandidateDestinations,
-    TrainingNegatives,
-)
+from dygmamba.tasks.training_negatives import TRAINING_NEGATIVES, CandidateDestinations, TrainingNegatives
 
-SPLITS = ("val", "test")
-SETTINGS = ("transductive", "inductive")
 PUBLISHED_POOLS = {"transductive": WHOLE_STREAM, "inductive": "new-node events of the period"}
 VALIDATION_NEGATIVES: dict[str, tuple[str, ...]] = {
     "random": ("random",),

@@ -7,7 +7,7 @@ Legend: p pairs, b events, c candidates per event.
 """
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol, runtime_checkable
+from typing import Any, ClassVar
 
 from jaxtyping import Float32
 from torch import Tensor
@@ -16,30 +16,11 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 from dygmamba.core.choices import LossName as LossName
 
 
-@runtime_checkable
-class Loss(Protocol):
-    """Training loss of link prediction.
-
-    `needs_joint_pairs` says that all pairs of an event must be in one pass.
-    """
-
-    needs_joint_pairs: ClassVar[bool]
-
-    @property
-    def about(self) -> dict[str, Any]:
-        """Fields of a result row; empty for the published loss."""
-        ...
-
-    def __call__(self, logits: Float32[Tensor, "p"], label: Float32[Tensor, "p"]) -> Tensor:
-        """Return the sum of the losses of all pairs."""
-        ...
-
-
 @dataclass(frozen=True, slots=True)
 class PairwiseLoss:
-    """Binary cross-entropy of every pair, as in DyGLib."""
+    """Binary cross-entropy of every pair, as in DyGLib. A call returns the sum of the losses of all pairs."""
 
-    needs_joint_pairs: ClassVar[bool] = False
+    needs_joint_pairs: ClassVar[bool] = False  # whether all pairs of an event must be in one pass
 
     @staticmethod
     def create(candidates: int) -> "PairwiseLoss":
@@ -48,6 +29,7 @@ class PairwiseLoss:
 
     @property
     def about(self) -> dict[str, Any]:
+        """Fields of a result row; empty for the published loss."""
         return {}
 
     def __call__(self, logits: Float32[Tensor, "p"], label: Float32[Tensor, "p"]) -> Tensor:
@@ -78,8 +60,6 @@ class RankingLoss:
         return len(score) * (score.logsumexp(dim=0) - score[0]).sum()
 
 
+Loss = PairwiseLoss | RankingLoss
 PAIRWISE_LOSS = PairwiseLoss()
-LOSSES: dict[LossName, type[PairwiseLoss] | type[RankingLoss]] = {
-    "pairwise": PairwiseLoss,
-    "ranking": RankingLoss,
-}
+LOSSES: dict[LossName, type[Loss]] = {"pairwise": PairwiseLoss, "ranking": RankingLoss}

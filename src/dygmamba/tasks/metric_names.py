@@ -12,7 +12,7 @@ from dygmamba.core.errors import ConfigError
 from dygmamba.data.catalogue.known_datasets import BENCHMARKS, normalize_name
 
 # Labels of the settings in tables and reports: "inductive" also names a negative sampler, which would be confusing.
-SETTING_LABELS = {"transductive": "all nodes", "inductive": "new nodes"}
+SCOPE_LABELS = {"transductive": "all nodes", "inductive": "new nodes"}
 # Types of events by what their nodes did before (`tasks/query_types.py`)
 QUERY_TYPE_LABELS = {
     "repeated_pair": "repeated pair",

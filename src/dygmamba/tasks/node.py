@@ -36,12 +36,7 @@ class NodeTask:
     embedding: Float32[Tensor, "e d"] | None = None  # what queries carry, one row per event
 
     @staticmethod
-    def create(
-        store: EventStore,
-        split: Split,
-        device: torch.device,
-        target: NodeTarget,
-    ) -> "NodeTask":
+    def create(store: EventStore, split: Split, device: torch.device, target: NodeTarget) -> "NodeTask":
         """Create the task of a target for a labelled stream."""
         assert store.label is not None
         label = target.encode(store.label)

@@ -2,7 +2,8 @@
 
 Evaluation uses random, historical and inductive negatives. A model trained against random destinations alone never has
 to tell which sources are active; historical and mixed negatives teach that. What is sampled for an event is one number
-per event and epoch, a function of (seed, epoch) alone.
+per event and epoch, a function of (seed, epoch) alone (`draw_negatives`); `build_queries` returns each event as a pair
+of label 1, then its negatives with label 0.
 
 Legend: k training events, b events of a batch, s distinct training pairs, m destinations, c (window, pair)
 combinations that occur.
@@ -24,22 +25,8 @@ WINDOW_EVENTS = 200  # pairs of an event's window of this many events are not sa
 MAX_TRIES = 8
 
 
-class TrainingNegatives:
-    """Base class of samplers of the negatives of training events."""
-
-    __slots__ = ()
-
-    def draw_negatives(self, seed: int, epoch: int) -> Int64[Tensor, "k"]:
-        """Draw a number for each training event that determines its negatives; the same on every device."""
-        raise NotImplementedError
-
-    def build_queries(self, events: EventBatch, others: Int64[Tensor, "b"]) -> LabelledPairs:
-        """Return each event as a pair of label 1, then its negatives with label 0."""
-        raise NotImplementedError
-
-
 @dataclass(frozen=True, slots=True)
-class RandomDestinations(TrainingNegatives):
+class RandomDestinations:
     """The event's source with a random training destination, as in DyGLib; the drawn number is the destination."""
 
     events: int
@@ -69,7 +56,7 @@ def build_pair_queries(events: EventBatch, others: Int64[Tensor, "b"], num_nodes
 
 
 @dataclass(frozen=True, slots=True)
-class HistoricalPairs(TrainingNegatives):
+class HistoricalPairs:
     """A training pair that does not occur in the event's window; the drawn number is the pair.
 
     Pairs are sampled from the whole training period, later ones included (`docs/research/findings.md` says why). If
@@ -110,7 +97,7 @@ class HistoricalPairs(TrainingNegatives):
 
 
 @dataclass(frozen=True, slots=True)
-class MixedNegatives(TrainingNegatives):
+class MixedNegatives:
     """Random destinations and historical pairs for every other event, swapped from epoch to epoch."""
 
     paired: HistoricalPairs
@@ -134,7 +121,7 @@ class MixedNegatives(TrainingNegatives):
 
 
 @dataclass(frozen=True, slots=True)
-class CandidateDestinations(TrainingNegatives):
+class CandidateDestinations:
     """The event's source with `count` random training destinations, none of them the event's own.
 
     The drawn number is a key from which the destinations follow, with replacement; so an epoch with many candidates
@@ -186,7 +173,8 @@ def build_candidate_queries(events: EventBatch, node: Int64[Tensor, "c b"]) -> L
     )
 
 
-TRAINING_NEGATIVES: dict[str, type[RandomDestinations] | type[HistoricalPairs] | type[MixedNegatives]] = {
+TrainingNegatives = RandomDestinations | HistoricalPairs | MixedNegatives | CandidateDestinations
+TRAINING_NEGATIVES: dict[str, type[RandomDestinations | HistoricalPairs | MixedNegatives]] = {
     "random": RandomDestinations,
     "historical": HistoricalPairs,
     "mixed": MixedNegatives,

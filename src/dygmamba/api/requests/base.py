@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from dygmamba.core.choices import TIME_UNITS
+from dygmamba.core.choices import TIME_UNITS, check_choice
 from dygmamba.core.errors import ConfigError, FileError
 from dygmamba.data.catalogue.leaderboard_folders import detect_folder_format
 from dygmamba.data.storage.locations import require_dataset
@@ -20,6 +20,8 @@ Names = str | Sequence[str]
 @dataclass(frozen=True, kw_only=True)
 class Request:
     """The arguments of a public call. Paths may be given as text, and runs as their directories."""
+
+    data_dir: Path | None = None  # where to look for datasets first
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
@@ -53,17 +55,6 @@ def parse_names(parameter: str, given: Names, known: Iterable[str]) -> tuple[str
             code=f"unknown-{parameter.replace('_', '-')}",
         )
     return names
-
-
-def check_choice(parameter: str, given: str, known: Iterable[str]) -> str:
-    """Return one known name; raise ConfigError for any other."""
-    *names, last = known
-    if given not in (*names, last):
-        raise ConfigError(
-            f"`{parameter}` takes {', '.join(names)} or {last}, got '{given}'",
-            code=f"unknown-{parameter.replace('_', '-')}",
-        )
-    return given
 
 
 def check_time_unit(given: str) -> None:

@@ -7,14 +7,13 @@ from typing import Any, Self
 
 from dygmamba.api.requests.base import (
     Request,
-    check_choice,
     check_data,
     check_time_unit,
     require_file,
     require_writable,
 )
 from dygmamba.config import validate_settings
-from dygmamba.core.choices import FORMATS
+from dygmamba.core.choices import FORMATS, check_choice
 from dygmamba.core.errors import ConfigError
 from dygmamba.core.settings import get_setting_hints
 from dygmamba.data.catalogue.known_datasets import find_entry as find_entry
@@ -49,7 +48,6 @@ class ImportRequest(Request):
     drop_duplicates: bool = False
     node_features: Path | None = None
     node_time: str | None = None
-    data_dir: Path | None = None
     reading: Mapping[str, Any] = field(default_factory=dict)
 
     def check(self) -> Self:
@@ -76,7 +74,6 @@ class DataExportRequest(Request):
     data: str
     to: Path
     raw: bool = False
-    data_dir: Path | None = None
 
     def check(self) -> Self:
         require_writable(self.to, "to")
@@ -90,7 +87,6 @@ class GenerateRequest(Request):
 
     name: str
     settings: Mapping[str, Any] = field(default_factory=dict)
-    data_dir: Path | None = None
 
     def check(self) -> Self:
         hints = get_setting_hints(GeneratorConfig)

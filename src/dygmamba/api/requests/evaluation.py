@@ -16,7 +16,7 @@ from dygmamba.api.requests.base import (
     require_run,
 )
 from dygmamba.config import check_device, check_settings
-from dygmamba.core.choices import NEGATIVES, SETTINGS, SPLITS, Visibility
+from dygmamba.core.choices import NEGATIVES, SCOPES, SPLITS, Visibility, check_choice
 from dygmamba.core.errors import ConfigError
 from dygmamba.core.settings import check_value
 from dygmamba.data.events.split_spec import AUTO_PROTOCOL, check_protocol
@@ -44,7 +44,7 @@ class EvaluateRequest(Request):
     settings: Mapping[str, Any] = field(default_factory=dict)
     negatives: Names | None = None
     split: Names = "test"
-    setting: Names = SETTINGS
+    setting: Names = SCOPES
     visible: str | None = None
     metrics: Names | None = None
     candidates: int | str | None = None
@@ -54,7 +54,6 @@ class EvaluateRequest(Request):
     protocol: str = AUTO_PROTOCOL
     store_negatives: Path | None = None  # folder that keeps drawn negatives for the next time
     device: str = "auto"
-    data_dir: Path | None = None
 
     def check(self) -> Self:
         self.list_choices(NEGATIVES)
@@ -83,7 +82,7 @@ class EvaluateRequest(Request):
             (strategy, name, kind)
             for strategy in parse_names("negatives", self.negatives or usual, NEGATIVES)
             for name in parse_names("split", self.split, SPLITS)
-            for kind in parse_names("setting", self.setting, SETTINGS)
+            for kind in parse_names("setting", self.setting, SCOPES)
         ]
 
     def parse_metrics(self) -> tuple[bool, tuple[str, ...], int | str | None]:
@@ -131,13 +130,9 @@ class MonitorRequest(Request):
     fail_above: Sequence[str] | None = None
     reading: Mapping[str, Any] = field(default_factory=dict)
     device: str = "auto"
-    data_dir: Path | None = None
 
     def check(self) -> Self:
-        if self.period not in PERIODS:
-            raise ConfigError(
-                f"`period` takes {', '.join(PERIODS)}; got '{self.period}'", code="unknown-period"
-            )
+        check_choice("period", self.period, PERIODS)
         _ = self.lower, self.upper  # raise for malformed limits
         check_device(self.device)
         check_time_unit(self.reading.get("time_unit", "auto"))
@@ -170,7 +165,6 @@ class AuditRequest(Request):
     run: Path | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)
     protocol: str = AUTO_PROTOCOL
-    data_dir: Path | None = None
 
     @property
     def brings_dataset(self) -> bool:
@@ -216,17 +210,13 @@ class ReproduceRequest(Request):
     device: str = "auto"
     workers: int | None = None
     protocol: str = AUTO_PROTOCOL
-    data_dir: Path | None = None
 
     def check(self) -> Self:
         from dygmamba.models import require_model
         from dygmamba.studies import STUDY_NAMES
 
         check_protocol(self.protocol)
-        if self.study not in STUDY_NAMES:
-            raise ConfigError(
-                f"unknown study '{self.study}'; choose from {', '.join(STUDY_NAMES)}", code="unknown-study"
-            )
+        check_choice("study", self.study, STUDY_NAMES)
         for model in self.models or ():
             require_model(model)
         for name in self.datasets or ():

@@ -6,15 +6,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Self
 
-from dygmamba.api.requests.base import (
-    Request,
-    check_time_unit,
-    require_file,
-    require_run,
-    require_writable,
-)
+from dygmamba.api.requests.base import Request, check_time_unit, require_file, require_run, require_writable
 from dygmamba.config import check_device
-from dygmamba.core.costs import Costs, choose_threshold, parse_costs_or_none
+from dygmamba.core.costs import Costs, choose_threshold, parse_costs
 from dygmamba.core.errors import ConfigError, make_package_error
 from dygmamba.data.storage.locations import parse_table_format
 from dygmamba.server.settings import ServerSettings
@@ -57,7 +51,6 @@ class PredictRequest(Request):
     top_per_day: int | None = None
     reading: Mapping[str, Any] = field(default_factory=dict)
     device: str = "auto"
-    data_dir: Path | None = None
 
     def check(self) -> Self:
         if self.pairs is not None and self.sources is not None:
@@ -132,7 +125,6 @@ class ExplainRequest(Request):
     columns: Mapping[str, Any] = field(default_factory=dict)
     reading: Mapping[str, Any] = field(default_factory=dict)
     device: str = "auto"
-    data_dir: Path | None = None
 
     def check(self) -> Self:
         if self.out is not None and self.out.suffix.lower() not in PICTURE_SUFFIXES:
@@ -158,12 +150,11 @@ class ReportRequest(Request):
     out: Path | None = None
     costs: str | None = None
     real_share: float | None = None
-    data_dir: Path | None = None
 
     @property
     def parsed_costs(self) -> Costs | None:
         """The costs as numbers."""
-        return parse_costs_or_none(self.costs, self.real_share)
+        return parse_costs(self.costs, self.real_share)
 
     def check(self) -> Self:
         _ = self.parsed_costs  # raises for malformed ones
@@ -177,7 +168,6 @@ class ExportRequest(Request):
 
     run: Path
     to: Path
-    data_dir: Path | None = None
 
     def check(self) -> Self:
         if self.to.suffix not in MODEL_FILE_SUFFIXES:
@@ -215,7 +205,6 @@ class ServeRequest(Request):
     max_ahead: str | None = None
     sources: Sequence[str] = ()
     device: str = "auto"
-    data_dir: Path | None = None
 
     @property
     def settings(self) -> ServerSettings:

@@ -8,15 +8,9 @@ from math import inf
 from pathlib import Path
 from typing import Any, Self
 
-from dygmamba.api.requests.base import Names, Request, check_choice, check_data, parse_names, require_run
-from dygmamba.config import (
-    check_device,
-    check_settings,
-    find_size_preset,
-    is_preset_file,
-    read_preset_file,
-)
-from dygmamba.core.choices import NEGATIVES, VARIANTS
+from dygmamba.api.requests.base import Names, Request, check_data, parse_names, require_run
+from dygmamba.config import check_device, check_settings, find_size_preset, is_preset_file, read_preset_file
+from dygmamba.core.choices import NEGATIVES, VARIANTS, check_choice
 from dygmamba.core.errors import ConfigError, make_package_error
 from dygmamba.data.events.split_spec import (
     AUTO_PROTOCOL,
@@ -47,7 +41,6 @@ class _RunRequest(Request):
     refit: str | None = None  # of the command line: train again on all events afterwards
     processes: int = 1
     deterministic: bool | None = None
-    data_dir: Path | None = None
 
     @property
     def strategies(self) -> tuple[str, ...]:
@@ -149,11 +142,7 @@ class TrainRequest(_RunRequest):
     def _check_task(self) -> None:
         """Raise ConfigError for an unknown task, and for options that only node classification has."""
         check_choice("task", self.task, TASKS)
-        options = {
-            "backbone": self.backbone is not None,
-            "finetune": self.finetune,
-            "balance": self.balance,
-        }
+        options = {"backbone": self.backbone is not None, "finetune": self.finetune, "balance": self.balance}
         wrong = [name for name, is_given in options.items() if is_given]
         if self.task == "link" and wrong:
             raise ConfigError(
@@ -221,7 +210,6 @@ class RefitRequest(Request):
     folder: Path
     device: str = "auto"
     processes: int = 1
-    data_dir: Path | None = None
 
     def check(self) -> Self:
         check_device(self.device)
@@ -237,7 +225,6 @@ class BlendRequest(Request):
     negatives: Names = "random"
     device: str = "auto"
     out: Path = Path("runs")
-    data_dir: Path | None = None
 
     @property
     def strategies(self) -> tuple[str, ...]:
@@ -268,7 +255,6 @@ class TuneRequest(Request):
     protocol: str = AUTO_PROTOCOL
     device: str = "auto"
     studies: Path = Path("studies")
-    data_dir: Path | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)
 
     def check(self) -> Self:
@@ -301,7 +287,6 @@ class BacktestRequest(Request):
     preset: str | None = None
     device: str = "auto"
     out: Path | None = None
-    data_dir: Path | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)
 
     def check(self) -> Self:

@@ -16,8 +16,8 @@ from dygmamba.core.errors import DygWarning, FileError, LockedError
 LOCKS_UNSUPPORTED = (errno.ENOSYS, errno.ENOLCK, errno.ENOTSUP)
 
 
-def acquire_lock(path: Path) -> BaseFileLock:
-    """Lock a folder by a file in it, until `release` or the end of the process.
+def acquire_lock(path: Path, seconds: float = 0) -> BaseFileLock:
+    """Lock a folder by a file in it, until `release` or the end of the process; wait so long for another process.
 
     The operating system releases the lock when its holder dies, even by SIGKILL or a power cut. Where there are no
     locks, a warning says so and work goes on.
@@ -27,7 +27,9 @@ def acquire_lock(path: Path) -> BaseFileLock:
         FileError: The lock file cannot be created.
     """
     # not thread-local: a server opens a folder in one thread and closes it in another
-    lock = FileLock(path, timeout=0, thread_local=False, fallback_to_soft=False, on_acquired=_write_holder)
+    lock = FileLock(
+        path, timeout=seconds, thread_local=False, fallback_to_soft=False, on_acquired=_write_holder
+    )
     try:
         lock.acquire()
     except Timeout as error:
@@ -50,9 +52,9 @@ def acquire_lock(path: Path) -> BaseFileLock:
 
 
 @contextmanager
-def hold_lock(path: Path) -> Iterator[None]:
+def hold_lock(path: Path, seconds: float = 0) -> Iterator[None]:
     """Context manager: lock a folder by a file in it, which is deleted at the end; the errors are `acquire_lock`'s."""
-    lock = acquire_lock(path)
+    lock = acquire_lock(path, seconds)
     try:
         yield
     finally:

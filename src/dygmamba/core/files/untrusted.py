@@ -9,11 +9,12 @@ import hashlib
 import os
 import re
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from dygmamba.core.errors import FileError, make_unreadable_error
+from dygmamba.core.errors import FileError, first_line, make_unreadable_error
 
 CHUNK_BYTES = 1 << 22
 RETRY_HINT = "get it again"
@@ -40,12 +41,29 @@ def require_regular_file(path: Path) -> None:
         )
 
 
+@contextmanager
+def report_damage(
+    path: Path,
+    what: str,
+    kinds: tuple[type[Exception], ...],
+    advice: str,
+    describe: Callable[[Exception], str] = first_line,
+) -> Iterator[None]:
+    """Context manager: errors with which a package says that a file is damaged become a FileError.
+
+    It says that the file is not `what`, such as "a complete Parquet file", and why, as `describe` returns it.
+    """
+    try:
+        yield
+    except kinds as error:
+        raise FileError(f"{path} is not {what} ({describe(error)}); {advice}", code="file-damaged") from error
+
+
 def read_regular_file(path: Path, max_bytes: int) -> Iterator[bytes]:
     """Yield the bytes of a regular file of at most `max_bytes`; symbolic links are not followed."""
     # O_NONBLOCK: opening a named pipe would otherwise wait for a writer for ever.
-    optional = (
-        getattr(os, name, 0) for name in ("O_NOFOLLOW", "O_NONBLOCK", "O_BINARY")
-    )  # not on every system
+    # not on every system
+    optional = (getattr(os, name, 0) for name in ("O_NOFOLLOW", "O_NONBLOCK", "O_BINARY"))
     handle = os.open(path, os.O_RDONLY | sum(optional))
     with os.fdopen(handle, "rb") as file:
         status = os.fstat(handle)

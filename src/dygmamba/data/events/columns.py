@@ -16,9 +16,8 @@ from dygmamba.data.events.column_facts import ColumnFacts, NumericColumn, TypeCo
 if TYPE_CHECKING:
     from dygmamba.data.events.event_store import EventStore
 
-MAX_SEPARATE_COLUMNS = (
-    32  # more numeric columns are one vector, such as a text embedding, not separate quantities
-)
+# more numeric columns are one vector, such as a text embedding, not separate quantities
+MAX_SEPARATE_COLUMNS = 32
 MAX_CODE_COLUMNS = 2  # categorical columns that a model reads
 MAX_EXAMINED_EVENTS = 1_000_000  # the last training events, which decide which columns are read
 MAX_SCALED_EVENTS = 100_000  # the last training events, whose values set the scale of a column

@@ -98,8 +98,7 @@ class NodeIds:
         wrong = rows[(rows < 0) | (rows >= len(self))]
         if len(wrong):
             raise NotFoundError(
-                f"node {wrong[0]} does not exist; give numbers from 0 to {len(self) - 1}",
-                code="unknown-node",
+                f"node {wrong[0]} does not exist; give numbers from 0 to {len(self) - 1}", code="unknown-node"
             )
         return self._take(rows)
 
@@ -121,14 +120,7 @@ class IdIndex(NodeIds):
     """
 
     __slots__ = (
-        "_is_text",
-        "_keys",
-        "_known",
-        "_known_count",
-        "_known_nodes",
-        "_new_nodes",
-        "_sides",
-        "_texts",
+        *("_is_text", "_keys", "_known", "_known_count", "_known_nodes", "_new_nodes", "_sides", "_texts"),
     )
     __setattr__ = object.__setattr__  # unlike other ids, these change
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from math import isclose
 from typing import TYPE_CHECKING, Literal, get_args
 
+from dygmamba.core.choices import check_choice
 from dygmamba.core.errors import ConfigError
 from dygmamba.data.catalogue.known_datasets import is_benchmark
 
@@ -27,11 +28,7 @@ LEADERBOARD_SPLIT = "board"  # the value of `split` for the split of the dataset
 
 def check_protocol(given: str) -> None:
     """Raise ConfigError unless `protocol` has a known value."""
-    if given not in PROTOCOLS:
-        raise ConfigError(
-            f"`protocol` takes {', '.join(PROTOCOLS[:-1])} or {PROTOCOLS[-1]}, got '{given}'",
-            code="unknown-protocol",
-        )
+    check_choice("protocol", given, PROTOCOLS)
 
 
 def choose_protocol(name: str, store: "EventStore", given: str) -> Protocol:
@@ -56,10 +53,7 @@ def parse_shares(parts: list[str]) -> tuple[float, ...] | None:
         shares = tuple(float(part) for part in parts)
     except ValueError:
         shares = ()
-    if (
-        len(shares) != 3
-        or not all(0 < share < 1 for share in shares)
-        or not isclose(sum(shares), 1, abs_tol=1e-6)
-    ):
+    is_whole = len(shares) == 3 and isclose(sum(shares), 1, abs_tol=1e-6)
+    if not is_whole or not all(0 < share < 1 for share in shares):
         raise ConfigError(f"{SPLIT_SPEC_HELP}; got '{','.join(parts)[:80]}'", code="invalid-split")
     return shares

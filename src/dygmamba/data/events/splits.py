@@ -82,13 +82,12 @@ class SplitCounts:
 
     def describe_events(self) -> str:
         """Describe the sizes of the periods, and how many training events were removed."""
-        period = self.train + self.removed
-        removed = (
-            f"{self.removed:,} of {period:,} training events removed ({100 * self.removed / period:.0f} %), those of "
-            "held-out nodes"
-            if self.removed
-            else "none removed"
-        )
+        period, removed = self.train + self.removed, "none removed"
+        if self.removed:
+            share = f"{100 * self.removed / period:.0f} %"
+            removed = (
+                f"{self.removed:,} of {period:,} training events removed ({share}), those of held-out nodes"
+            )
         return f"train {self.train:,}, validation {self.val:,}, test {self.test:,} events; {removed}"
 
     def describe_new_nodes(self) -> str:
@@ -112,9 +111,8 @@ class SplitRule:
     protocol "time" removes nothing. Numbers of events, which leaderboards use, have the protocol "time".
     """
 
-    numbers: tuple[
-        float, ...
-    ]  # three shares or sizes, the timestamps of validation and test, or () for no split
+    # three shares or sizes, the timestamps of validation and test, or () for no split
+    numbers: tuple[float, ...]
     description: str  # as the user wrote it
     counted: bool = False  # whether `numbers` are sizes
     protocol: Protocol = "benchmark"

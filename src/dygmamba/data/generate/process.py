@@ -182,14 +182,8 @@ def _draw_remembered(rng, novelty, left):
 
 
 JITTED_HELPERS = (
-    _draw_rank,
-    _swap_seats,
-    _update_roaming,
-    _draw_source,
-    _draw_stranger,
-    _draw_community_member,
-    _remember,
-    _draw_remembered,
+    *(_draw_rank, _swap_seats, _update_roaming, _draw_source, _draw_stranger, _draw_community_member),
+    *(_remember, _draw_remembered),
 )
 
 

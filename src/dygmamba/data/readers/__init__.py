@@ -1,11 +1,12 @@
 """Readers: turn a file, folder or in-memory table of events into a `Dataset`."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dygmamba.core.errors import ConfigError
+from dygmamba.core.choices import check_choice
+from dygmamba.core.errors import ConfigError, EventError, FileError
 from dygmamba.core.files.untrusted import require_regular_file
 from dygmamba.data.catalogue.leaderboard_folders import LEADERBOARD_FORMATS, detect_folder_format
 from dygmamba.data.readers import jodie_dyglib, numpy_files, tgb
@@ -29,7 +30,18 @@ PUBLISHED_READERS: dict[str, Callable[[Path, ReadOptions], "Dataset"]] = {
 
 TABLE_FORMATS = ("csv", "jsonl", "parquet", "arrow", TABLE_FORMAT)  # their columns have names
 
-__all__ = ["FORMATS", "ReadOptions", "detect_format", "read_dataset", "read_in_memory", "read_more_events"]
+__all__ = [
+    *(
+        "FORMATS",
+        "ReadOptions",
+        "append_file",
+        "detect_format",
+        "read_dataset",
+        "read_files",
+        "read_in_memory",
+    ),
+    "read_more_events",
+]
 
 
 def read_dataset(
@@ -44,13 +56,9 @@ def read_dataset(
         name: name of the dataset; default: derived from the path.
     """
     options = options or ReadOptions()
-    if format not in FORMATS:
-        raise ConfigError(
-            f"format {format!r} is unknown; choose one of {', '.join(FORMATS)}", code="unknown-format"
-        )
-    if not (
-        path.is_dir() and (format in LEADERBOARD_FORMATS or (format == "auto" and detect_folder_format(path)))
-    ):
+    check_choice("format", format, FORMATS)
+    is_found = format == "auto" and detect_folder_format(path) is not None
+    if not (path.is_dir() and (is_found or format in LEADERBOARD_FORMATS)):
         require_regular_file(path)
     detected = detect(path, options) if format == "auto" else Detected(format)
     if options.query is not None and detected.format not in DATABASE_FORMATS:
@@ -81,6 +89,30 @@ def read_more_events(path: Path, options: ReadOptions, dataset: "Dataset") -> "D
     if kind in TABLE_FORMATS:
         options = options.resemble(origin, dataset.store.bipartite)
     return read_dataset(path, options, format=kind)
+
+
+def read_files(
+    paths: Sequence[Path], options: ReadOptions, *, format: str = "auto", name: str | None = None
+) -> "Dataset":
+    """Read files with the same columns as one dataset; the arguments are those of `read_dataset`."""
+    first, *more = paths
+    dataset = read_dataset(first, options, format=format, name=name)
+    for path in more:
+        dataset = append_file(dataset, path, options)
+    return dataset
+
+
+def append_file(dataset: "Dataset", path: Path, options: ReadOptions) -> "Dataset":
+    """Return the dataset with the events of another file, which is read as its own file was."""
+    from dygmamba.data.storage.extension import check_time_scale, extend_dataset
+
+    label = options.label or dataset.origin.label or None
+    more = read_more_events(path, replace(options, label=label), dataset)
+    check_time_scale(dataset, str(path), bool(more.origin.time_origin), more.store.time.numpy())
+    try:
+        return replace(extend_dataset(dataset, more), path=dataset.path)
+    except EventError as error:
+        raise FileError(f"{path}: {error}", code=error.code) from error
 
 
 def read_in_memory(table: Any, options: ReadOptions, bipartite: bool | None = None) -> "Dataset":

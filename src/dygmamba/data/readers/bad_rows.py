@@ -62,10 +62,7 @@ class Parsed:
 
     values: Any  # a numpy or Arrow array; where a row is bad, anything
     bad: np.ndarray  # a mask
-    explain: Callable[[int], tuple[str, str]] = lambda _: (
-        "is bad",
-        "correct it",
-    )  # problem and advice of a bad row
+    explain: Callable[[int], tuple[str, str]]  # problem and advice of a bad row
 
     def require(self, location: ColumnLocation) -> Any:
         """Return the values; raise `BadValueError` for the first bad row."""
@@ -76,14 +73,11 @@ class Parsed:
 
     def keep(self, rows: np.ndarray) -> "Parsed":
         """Return some rows, given by a mask; ids that only other rows have are no longer in the dictionary."""
-        if isinstance(self.values, pa.DictionaryArray):
-            values = self.values.filter(pa.array(rows)).dictionary_decode().dictionary_encode()
-        else:
-            values = (
-                self.values[rows]
-                if isinstance(self.values, np.ndarray)
-                else self.values.filter(pa.array(rows))
-            )
+        if isinstance(self.values, np.ndarray):
+            return Parsed(self.values[rows], self.bad[rows], self.explain)
+        values = self.values.filter(pa.array(rows))
+        if isinstance(values, pa.DictionaryArray):
+            values = values.dictionary_decode().dictionary_encode()
         return Parsed(values, self.bad[rows], self.explain)
 
 

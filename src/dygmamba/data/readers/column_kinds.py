@@ -1,4 +1,4 @@
-"""Kinds of text columns by their values: numbers with a decimal mark, or categories with their codes."""
+"""Kinds of text columns by their values: numbers with a decimal mark, categories with their codes, or labels."""
 
 # pyarrow.compute creates its functions at import, where pyright cannot see them
 # pyright: reportAttributeAccessIssue=false
@@ -10,25 +10,30 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dygmamba.data.events.categories import MISSING_VALUE, Category
+from dygmamba.data.readers.bad_rows import ColumnLocation, Parsed
 from dygmamba.data.readers.header import classify_field
 from dygmamba.data.readers.values import (
     GROUPED_EVIDENCE,
+    MISSING_WORDS,
+    NO_VALUE,
     as_category_text,
     drop_missing_words,
     explain_bad_number,
     find_nulls,
     find_numbers,
     is_text_type,
+    parse_floats,
     strip_whitespace,
     try_cast,
 )
 
 HAS_GAPS = "has missing values, which `fill` replaces"
 HOLDS_DATES = "holds dates"
-MAX_BAD_CELLS = (
-    0.05  # share of the values of a numeric column that may be no numbers; with more it is left out
-)
+# share of the values of a numeric column that may be no numbers; with more it is left out
+MAX_BAD_CELLS = 0.05
 SAMPLE_ROWS = 100  # looked at to recognise dates
+MAX_CLASSES = 1_000
+LABEL_NUMBER = r"^[+-]?((\d+\.?\d*|\.\d+)([eE][+-]?\d+)?|inf|infinity)$"
 
 
 class Vocabulary:
@@ -83,12 +88,10 @@ class TextEvidence:
     values: int = 0  # that are not missing
     missing: int = 0
     numbers: dict[str | None, int] = field(default_factory=lambda: {None: 0, ",": 0, ".": 0})
-    shown: set[str] = field(
-        default_factory=set
-    )  # marks that a value with separated thousands or decimals proves
-    other: dict[str | None, str] = field(
-        default_factory=dict
-    )  # the first value that is no number, by notation
+    # marks that a value with separated thousands or decimals proves
+    shown: set[str] = field(default_factory=set)
+    # the first value that is no number, by notation
+    other: dict[str | None, str] = field(default_factory=dict)
     has_point: bool = False  # whether a plain number has a decimal point
     starts_plain: bool = False  # whether the first values are plain numbers
     starts_dated: bool = False
@@ -199,3 +202,65 @@ class TextEvidence:
 def find_decimal_mark(column: pa.Array) -> str | None:
     """Return the decimal mark of numbers that are text, such as 1.097,23 or 1,097.23; None if no value tells."""
     return TextEvidence.start(column).choose_mark() if is_text_type(column.type) else None
+
+
+@dataclass(slots=True)
+class LabelParser:
+    """Parser of one label column, batch by batch.
+
+    The first batch decides what the column is: text if it has no number at all, so that a typing error in a column of
+    numbers stays an error.
+    """
+
+    is_text: bool | None = None
+    _classes: Vocabulary = field(default_factory=lambda: Vocabulary("label"))
+
+    def parse(
+        self, array: pa.Array, location: ColumnLocation, fill: float | None, decimal: str | None = None
+    ) -> Parsed:
+        """Return labels as 32-bit floats, or as text that `encode` numbers.
+
+        `decimal` is the decimal mark of numbers, as in `parse_floats`.
+        """
+        array = array.dictionary_decode() if pa.types.is_dictionary(array.type) else array
+        if self.is_text is None and array.null_count < len(array):
+            self.is_text = is_text_type(array.type) and _has_no_number(strip_whitespace(array), decimal)
+        if not self.is_text:
+            return parse_floats(array, location, fill, decimal)
+        text = strip_whitespace(array)
+        missing = pc.or_(pc.is_null(text), pc.is_in(pc.utf8_lower(text), value_set=MISSING_WORDS))
+        return Parsed(text, missing.to_numpy(zero_copy_only=False), lambda _: (NO_VALUE, "fill it in"))
+
+    def encode(self, label: np.ndarray | pa.Array, location: ColumnLocation) -> np.ndarray:
+        """Return labels of good rows as numbers; classes are numbered in order of arrival until `finish`."""
+        if isinstance(label, np.ndarray):
+            return label
+        number = self._classes.encode(label)
+        if len(self._classes) > MAX_CLASSES:
+            raise location.bad_column(
+                f"has more than {MAX_CLASSES:,} different texts",
+                "choose a column with fewer classes, or group them",
+                "too-many-classes",
+            )
+        return number.astype(np.float32)
+
+    def finish(self, label: np.ndarray | None) -> tuple[np.ndarray | None, tuple[str, ...]]:
+        """Return the labels of all batches, and the names of classes in alphabetical order, by which they are numbered.
+
+        A column of numbers has no classes.
+        """
+        if label is None or not len(self._classes):
+            return label, ()
+        category, order = self._classes.finish()
+        return order.astype(np.float32)[label.astype(np.int64)], category.values
+
+
+def _has_no_number(text: pa.Array, decimal: str | None) -> bool:
+    """Return whether text has values, none of them is a number, and they are not all true or false."""
+    missing = pc.fill_null(pc.is_in(pc.utf8_lower(text), value_set=MISSING_WORDS), True)
+    values = pc.unique(text.filter(pc.invert(missing)))
+    if not len(values) or try_cast(values, pa.bool_()) is not None:
+        return False
+    if decimal == ",":
+        values = pc.replace_substring(values, ",", ".")
+    return not pc.any(pc.match_substring_regex(values, LABEL_NUMBER, ignore_case=True)).as_py()

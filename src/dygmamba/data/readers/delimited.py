@@ -154,10 +154,9 @@ def _malformed_row_handler(
         if row.text.strip() == UNDECODABLE_MARK:
             problem = NOT_TEXT
         # Arrow counts rows from the top of the file
+        advice = "correct it, or check `delimiter` and quotes"
         try:
-            bad_rows.add_malformed(
-                row.number - header.skip, problem, "correct it, or check `delimiter` and quotes"
-            )
+            bad_rows.add_malformed(row.number - header.skip, problem, advice)
         except FileError as error:
             refusals.append(error)
             return "error"

@@ -68,9 +68,10 @@ def read_header(path: Path, options: ReadOptions, head: tuple[str, bool] | None 
     first, sample, skipped = rows[0], rows[1:], text.count("\n", 0, len(text) - len(body))
     if "\ufffd" in "".join(first) and not options.skip_bad:
         raise undecodable_error(path, options.encoding, options.skip_bad)
-    if options.header is False or (
-        options.header is None and not _is_header_line(path, first, sample, options)
-    ):
+    is_named = options.header
+    if is_named is None:
+        is_named = _is_header_line(path, first, sample, options)
+    if not is_named:
         positions = _position_names(len(first))
         names = _names_from_comment(text[: len(text) - len(body)], delimiter, len(first)) or positions
         return Header(names, len(first), skipped, delimiter, names != positions, comments, (first, *sample))
@@ -112,12 +113,9 @@ def _looks_like_event(line: str, like: str) -> bool:
     if not line.startswith(COMMENT_MARKS) or not line[1:2].strip():
         return False
     separator = re.compile(r"[\t;|,]" if re.search(r"[\t;|,]", like) else r"\s+")
-    kinds, expected = (
-        [classify_field(field) for field in separator.split(text.strip())] for text in (line, like)
-    )
-    return len(kinds) == len(expected) >= 3 and any(
-        a and a == b for a, b in zip(kinds, expected, strict=True)
-    )
+    kinds, expected = (list(map(classify_field, separator.split(text.strip()))) for text in (line, like))
+    same = [a for a, b in zip(kinds, expected, strict=False) if a and a == b]
+    return len(kinds) == len(expected) >= 3 and bool(same)
 
 
 def _parse_sample(body: str, delimiter: str) -> tuple[list[tuple[str, ...]], int]:

@@ -4,7 +4,7 @@ pandas, polars, PyG and NetworkX are not imported; an object is recognized by th
 is read as a table of its edges.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -31,12 +31,12 @@ def open_in_memory(source: Any) -> Source:
     """Open an object of a supported type, which is read like a Parquet file; raise ConfigError for others."""
     if has_class(source, "pandas", "DataFrame"):
         names = tuple(map(str, source.columns))
-        return _build_source(
-            "the pandas DataFrame",
-            names,
-            lambda name: _convert_series(source.iloc[:, names.index(name)].rename(name)),
-            hints=parse_metadata(source.attrs),
-        )
+
+        def convert(name: str) -> pa.ChunkedArray:
+            frame = source.iloc[:, names.index(name)].rename(name).to_frame()
+            return pa.Table.from_pandas(frame, preserve_index=False).column(0)
+
+        return _build_source("the pandas DataFrame", names, convert, hints=parse_metadata(source.attrs))
     if has_class(source, "polars", "LazyFrame"):
         source = source.collect()
     if has_class(source, "polars", "DataFrame"):
@@ -46,7 +46,11 @@ def open_in_memory(source: Any) -> Source:
         )
     if has_class(source, "torch_geometric", "TemporalData"):
         columns = {name: source[name] for name in source.keys()}  # noqa: SIM118 (no dict)
-        return _open_columns("the TemporalData", columns, hints=_describe_temporal_data(source, columns))
+        # messages are features; the graph is bipartite if every source has a lower number than every destination
+        is_bipartite = bool(len(source.src)) and bool(source.src.max() < source.dst.min())
+        features = ("msg",) if "msg" in columns else ()
+        hints = Layout(features=features, label="y", bipartite=is_bipartite)
+        return _open_columns("the TemporalData", columns, hints=hints)
     if has_class(source, "networkx", "Graph"):
         columns, hints = _read_graph_columns(source)
         return _open_columns("the graph", columns, hints=hints)
@@ -56,7 +60,8 @@ def open_in_memory(source: Any) -> Source:
         table = source if isinstance(source, pa.Table) else pa.table(source)
         hints = parse_metadata(table.schema.metadata)
         return _build_source("the Arrow table", tuple(table.column_names), table.column, hints=hints)
-    if isinstance(source, Sequence) and not isinstance(source, str) and all(map(_is_row, source)):
+    is_list = isinstance(source, Sequence) and not isinstance(source, str)
+    if is_list and all(isinstance(row, tuple | list) and len(row) >= 2 for row in source):
         return _open_rows(source)
     raise ConfigError(
         f"cannot read a table from {type(source).__name__}; give a path, a pandas or polars DataFrame, an Arrow table, "
@@ -115,10 +120,6 @@ def has_class(source: Any, package: str, name: str) -> bool:
     )
 
 
-def _is_row(row: Any) -> bool:
-    return isinstance(row, tuple | list) and len(row) >= 2
-
-
 def _open_rows(source: Sequence[Any]) -> Source:
     """Open rows of src, dst, time and, after them, features."""
     widths = {len(row) for row in source} or {len(ROLES)}
@@ -133,16 +134,12 @@ def _open_rows(source: Sequence[Any]) -> Source:
     return _open_columns("the list", dict(zip(names, columns, strict=True)), features=features)
 
 
-def _convert_series(series: Any) -> pa.ChunkedArray:
-    return pa.Table.from_pandas(series.to_frame(), preserve_index=False).column(0)
-
-
 def _open_columns(source: str, given: Mapping[Any, Any], **more: Any) -> Source:
     """Open columns by name; a matrix becomes the columns NAME_0, NAME_1 and so on."""
     columns: dict[str, Any] = {}
     matrices: dict[str, tuple[str, ...]] = {}
     for name, values in given.items():
-        array = _to_host(values)
+        array = values.detach().cpu().numpy() if has_class(values, "torch", "Tensor") else values
         if isinstance(array, np.ndarray) and array.ndim == 2:
             matrices[str(name)] = tuple(f"{name}_{k}" for k in range(array.shape[1]))
             columns |= dict(zip(matrices[str(name)], array.T, strict=True))
@@ -151,11 +148,6 @@ def _open_columns(source: str, given: Mapping[Any, Any], **more: Any) -> Source:
     return _build_source(
         source, tuple(columns), lambda name: _to_arrow(columns[name]), matrices=matrices, **more
     )
-
-
-def _to_host(values: Any) -> Any:
-    """Turn a tensor into a numpy array; anything else stays."""
-    return values.detach().cpu().numpy() if has_class(values, "torch", "Tensor") else values
 
 
 def _to_arrow(values: Any) -> pa.Array | pa.ChunkedArray:
@@ -170,15 +162,6 @@ def _to_arrow(values: Any) -> pa.Array | pa.ChunkedArray:
         return pa.array([None if value is None else str(value) for value in values])
 
 
-def _describe_temporal_data(source: Any, names: Iterable[str]) -> Layout:
-    """Describe a TemporalData: messages `msg` are features, `y` is the label.
-
-    If every source has a lower number than every destination, the graph is bipartite.
-    """
-    is_bipartite = bool(len(source.src)) and bool(source.src.max() < source.dst.min())
-    return Layout(features=("msg",) if "msg" in names else (), label="y", bipartite=is_bipartite)
-
-
 def _read_graph_columns(graph: Any) -> tuple[dict[str, Any], Layout]:
     """Turn the edges of a NetworkX graph into columns, one per attribute; None where an edge lacks it."""
     edges = [(u, v, attributes) for u, v, attributes in graph.edges(data=True)]
@@ -187,11 +170,7 @@ def _read_graph_columns(graph: Any) -> tuple[dict[str, Any], Layout]:
     if is_bipartite and not graph.is_directed():  # edges have no direction, but their nodes have sides
         edges = [(u, v, attributes) if side[u] == 0 else (v, u, attributes) for u, v, attributes in edges]
     is_bipartite = is_bipartite and all(side[u] == 0 for u, _, _ in edges)
-    return _build_edge_columns(edges), Layout(bipartite=is_bipartite)
-
-
-def _build_edge_columns(edges: list[tuple[Any, Any, dict[Any, Any]]]) -> dict[str, Any]:
     names = dict.fromkeys(str(name) for _, _, attributes in edges for name in attributes)
-    endpoints = {"src": [edge[0] for edge in edges], "dst": [edge[1] for edge in edges]}
-    columns = {name: [edge[2].get(name) for edge in edges] for name in names if name not in ENDPOINTS}
-    return columns | endpoints
+    columns = {name: [edge[2].get(name) for edge in edges] for name in names}
+    columns |= {name: [edge[k] for edge in edges] for k, name in enumerate(ENDPOINTS)}
+    return columns, Layout(bipartite=is_bipartite)

@@ -12,7 +12,8 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import csv
 
-from dygmamba.core.errors import FileError, first_line
+from dygmamba.core.errors import FileError
+from dygmamba.core.files.untrusted import report_damage
 from dygmamba.data.events.ids import NodeIds
 from dygmamba.data.events.origin import Origin
 from dygmamba.data.readers.collect import EventColumns
@@ -98,18 +99,12 @@ def _read_dyglib_table(path: Path, options: ReadOptions) -> dict[str, np.ndarray
             f"{path} does not have DyGLib's columns ({', '.join(DYGLIB_COLUMNS)}); try `format='csv'`",
             code="wrong-columns",
         )
-    try:
-        table = csv.read_csv(
-            path,
-            convert_options=csv.ConvertOptions(
-                include_columns=DYGLIB_COLUMNS, column_types=dict.fromkeys(DYGLIB_COLUMNS, pa.float64())
-            ),
-        )
-    except (pa.ArrowException, OSError) as error:
-        raise FileError(
-            f"{path} is not a valid DyGLib table ({first_line(error)}); correct or copy it again",
-            code="file-damaged",
-        ) from error
+    types = dict.fromkeys(DYGLIB_COLUMNS, pa.float64())
+    options = csv.ConvertOptions(include_columns=DYGLIB_COLUMNS, column_types=types)
+    with report_damage(
+        path, "a valid DyGLib table", (pa.ArrowException, OSError), "correct or copy it again"
+    ):
+        table = csv.read_csv(path, convert_options=options)
     # copied because torch needs writable arrays
     return {name: np.array(table[name].to_numpy()) for name in DYGLIB_COLUMNS}
 

@@ -2,8 +2,9 @@
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from io import BytesIO
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any
@@ -86,10 +87,12 @@ def _iter_blocks(path: Path, options: ReadOptions) -> Iterator[bytes]:
         yield from lines.iter_blocks()
 
 
-def _split_lines(block: bytes) -> list[str]:
-    """Return the lines that are not empty."""
-    texts = (line.strip().removeprefix("\ufeff") for line in block.decode().split("\n"))
-    return [text for text in texts if text]
+def _split_lines(block: bytes) -> Iterator[str]:
+    """Iterate over the lines that are not empty."""
+    for line in BytesIO(block):
+        text = line.decode().strip().removeprefix("\ufeff")
+        if text:
+            yield text
 
 
 def _parse_object(text: str) -> dict[str, Any] | str:
@@ -115,10 +118,10 @@ def _iter_batches(
     waiting = pa.schema([(name, pa.string()) for name in layout.needed]).empty_table()
     first, schema = 1, None
     for block in _iter_blocks(path, options):
-        schema = schema if first > 1 else _detect_schema(_split_lines(block)[:SAMPLE_OBJECTS], layout)
+        schema = schema if first > 1 else _detect_schema(islice(_split_lines(block), SAMPLE_OBJECTS), layout)
         table = None if schema is None else _parse_with_arrow(block, schema, layout.time)
         if table is None:
-            texts = _split_lines(block)
+            texts = list(_split_lines(block))
             table = _parse_lines(texts, layout, bad_rows, first)
             first += len(texts)
         else:
@@ -147,7 +150,7 @@ def _parse_lines(texts: list[str], layout: Layout, bad_rows: BadRows, first: int
     )
 
 
-def _detect_schema(texts: list[str], layout: Layout) -> pa.Schema | None:
+def _detect_schema(texts: Iterable[str], layout: Layout) -> pa.Schema | None:
     """Return the types by which Arrow parses lines like these to the same text; None if it cannot.
 
     Ids and categories must be strings or integers, because other numbers are not kept as they are written. Times may

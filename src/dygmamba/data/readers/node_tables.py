@@ -117,28 +117,27 @@ def _build(
     is_known = [pc.not_equal(text, MISSING_VALUE).to_numpy(zero_copy_only=False) for text in known]
     unused = {name: finished.unused[name] for name in rest if name in finished.unused}
     if not finished.names and not finished.categories:
+        reasons = "; ".join(f"{name} {reason}" for name, reason in unused.items())
         raise FileError(
-            f"{source} has no usable node feature ({_describe(unused)}); give numbers or categories",
+            f"{source} has no usable node feature ({reasons}); give numbers or categories",
             code="no-node-features",
         )
-    count = rows.num_rows
+    columns = (
+        node,
+        np.full(len(node), STATIC_TIME) if instant is None else instant[place],
+        value[place],
+        np.stack(is_known, axis=1)[place] if is_known else np.zeros((len(place), 0), bool),
+        codes[place] if codes is not None else np.zeros((len(place), 0), np.int32),
+    )
     table = NodeRows.from_unsorted(
-        torch.from_numpy(node),
-        torch.full((len(node),), STATIC_TIME, dtype=torch.float64)
-        if instant is None
-        else torch.from_numpy(instant[place]),
-        torch.from_numpy(value[place]),
-        torch.from_numpy(np.stack(is_known, axis=1)[place] if is_known else np.zeros((len(place), 0), bool)),
-        torch.from_numpy(codes[place] if codes is not None else np.zeros((len(place), 0), np.int32)),
-        finished.names,
-        finished.categories,
+        *map(torch.from_numpy, columns), names=finished.names, categories=finished.categories
     )
     features = replace(dataset.store.features, node_rows=table)
     store = dataset.store.derive(features=features)
     result = replace(Dataset.from_events(dataset.name, store, dataset.ids, dataset.origin), path=dataset.path)
     dates = [name for name, reason in unused.items() if reason == HOLDS_DATES]
     warning = _describe_repeated_nodes(source, batch, found, dates) if instant is None else None
-    return NodeTableResult(result, count - len(np.unique(place)), unused, warning)
+    return NodeTableResult(result, rows.num_rows - len(np.unique(place)), unused, warning)
 
 
 def _describe_repeated_nodes(
@@ -165,10 +164,6 @@ def _describe_repeated_nodes(
         f"{nodes} {have} several rows in {source}, and the last one counts from the start, also for earlier queries; "
         f"give the column of their times with `node_time={likely or 'COLUMN'!r}`, or one row per node"
     )
-
-
-def _describe(unused: dict[str, str]) -> str:
-    return "; ".join(f"{name} {reason}" for name, reason in unused.items())
 
 
 def _read_table(table: Any, options: ReadOptions) -> tuple[str, pa.Table]:
@@ -202,10 +197,7 @@ def _find_nodes(
     source: str, ids: NodeIds, wanted: pa.Array, column: str, dataset: "Dataset"
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return row and node of each row whose node has events; a bipartite stream has two kinds of ids."""
-    if ids.is_source is None:
-        sides: tuple[Side, ...] = ("src",)
-    else:
-        sides = _choose_sides(column, dataset)
+    sides = ("src",) if ids.is_source is None else _choose_sides(column, dataset)
     node = [ids.to_node(wanted, side) for side in sides]
     if len(node) == 2 and bool(((node[0] >= 0) & (node[1] >= 0)).any()):
         both = wanted[int(((node[0] >= 0) & (node[1] >= 0)).argmax())].as_py()

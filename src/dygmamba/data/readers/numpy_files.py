@@ -7,16 +7,16 @@ import struct
 import tokenize
 import zipfile
 import zlib
-from dataclasses import dataclass
+from contextlib import AbstractContextManager
 from math import prod
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
 from dygmamba.core.errors import EventError, FileError, first_line
-from dygmamba.core.files.untrusted import require_regular_file
+from dygmamba.core.files.untrusted import report_damage, require_regular_file
 from dygmamba.core.memory_budget import format_bytes, require_memory
 from dygmamba.data.events.ids import NodeIds
 from dygmamba.data.events.origin import Origin
@@ -34,15 +34,18 @@ DAMAGED_FILE_ERRORS = (
 )
 
 
-def describe_load_error(error: Exception) -> str:
+def _report_damage(path: Path, what: str) -> AbstractContextManager[None]:
     """Say why an array did not load, without numpy's advice to allow pickles."""
-    return "it holds Python objects" if "pickle" in str(error) else first_line(error)
+
+    def describe(error: Exception) -> str:
+        return "it holds Python objects" if "pickle" in str(error) else first_line(error)
+
+    return report_damage(path, what, DAMAGED_FILE_ERRORS, "copy it again", describe)
 
 
 def _read_array(file: IO[bytes]) -> np.ndarray:
-    with np.errstate(
-        invalid="ignore"
-    ):  # the size of an absurd shape overflows, and the values then do not fit it
+    # the size of an absurd shape overflows, and the values then do not fit it
+    with np.errstate(invalid="ignore"):
         return np.lib.format.read_array(file, allow_pickle=False)
 
 
@@ -55,22 +58,16 @@ def load_matrix(path: Path, kinds: str = "fiu", dtype: type = np.float32) -> np.
     if not path.exists():
         return None
     require_regular_file(path)
-    try:
-        with path.open("rb") as file:
-            matrix = _read_array(file)
-            if matrix.ndim != 2 or matrix.dtype.kind not in kinds:
-                raise FileError(
-                    f"{path} is {_describe_array(matrix)}; it must be a matrix of numbers",
-                    code="wrong-array-type",
-                )
-            if file.read(1):
-                raise ValueError("it goes on behind the matrix")
-            return matrix.astype(dtype, copy=False)
-    except DAMAGED_FILE_ERRORS as error:
-        raise FileError(
-            f"{path} is not a complete .npy file ({describe_load_error(error)}); copy it again",
-            code="file-damaged",
-        ) from error
+    with _report_damage(path, "a complete .npy file"), path.open("rb") as file:
+        matrix = _read_array(file)
+        if matrix.ndim != 2 or matrix.dtype.kind not in kinds:
+            raise FileError(
+                f"{path} is {_describe_array(matrix)}; it must be a matrix of numbers",
+                code="wrong-array-type",
+            )
+        if file.read(1):
+            raise ValueError("it goes on behind the matrix")
+        return matrix.astype(dtype, copy=False)
 
 
 MAX_SPARSE_NODES = 1_000_000  # any file may have this many nodes; beyond, MAX_NODES_PER_EVENT limits them
@@ -79,8 +76,7 @@ MAX_UNPACKED_BYTES = 1 << 30  # any archive may unpack to this much; beyond, MAX
 MAX_UNPACKED_SHARE = 100  # events compress to a tenth or so, nothing but zeros to a thousandth
 
 
-@dataclass(frozen=True, slots=True)
-class ArraySpec:
+class ArraySpec(NamedTuple):
     """Requirements of an array of the archive: letters of numpy dtype kinds, numbers of axes, and a description."""
 
     kinds: str
@@ -148,11 +144,8 @@ def build_numbered_ids(
 
 def _build_ids(path: Path, arrays: dict[str, np.ndarray]) -> NodeIds:
     names, is_source = arrays["ids"], arrays.get("is_source")
-    values = (
-        pa.array(names.tolist(), pa.large_string())
-        if names.dtype.kind == "U"
-        else pa.array(names, pa.int64())
-    )
+    is_text = names.dtype.kind == "U"
+    values = pa.array(names.tolist(), pa.large_string()) if is_text else pa.array(names, pa.int64())
     try:
         if is_source is None:
             return NodeIds(values)
@@ -168,24 +161,18 @@ def _read_arrays(path: Path) -> dict[str, np.ndarray]:
             f"{path} is not a complete .npz file; save it with numpy.savez, or copy it again",
             code="file-damaged",
         )
-    try:
-        with zipfile.ZipFile(path) as archive:
-            members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
-            for name in ("src", "dst", "t"):
-                if name not in members:
-                    present = ", ".join(repr(member)[:40] for member in list(members)[:20])
-                    raise FileError(
-                        f"{path}: the .npz has no {name!r}, only {present}; save src, dst and t",
-                        code="missing-array",
-                    )
-            chosen = {name: members[name] for name in ARRAY_SPECS if name in members}
-            _check_unpacked_size(path, sum(info.file_size for info in chosen.values()))
-            arrays = {name: _read_array(archive.open(info)) for name, info in chosen.items()}
-    except DAMAGED_FILE_ERRORS as error:
-        raise FileError(
-            f"{path} is not a complete .npz file ({describe_load_error(error)}); copy it again",
-            code="file-damaged",
-        ) from error
+    with _report_damage(path, "a complete .npz file"), zipfile.ZipFile(path) as archive:
+        members = {info.filename.removesuffix(".npy"): info for info in archive.infolist()}
+        for name in ("src", "dst", "t"):
+            if name not in members:
+                present = ", ".join(repr(member)[:40] for member in list(members)[:20])
+                raise FileError(
+                    f"{path}: the .npz has no {name!r}, only {present}; save src, dst and t",
+                    code="missing-array",
+                )
+        chosen = {name: members[name] for name in ARRAY_SPECS if name in members}
+        _check_unpacked_size(path, sum(info.file_size for info in chosen.values()))
+        arrays = {name: _read_array(archive.open(info)) for name, info in chosen.items()}
     _check_arrays(path, arrays)
     return arrays
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from dygmamba.core.choices import FORMATS as FORMATS
-from dygmamba.core.choices import TIME_UNITS
+from dygmamba.core.choices import TIME_UNITS, check_choice
 from dygmamba.core.errors import ConfigError
 from dygmamba.core.memory_budget import DEFAULT_BUDGET
 from dygmamba.data.events.origin import Origin
@@ -93,11 +93,7 @@ class ReadOptions(Layout):
     watch: BatchObserver = field(default=lambda batches, expected: batches, compare=False)  # shows progress
 
     def __post_init__(self) -> None:
-        if self.time_unit not in TIME_UNITS:
-            raise ConfigError(
-                f"time unit {self.time_unit!r} is unknown; choose one of {', '.join(TIME_UNITS)}",
-                code="unknown-time-unit",
-            )
+        check_choice("time_unit", self.time_unit, TIME_UNITS)
         if self.time_format is not None:
             check_time_format(self.time_format)
         if self.decimal not in (None, ".", ","):

@@ -18,9 +18,7 @@ from contextlib import contextmanager
 from functools import cache
 from math import prod
 from pathlib import Path
-from reprlib import (
-    repr as short_repr,
-)  # bounded in depth too: values may share parts and be exponentially long
+from reprlib import repr as short_repr  # bounded in depth too: values may share parts
 from typing import Any, no_type_check
 
 import numpy as np
@@ -103,10 +101,6 @@ def _encode_latin1(text: Any, encoding: Any = "latin1") -> bytes:
     return text.encode("latin1")
 
 
-def _empty_bytes() -> bytes:
-    return b""
-
-
 def _reject_call(*_: Any) -> Any:
     raise ForbiddenPickleError("a call of numpy.ndarray")
 
@@ -130,7 +124,7 @@ ALLOWED_NAMES = {
     "numpy.dtype": AllowedFunction(PickledDtype),
     "numpy.ndarray": AllowedFunction(_reject_call),  # an argument of _reconstruct, never called
     "_codecs.encode": AllowedFunction(_encode_latin1),
-    "__builtin__.bytes": AllowedFunction(_empty_bytes),
+    "__builtin__.bytes": AllowedFunction(lambda: b""),
 } | {
     f"numpy.{core}.{name}": AllowedFunction(function)
     for core in ("core", "_core")

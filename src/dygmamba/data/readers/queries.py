@@ -241,11 +241,7 @@ class RawQueries(NamedTuple):
 
 
 def read_query_columns(
-    pairs: QuerySource,
-    options: ReadOptions,
-    origin: Origin,
-    wanted: Sequence[str],
-    nodes_only: bool = False,
+    pairs: QuerySource, options: ReadOptions, origin: Origin, wanted: Sequence[str], nodes_only: bool = False
 ) -> RawQueries:
     """Read the columns of sources, destinations and times and, as far as there are any, the wanted ones."""
     with open_source(pairs, options) as source:
@@ -261,10 +257,8 @@ def read_id_list(path: Path, options: ReadOptions, origin: Origin) -> pa.Array |
     delimiter = options.delimiter or ("\t" if path.suffix in (".tsv", ".tab") else ",")
     try:
         head = read_text_head(path, options) if path.is_file() else None
-        # a large table is not read for that
-        if head is None or any(
-            len(row) > 1 for row in csv_reader(head.splitlines()[:1], delimiter=delimiter)
-        ):
+        first = [] if head is None else list(csv_reader(head.splitlines()[:1], delimiter=delimiter))
+        if head is None or any(len(row) > 1 for row in first):  # a large table is not read for that
             return None
         text = path.read_bytes().decode(options.encoding).removeprefix("\ufeff")
         rows = [row for row in csv_reader(text.splitlines(), delimiter=delimiter) if row]

@@ -28,12 +28,7 @@ OPENERS: dict[str, Callable[[Path, ReadOptions], AbstractContextManager[Source]]
 }
 # formats that are recognised by the first bytes of a file, and by its suffix
 MAGIC_FORMATS = {b"PAR1": "parquet", columnar.ARROW_MAGIC: "arrow", databases.SQLITE_MAGIC: "sqlite"}
-SUFFIX_FORMATS = {
-    ".parquet": "parquet",
-    ".pq": "parquet",
-    ".arrow": "arrow",
-    ".feather": "arrow",
-}
+SUFFIX_FORMATS = {".parquet": "parquet", ".pq": "parquet", ".arrow": "arrow", ".feather": "arrow"}
 # with which the name of a file ends, and hardly ever an id
 FILE_SUFFIXES = {
     *SUFFIX_FORMATS,

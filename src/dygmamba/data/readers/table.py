@@ -18,9 +18,8 @@ from dygmamba.data.events.ids import NodeIds
 from dygmamba.data.events.origin import Origin
 from dygmamba.data.readers.bad_rows import BadRows, ColumnLocation, Parsed, ReadAgainError
 from dygmamba.data.readers.collect import EventColumns, RowCollector
-from dygmamba.data.readers.column_kinds import TextEvidence, TextKind, find_decimal_mark
+from dygmamba.data.readers.column_kinds import LabelParser, TextEvidence, TextKind, find_decimal_mark
 from dygmamba.data.readers.in_memory import drop_mixed_candidates
-from dygmamba.data.readers.labels import LabelParser
 from dygmamba.data.readers.options import TABLE_FORMAT, Layout, ReadOptions
 from dygmamba.data.readers.other_columns import OtherColumns
 from dygmamba.data.readers.roles import find_layout
@@ -28,12 +27,7 @@ from dygmamba.data.readers.source import Source
 from dygmamba.data.readers.text import undecodable_error
 from dygmamba.data.readers.time_evidence import TimeEvidence
 from dygmamba.data.readers.times import TimeParser
-from dygmamba.data.readers.values import (
-    clean_ids,
-    convert_ids,
-    parse_floats,
-    proves_other_mark,
-)
+from dygmamba.data.readers.values import clean_ids, convert_ids, parse_floats, proves_other_mark
 
 if TYPE_CHECKING:  # torch is imported only after a file was read: errors in a file are reported at once
     from dygmamba.data.storage.dataset import Dataset
@@ -240,11 +234,9 @@ def _finish_table(
         bad_rows.raise_unless_skipped()
         if isinstance(path, Path) and bad_rows.are_undecodable:
             raise undecodable_error(path, layout.encoding, layout.skip_bad)
-        problem = (
-            f"no row that can be read ({bad_rows.summarize()})"
-            if bad_rows.count
-            else "column names but no rows"
-        )
+        problem = "column names but no rows"
+        if bad_rows.count:
+            problem = f"no row that can be read ({bad_rows.summarize()})"
         raise FileError(f"{path} has {problem}; give at least one event", code="no-rows")
     others = reader.others.finish()
     columns, ids = collector.finish()

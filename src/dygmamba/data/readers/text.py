@@ -50,10 +50,8 @@ class _ZippedFile(io.RawIOBase):
     """The only file of a zip archive; errors of the archive are OSErrors, as of other compressions."""
 
     def __init__(self, path: Path) -> None:
-        with (
-            _raise_os_errors(),
-            zipfile.ZipFile(path) as archive,
-        ):  # the stream stays open without the archive
+        # the stream stays open without the archive
+        with _raise_os_errors(), zipfile.ZipFile(path) as archive:
             self._stream = archive.open(_list_zipped_files(path)[0])
 
     def readable(self) -> bool:
@@ -185,8 +183,7 @@ def undecodable_error(path: Path, encoding: str, skip_bad: bool | None) -> FileE
                 lines += block[: max(error.start - pending, 0)].count(b"\n")
                 position = f"byte {offset - pending + error.start} (line {lines})"
                 return FileError(
-                    f"{path} is not {encoding}: {position} cannot be decoded; {advice}",
-                    code="wrong-encoding",
+                    f"{path} is not {encoding}: {position} cannot be decoded; {advice}", code="wrong-encoding"
                 )
             except UnicodeError as error:
                 return FileError(f"{path} is not {encoding} ({error}); {advice}", code="wrong-encoding")
@@ -230,16 +227,11 @@ def mark_undecodable(lines: bytes) -> bytes:
     try:
         lines.decode()
     except UnicodeDecodeError:
-        return b"".join(_mark_line(line) for line in lines.splitlines(keepends=True))
+        parts = lines.splitlines(keepends=True)
+        if len(parts) > 1:
+            return b"".join(map(mark_undecodable, parts))
+        return UNDECODABLE_MARK.encode() + lines[len(lines.rstrip(b"\r\n")) :]
     return lines
-
-
-def _mark_line(line: bytes) -> bytes:
-    try:
-        line.decode()
-    except UnicodeDecodeError:
-        return UNDECODABLE_MARK.encode() + line[len(line.rstrip(b"\r\n")) :]
-    return line
 
 
 class NormalizedLines(io.RawIOBase):

@@ -26,10 +26,8 @@ import pyarrow.compute as pc
 import pyarrow.csv as arrow_csv
 
 from dygmamba.core.errors import FileError, first_line
-from dygmamba.data.catalogue.leaderboard_folders import (
-    find_tgb_edge_list,
-    find_tgb_seq_table,
-)
+from dygmamba.core.files.untrusted import report_damage
+from dygmamba.data.catalogue.leaderboard_folders import find_tgb_edge_list, find_tgb_seq_table
 from dygmamba.data.events.ids import NodeIds, order_by_first_event
 from dygmamba.data.events.origin import Origin
 from dygmamba.data.readers.collect import EventColumns
@@ -108,28 +106,20 @@ def encode_letters(texts: pa.Array | pa.ChunkedArray, width: int, drop_long: boo
     ascii_only = pc.replace_substring_regex(padded, "[^ -~]", "?")
     codes = np.array(ascii_only.to_pylist(), f"S{width}").view(np.uint8).reshape(-1, width).astype(np.float32)
     is_digit = (codes >= ord("0")) & (codes <= ord("9"))
-    return np.where(codes == ord("!"), -1, np.where(is_digit, codes - ord("0"), codes - 35)).astype(
-        np.float32
-    )
+    numbers = np.where(codes == ord("!"), -1, np.where(is_digit, codes - ord("0"), codes - 35))
+    return numbers.astype(np.float32)
 
 
 def read_text_columns(path: Path, positions: tuple[int, ...]) -> list[pa.ChunkedArray]:
     """Read columns of a CSV table as text, by their positions."""
-    try:
-        rows = arrow_csv.read_csv(
-            path,
-            arrow_csv.ReadOptions(skip_rows=1, autogenerate_column_names=True),
-            convert_options=arrow_csv.ConvertOptions(
-                include_columns=[f"f{position}" for position in positions],
-                column_types={f"f{position}": pa.string() for position in range(max(positions) + 1)},
-                strings_can_be_null=False,
-            ),
-        )
-    except (pa.ArrowException, OSError) as error:
-        raise FileError(
-            f"{path} is not a valid TGB table ({first_line(error)}); copy it again", code="file-damaged"
-        ) from error
-    return rows.columns
+    reading = arrow_csv.ReadOptions(skip_rows=1, autogenerate_column_names=True)
+    conversion = arrow_csv.ConvertOptions(
+        include_columns=[f"f{position}" for position in positions],
+        column_types={f"f{position}": pa.string() for position in range(max(positions) + 1)},
+        strings_can_be_null=False,
+    )
+    with report_damage(path, "a valid TGB table", (pa.ArrowException, OSError), "copy it again"):
+        return arrow_csv.read_csv(path, reading, convert_options=conversion).columns
 
 
 def read_airports(path: Path, ids: list[str]) -> np.ndarray:
@@ -197,9 +187,8 @@ def _number_nodes(table: Path, columns: EventColumns, ids: NodeIds) -> tuple[Eve
     columns = _take_numbers(table, columns, ids, advice)
     src, dst = columns.src, columns.dst
     sources, destinations = int(src.max()) + 1, int(dst.max()) + 1
-    if min(src.min(), dst.min()) < 0 or sources + destinations > max(
-        MAX_SPARSE_NODES, MAX_NODES_PER_EVENT * len(src)
-    ):
+    most = max(MAX_SPARSE_NODES, MAX_NODES_PER_EVENT * len(src))
+    if min(src.min(), dst.min()) < 0 or sources + destinations > most:
         raise FileError(
             f"{table} has {sources:,} sources for {len(src):,} events; number them from 0 without gaps",
             code="node-numbers-too-sparse",
@@ -255,12 +244,8 @@ def _read_known_layout(
     edge = layout.transform(columns.edge)
     if layout.texts:
         # py-tgb drops an aircraft type that is too long, but cuts a callsign
-        edge = np.column_stack(
-            [
-                encode_letters(text, LETTER_COUNT, k > 0)
-                for k, text in enumerate(read_text_columns(table, layout.texts))
-            ]
-        )
+        texts = enumerate(read_text_columns(table, layout.texts))
+        edge = np.column_stack([encode_letters(text, LETTER_COUNT, k > 0) for k, text in texts])
         if len(edge) != len(columns.src):
             raise FileError(f"{table} has rows that cannot be read; copy it again", code="file-damaged")
         edge = columns.sort_like(edge)
@@ -270,12 +255,8 @@ def _read_known_layout(
     node_file = table.with_name(f"{layout.nodes}{version}.csv")
     if layout.nodes and node_file.is_file():
         columns = replace(columns, node=read_airports(node_file, list(map(str, ids.values.to_pylist()))))
-    features = features or _letter_feature_names(layout.texts, header.names)
-    return columns, ids, replace(origin, features=features)
-
-
-def _letter_feature_names(positions: tuple[int, ...], names: tuple[str, ...]) -> tuple[str, ...]:
-    return tuple(f"{names[position]}_{k}" for position in positions for k in range(LETTER_COUNT))
+    letters = (f"{header.names[position]}_{k}" for position in layout.texts for k in range(LETTER_COUNT))
+    return columns, ids, replace(origin, features=features or tuple(letters))
 
 
 def number_by_appearance(columns: EventColumns, ids: NodeIds) -> tuple[EventColumns, NodeIds]:

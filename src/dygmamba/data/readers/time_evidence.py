@@ -119,11 +119,8 @@ class TimeEvidence:
         first = str(written[0])
         compact = COMPACT_FORMATS.get(len(first)) if first[:2] in ("19", "20") else None
         compact = self.compact or compact or ""
-        if not self.is_whole or (
-            compact and parse_formatted_dates(strip_whitespace(written), compact)[1].any()
-        ):
-            compact = ""
-        self.compact = compact
+        is_dated = compact and not parse_formatted_dates(strip_whitespace(written), compact)[1].any()
+        self.compact = compact if is_dated and self.is_whole else ""
 
     def _count_units(self, numbers: np.ndarray) -> None:
         numbers = numbers[np.isfinite(numbers)]

@@ -189,7 +189,7 @@ class NumberTimeParser:
 
     def parse(self, array: pa.Array, location: ColumnLocation) -> Parsed:
         """Parse the times as float64; integer ticks are divided exactly, so that no microsecond is lost."""
-        ticks, written, unreadable = TIME_UNITS[self.unit], array, find_nulls(array)
+        ticks, kind, written, unreadable = TIME_UNITS[self.unit], array.type, array, find_nulls(array)
         if is_text_type(array.type):
             written = strip_whitespace(array)
             targets = (pa.int64(), pa.float64()) if ticks > 1 else (pa.float64(),)
@@ -202,11 +202,9 @@ class NumberTimeParser:
                 )
                 assert numbers is not None
             array = numbers
-        elif not (
-            pa.types.is_integer(array.type) or is_real_type(array.type) or pa.types.is_null(array.type)
-        ):
+        elif not (pa.types.is_integer(kind) or is_real_type(kind) or pa.types.is_null(kind)):
             raise location.bad_column(
-                f"has type {array.type}, not a time", "give numbers or dates", "column-not-times"
+                f"has type {kind}, not a time", "give numbers or dates", "column-not-times"
             )
         if ticks > 1 and pa.types.is_integer(array.type):
             times = ticks_to_seconds(pc.fill_null(array.cast(pa.int64()), 0), ticks)

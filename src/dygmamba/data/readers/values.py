@@ -144,14 +144,11 @@ def as_category_text(column: pa.Array) -> pa.Array:
         column = column.dictionary_decode()
     if pa.types.is_floating(column.type):  # data frames make floats of integers with gaps
         whole = pc.fill_null(pc.equal(pc.floor(column), column), True)
-        column = column.cast(pa.int64()) if pc.all(whole).as_py() and not _has_nan(column) else column
+        has_nan = pc.any(pc.is_nan(column)).as_py()
+        column = column.cast(pa.int64()) if pc.all(whole).as_py() and not has_nan else column
     text = pc.fill_null(strip_whitespace(column), MISSING_VALUE)
     missing = pc.is_in(pc.utf8_lower(text), value_set=MISSING_WORDS.cast(text.type))
     return pc.if_else(missing, pa.scalar(MISSING_VALUE, text.type), text)
-
-
-def _has_nan(column: pa.Array) -> bool:
-    return bool(pc.any(pc.is_nan(column)).as_py())
 
 
 def proves_other_mark(column: pa.Array, mark: str | None) -> bool:
@@ -217,10 +214,10 @@ def cast_each(array: pa.Array, target: pa.DataType) -> tuple[pa.Array, np.ndarra
 def _cast_parts(array: pa.Array, target: pa.DataType) -> tuple[pa.Array, np.ndarray]:
     """Cast part by part, smaller and smaller ones: Arrow does not say which values it could not cast."""
     whole = try_cast(array, target)
-    if whole is not None or len(array) == 1:
-        return (
-            (pa.nulls(1, target), np.ones(1, bool)) if whole is None else (whole, np.zeros(len(array), bool))
-        )
+    if whole is not None:
+        return whole, np.zeros(len(array), bool)
+    if len(array) == 1:
+        return pa.nulls(1, target), np.ones(1, bool)
     size = -(-len(array) // CAST_PARTS)
     parts = [_cast_parts(array[start : start + size], target) for start in range(0, len(array), size)]
     return pa.concat_arrays([part for part, _ in parts]), np.concatenate([failed for _, failed in parts])

@@ -34,12 +34,10 @@ def to_arrow(dataset: "Dataset") -> pa.Table:
         columns[name] = pa.array(np.ascontiguousarray(edge[:, k]))
     for k, (name, category) in enumerate(zip(type_names(dataset), store.features.categories, strict=True)):
         assert store.features.codes is not None
-        columns[name] = pa.array(category.values, pa.large_string()).take(
-            pa.array(np.ascontiguousarray(store.features.codes[:, k].numpy()))
-        )
-    return pa.table(columns).replace_schema_metadata(
-        {METADATA_KEY: format_metadata(describe_layout(dataset))}
-    )
+        codes = pa.array(np.ascontiguousarray(store.features.codes[:, k].numpy()))
+        columns[name] = pa.array(category.values, pa.large_string()).take(codes)
+    metadata = {METADATA_KEY: format_metadata(describe_layout(dataset))}
+    return pa.table(columns).replace_schema_metadata(metadata)
 
 
 def _label_array(dataset: "Dataset") -> pa.Array:
@@ -66,13 +64,8 @@ def describe_layout(dataset: "Dataset") -> Layout:
     label = None if dataset.store.label is None else LABEL_COLUMN
     unit = "s" if dataset.origin.time_origin else "plain"
     unit = "auto" if _to_microseconds(dataset) is not None else unit
-    return Layout(
-        features=feature_names(dataset),
-        types=type_names(dataset),
-        label=label,
-        bipartite=dataset.store.bipartite,
-        time_unit=unit,
-    )
+    names = {"features": feature_names(dataset), "types": type_names(dataset), "label": label}
+    return Layout(**names, bipartite=dataset.store.bipartite, time_unit=unit)
 
 
 def feature_names(dataset: "Dataset") -> tuple[str, ...]:
@@ -115,15 +108,10 @@ def make_time_column(dataset: "Dataset") -> pa.Array:
 def _to_microseconds(dataset: "Dataset") -> np.ndarray | None:
     """Return microseconds since 1970 if the timestamps are dates and the conversion is exact for all of them."""
     time = dataset.store.time.numpy()
-    if (
-        not dataset.origin.time_origin
-        or not len(time)
-        or not CALENDAR_RANGE[0] <= time[0] <= time[-1] < CALENDAR_RANGE[1]
-    ):
+    if not dataset.origin.time_origin or not len(time):
         return None
-    whole = np.floor(time)
-    ticks = whole.astype(np.int64) * TIME_UNITS["us"] + np.rint((time - whole) * TIME_UNITS["us"]).astype(
-        np.int64
-    )
-    same = ticks_to_seconds(pa.array(ticks), TIME_UNITS["us"]).tobytes() == time.tobytes()
-    return ticks if same else None
+    if not CALENDAR_RANGE[0] <= time[0] <= time[-1] < CALENDAR_RANGE[1]:
+        return None
+    whole, second = np.floor(time), TIME_UNITS["us"]
+    ticks = whole.astype(np.int64) * second + np.rint((time - whole) * second).astype(np.int64)
+    return ticks if ticks_to_seconds(pa.array(ticks), second).tobytes() == time.tobytes() else None

@@ -114,9 +114,9 @@ class Dataset:
     def is_dated(self) -> bool:
         """Whether times are seconds since 1970; plain numbers may be that without saying so."""
         time = self.store.time
-        return bool(self.origin.time_origin) or (
-            len(time) > 0 and looks_like_epoch_seconds(float(time[0]), float(time[-1]))
-        )
+        if self.origin.time_origin:
+            return True
+        return len(time) > 0 and looks_like_epoch_seconds(float(time[0]), float(time[-1]))
 
     @property
     def content(self) -> str:
@@ -160,11 +160,8 @@ def save_dataset(dataset: Dataset, folder: Path) -> Path:
     path = folder / (check_dataset_name(dataset.name) + DATASET_SUFFIX)
     dataset.store.check_unchanged()
     ids = _get_id_columns(dataset.ids)
-    facts = {
-        "bipartite": dataset.store.bipartite,
-        "sources": dataset.ids.sources,
-        "origin": asdict(dataset.origin),
-    }
+    facts = {"bipartite": dataset.store.bipartite, "sources": dataset.ids.sources}
+    facts |= {"origin": asdict(dataset.origin)}
     features = dataset.store.features
     if features.names or features.categories:
         facts["columns"] = _describe_columns(features)
@@ -301,12 +298,10 @@ def _check_codes(codes: Tensor | None, categories: tuple[Category, ...]) -> None
     """Raise ValueError unless every code stands for a value of its column."""
     if len(categories) != (0 if codes is None else codes.shape[1]):
         raise ValueError(f"it names {len(categories)} categorical columns")
-    for k, category in enumerate(categories):
-        if (
-            codes is not None
-            and len(codes)
-            and not 0 <= codes[:, k].min() <= codes[:, k].max() < len(category.values)
-        ):
+    if codes is None or not len(codes):
+        return
+    for column, category in zip(codes.T, categories, strict=True):
+        if not 0 <= column.min() <= column.max() < len(category.values):
             raise ValueError(f"a code of the column {category.name[:60]!r} stands for no value")
 
 

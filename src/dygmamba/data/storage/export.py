@@ -8,6 +8,8 @@ Numbers are written so that reading them back gives the same bits.
 
 import io
 import json
+import math
+import re
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
@@ -25,15 +27,18 @@ from pyarrow import parquet
 from dygmamba.core.errors import ConfigError
 from dygmamba.core.files.untrusted import FORMULA_PREFIXES
 from dygmamba.core.files.writing import write_file
+from dygmamba.data.readers.values import is_text_type
 from dygmamba.data.storage.conversion import LABEL_COLUMN, feature_names, to_arrow, type_names
 from dygmamba.data.storage.dataset import Dataset
 from dygmamba.data.storage.locations import parse_table_format
-from dygmamba.data.storage.spreadsheet import make_workbook_chunks
 
 TableWriter = Callable[[pa.Table, bool], Iterator[bytes]]
 NPZ_SUFFIX = ".npz"
 ROWS_PER_BATCH = 1 << 16
 WHOLE_NUMBER = r"^-?\d+$"
+MAX_ROWS, MAX_COLUMNS, MAX_LETTERS = 1_048_576, 16_384, 32_767  # of a sheet, and of a cell
+MAX_WHOLE_NUMBER = 10**15  # a spreadsheet keeps 15 digits of a number; longer ones, such as ids, become text
+NOT_IN_XML = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]")
 
 
 def write_table(
@@ -62,7 +67,7 @@ def _compress(chunks: Iterator[bytes]) -> Iterator[bytes]:
 
 def _make_csv_chunks(table: pa.Table, raw: bool) -> Iterator[bytes]:
     names = pa.array(table.column_names, pa.large_string())
-    quoted = [_is_text(field.type) for field in table.schema]
+    quoted = [is_text_type(field.type) for field in table.schema]
     yield _format_csv_lines(
         [_format_text_cells(names[k : k + 1], raw) for k in range(len(names))], [True] * len(names)
     )
@@ -159,8 +164,59 @@ def _make_batch_chunks(
     yield from sink.take()
 
 
-def _is_text(kind: pa.DataType) -> bool:
-    return pa.types.is_large_string(kind) or pa.types.is_string(kind)
+def make_workbook_chunks(table: pa.Table, raw: bool) -> Iterator[bytes]:
+    """Yield a workbook of the table; `raw` changes nothing, as no cell is a formula."""
+    from openpyxl import Workbook
+    from openpyxl.cell import WriteOnlyCell
+
+    if table.num_rows >= MAX_ROWS or table.num_columns > MAX_COLUMNS:
+        raise ConfigError(
+            f"{table.num_rows:,} rows and {table.num_columns:,} columns do not fit into a spreadsheet of "
+            f"{MAX_ROWS:,} rows and {MAX_COLUMNS:,} columns; write .csv or .parquet",
+            code="too-many-rows",
+        )
+    workbook = Workbook(write_only=True)
+    sheet = workbook.create_sheet("table")
+
+    def make_cell(value: Any) -> Any:
+        if _is_plain(value):
+            return value
+        cell = WriteOnlyCell(sheet, _format_text(value))
+        cell.data_type = "s"  # openpyxl takes text that begins with = for a formula
+        return cell
+
+    try:
+        sheet.append([make_cell(name) for name in table.column_names])
+        for batch in table.to_batches(max_chunksize=ROWS_PER_BATCH >> 2):
+            for row in zip(*(column.to_pylist() for column in batch.columns), strict=True):
+                sheet.append([make_cell(value) for value in row])
+    finally:
+        sheet.close()  # also after an error: openpyxl writes rows to a temporary file
+    sink = io.BytesIO()
+    workbook.save(sink)
+    yield sink.getvalue()
+
+
+def _is_plain(value: Any) -> bool:
+    """Return whether a spreadsheet holds the value as it is: empty, true or false, or a number it can represent."""
+    return (
+        value is None
+        or isinstance(value, bool)
+        or (isinstance(value, int) and abs(value) < MAX_WHOLE_NUMBER)
+        or (isinstance(value, float) and math.isfinite(value))
+    )
+
+
+def _format_text(value: Any) -> str:
+    if isinstance(value, list | dict):
+        value = json.dumps(value)
+    text = _format_iso_date(value) if isinstance(value, datetime) else str(value)
+    if len(text) > MAX_LETTERS:
+        raise ConfigError(
+            f"a cell of {len(text):,} characters does not fit into a spreadsheet; write .csv or .parquet",
+            code="cell-too-long",
+        )
+    return NOT_IN_XML.sub("\N{REPLACEMENT CHARACTER}", text)
 
 
 WRITERS: dict[str, TableWriter] = {

@@ -40,9 +40,8 @@ LEADERBOARD_SUFFIX, LEADERBOARD_FORMAT = ".board", "dygmamba-board-1"
 Period = Literal["val", "test"]
 PERIODS: tuple[Period, Period] = ("val", "test")
 SPLIT_SHARES = (0.7, 0.15, 0.15)  # of TGB, as quantiles of time
-PICKLE_MEMORY_FACTOR = (
-    6  # bytes of memory per byte of a pickle at most, measured with twenty negatives per event
-)
+# bytes of memory per byte of a pickle at most, measured with twenty negatives per event
+PICKLE_MEMORY_FACTOR = 6
 
 
 @dataclass(frozen=True, slots=True)

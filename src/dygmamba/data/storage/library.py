@@ -28,11 +28,7 @@ from dygmamba.data.storage.dataset import (
     load_dataset,
     save_dataset,
 )
-from dygmamba.data.storage.leaderboard import (
-    LEADERBOARD_SUFFIX,
-    read_published_leaderboard,
-    save_leaderboard,
-)
+from dygmamba.data.storage.leaderboard import LEADERBOARD_SUFFIX, read_published_leaderboard, save_leaderboard
 from dygmamba.data.storage.locations import (
     DATASET_SUFFIX,
     GENERATED,

@@ -29,7 +29,7 @@ _maps: "weakref.WeakValueDictionary[int, mmap.mmap]" = weakref.WeakValueDictiona
 def map_file(handle: int, *, writable: bool = False) -> mmap.mmap:
     """Map an open file into memory, shared: Linux counts private pages as data of this process, changed or not."""
     pages = mmap.mmap(handle, 0, access=mmap.ACCESS_WRITE if writable else mmap.ACCESS_READ)
-    _maps[_get_map_address(pages)] = pages
+    _maps[np.frombuffer(pages, np.uint8, 1).ctypes.data if len(pages) else 0] = pages
     return pages
 
 
@@ -74,10 +74,6 @@ def iterate_chunks(column: np.ndarray, size: int = CHUNK_BYTES) -> Iterator[np.n
     for rows in iterate_slices(len(column), width, size):
         yield column[rows]
         release_pages(column[rows])
-
-
-def _get_map_address(pages: mmap.mmap) -> int:
-    return np.frombuffer(pages, np.uint8, 1).ctypes.data if len(pages) else 0
 
 
 class ScratchColumn:

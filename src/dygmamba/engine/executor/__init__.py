@@ -19,7 +19,7 @@ from dygmamba.engine.executor.eager import (
     TrainingContext,
     history_lengths,
 )
-from dygmamba.engine.executor.gradient_free import NoOpExecutor, RoundExecutor
+from dygmamba.engine.executor.gradient_free import RoundExecutor
 from dygmamba.engine.executor.graphs import (
     GraphedBatchExecutor,
     GraphedBucketedExecutor,
@@ -56,7 +56,7 @@ def check_distributable(scorer: Scorer, processes: ProcessGroup, batch: int) -> 
 
 def choose_executor(
     task: Task, scorer: nn.Module, stream: Stream, config: FitConfig, epoch: Callable[[int], Epoch]
-) -> BatchExecutor | BucketedExecutor | RoundExecutor | NoOpExecutor:
+) -> BatchExecutor | BucketedExecutor | RoundExecutor:
     """Choose the executor that suits device and model.
 
     On a GPU a model whose look-ups are all on the device runs as captured graphs, any other model step by step. The
@@ -64,10 +64,8 @@ def choose_executor(
     """
     assert isinstance(scorer, Scorer)
     check_distributable(scorer, stream.processes, config.batch)
-    if scorer.rounds_per_epoch:
+    if scorer.rounds_per_epoch or not any(parameter.requires_grad for parameter in scorer.parameters()):
         return RoundExecutor(QueryBuilder.create(task, stream, config.training_rule), scorer, stream, epoch)
-    if not any(parameter.requires_grad for parameter in scorer.parameters()):
-        return NoOpExecutor()
     context = TrainingContext(task, scorer, stream, config)
     if stream.device.type == "cpu":
         keep_freed_memory()

@@ -1,4 +1,4 @@
-"""Executors without gradients: of models that learn in rounds from one table, and of models without weights."""
+"""Executor without gradients, of models that learn in rounds from one table."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -7,7 +7,6 @@ import torch
 from jaxtyping import Float32
 from torch import Tensor
 
-from dygmamba.core.errors import ConfigError
 from dygmamba.core.progress import Advance, no_advance
 from dygmamba.engine.executor.eager import Batch, Epoch, QueryBuilder
 from dygmamba.engine.stream import Stream
@@ -21,7 +20,7 @@ class RoundExecutor:
     """Executor of a model that learns in rounds: a step is one round on a table of all training queries.
 
     The table has the negatives of as many first epochs as the model wants; if an event competes with its candidates,
-    those of the first epoch only.
+    those of the first epoch only. A model without trainable weights, such as a blend of trees, has no rounds.
     """
 
     optimizer = None  # no gradients
@@ -75,26 +74,5 @@ class RoundExecutor:
             ):
                 pairs = self.build_queries(events, others)
                 wanted = torch.ones_like(pairs.label) if number == 0 else 1 - pairs.label
-                chosen = pairs.select_shared(wanted.nonzero()[:, 0], stream.store.num_nodes)
+                chosen = pairs.select(wanted.nonzero()[:, 0])
                 yield LabelledView(stream.training_view(chosen, requests, epoch.draws), chosen)
-
-
-class NoOpExecutor:
-    """Executor of a model without trainable weights, such as a blend of trees: an epoch has no steps."""
-
-    optimizer: torch.optim.Optimizer | None = None
-    steps = 0
-    pending_queries = 0
-
-    def build_table(self, advance: Advance) -> None:
-        """Do nothing: there is nothing to look up."""
-
-    def catch_up(self, batch: Batch) -> None:
-        """Do nothing: there is no memory."""
-
-    def step(self, batch: Batch) -> Float32[Tensor, ""]:
-        raise ConfigError(
-            "this model has no trainable weights, so there is nothing to train; choose another model, or evaluate "
-            "this one",
-            code="model-without-weights",
-        )

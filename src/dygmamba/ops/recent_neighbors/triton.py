@@ -6,7 +6,6 @@ import torch
 import triton
 from torch import Tensor
 
-from dygmamba.ops.recent_neighbors.reference import find_weight_quantile as find_weight_quantile
 from dygmamba.ops.recent_neighbors.triton_kernels import last_kernel, past_kernel
 
 if TYPE_CHECKING:

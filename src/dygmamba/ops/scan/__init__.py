@@ -15,7 +15,7 @@ from torch import Tensor
 
 from dygmamba.ops.dispatch import Dispatch
 from dygmamba.ops.scan import reference
-from dygmamba.ops.scan.inputs import Inputs, Upstream
+from dygmamba.ops.scan.inputs import SCHEMA, Inputs, Upstream
 
 __all__ = ["scan", "span_scan"]
 
@@ -87,26 +87,15 @@ def select_kernels(x: Inputs) -> ModuleType:
     return module
 
 
-@torch.library.custom_op("dygmamba::scan", mutates_args=())
-def scan_op(
-    u: Tensor,
-    delta: Tensor | None,
-    span: Tensor | None,
-    w1: Tensor | None,
-    w2: Tensor | None,
-    A: Tensor,
-    B: Tensor,
-    C: Tensor,
-    D: Tensor | None,
-    z: Tensor | None,
-    mask: Tensor | None,
-    state: Tensor | None,
-    rule: str,
-    reverse: bool,
-    keep: bool,
-) -> tuple[Tensor, Tensor, Tensor]:
+@torch.library.custom_op(
+    "dygmamba::scan",
+    mutates_args=(),
+    schema=f"({SCHEMA}, str rule, bool reverse, bool keep) -> (Tensor, Tensor, Tensor)",
+)
+def scan_op(*args: Any) -> tuple[Tensor, Tensor, Tensor]:
     """Compute y, the final state, and the checkpoints that backward needs if `keep` (else of size 0)."""
-    x = Inputs(u, delta, span, w1, w2, A, B, C, D, z, mask, state)
+    *tensors, rule, reverse, keep = args
+    x = Inputs(*tensors)
     return select_kernels(x).forward(x, rule, reverse, keep)
 
 
@@ -119,35 +108,21 @@ def _(*args: Any) -> tuple[Tensor, Tensor, Tensor]:
     return torch.empty_like(x.u), state, x.u.new_empty(checkpoints, dtype=x.state_dtype)
 
 
-@torch.library.custom_op("dygmamba::scan_backward", mutates_args=())
-def scan_backward_op(
-    u: Tensor,
-    delta: Tensor | None,
-    span: Tensor | None,
-    w1: Tensor | None,
-    w2: Tensor | None,
-    A: Tensor,
-    B: Tensor,
-    C: Tensor,
-    D: Tensor | None,
-    z: Tensor | None,
-    mask: Tensor | None,
-    state: Tensor | None,
-    rule: str,
-    reverse: bool,
-    y: Tensor,
-    checkpoints: Tensor,
-    dy: Tensor,
-    dstate: Tensor,
-    span_grad: bool,
-) -> list[Tensor]:
+@torch.library.custom_op(
+    "dygmamba::scan_backward",
+    mutates_args=(),
+    schema=f"({SCHEMA}, str rule, bool reverse, Tensor y, Tensor checkpoints, Tensor dy, Tensor dstate, bool span_grad)"
+    " -> Tensor[]",
+)
+def scan_backward_op(*args: Any) -> list[Tensor]:
     """Compute the inputs' gradients in order; of size 0 if there is none (dstate of size 0 means zero)."""
-    x = Inputs(u, delta, span, w1, w2, A, B, C, D, z, mask, state)
+    *tensors, rule, reverse, y, checkpoints, dy, dstate, span_grad = args
+    x = Inputs(*tensors)
     kernels = select_kernels(x)
     if kernels.IN_PLACE:  # a registered operator must not change its arguments
         checkpoints = checkpoints.clone()
     grads = kernels.backward(x, rule, reverse, Upstream(y, checkpoints, dy, dstate, span_grad))
-    return [u.new_empty(0) if g is None else _clone_if_shared(g) for g in grads]
+    return [x.u.new_empty(0) if g is None else _clone_if_shared(g) for g in grads]
 
 
 def _clone_if_shared(grad: Tensor) -> Tensor:

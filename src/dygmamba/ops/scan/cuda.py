@@ -187,12 +187,7 @@ def _launch(name: str, x: Inputs, rule: str, reverse: bool, span_grad: bool = Fa
 
 
 def _macros(
-    zoh: bool,
-    spans: bool,
-    gate: bool,
-    reverse: bool = False,
-    span_grad: bool = False,
-    half: bool = False,
+    zoh: bool, spans: bool, gate: bool, reverse: bool = False, span_grad: bool = False, half: bool = False
 ) -> tuple[tuple[str, int], ...]:
     """Return the macros of a variant of the scan with their values."""
     return tuple(zip(FLAGS, map(int, (zoh, spans, gate, reverse, span_grad, half)), strict=True))

@@ -94,6 +94,12 @@ class Inputs(NamedTuple):
                 )
 
 
+# the tensors in the schema of a registered operator
+SCHEMA = ", ".join(
+    f"Tensor{'' if kind is Tensor else '?'} {name}" for name, kind in Inputs.__annotations__.items()
+)
+
+
 class Upstream(NamedTuple):
     """Inputs of a backward pass in addition to those of the forward pass."""
 

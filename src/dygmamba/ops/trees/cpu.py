@@ -1,6 +1,8 @@
 """Trees on a CPU: growth and threads; the loops are in `cpu_kernels`."""
 
+from collections.abc import Callable
 from concurrent.futures import Executor, ThreadPoolExecutor
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -22,9 +24,8 @@ def grow_tree(
     """Grow one tree, leaf by leaf; histograms of many rows are computed by several threads, each for some columns."""
     from dygmamba.ops.trees import Trees
 
-    own = rows.to(torch.int32).numpy().copy()
     with ThreadPoolExecutor(max(1, torch.get_num_threads() - 1)) as others:
-        tree = TreeBuilder(bins.numpy(), slopes.numpy(), own, columns.numpy(), growth, others)
+        tree = TreeBuilder(bins.numpy(), slopes.numpy(), rows.numpy(), columns.numpy(), growth, others)
         while tree.leaves < growth.leaves and tree.split_best_leaf():
             pass
     feature, cut = tree.feature, tree.cut
@@ -45,15 +46,18 @@ class TreeBuilder:
         growth: "GrowthConfig",
         others: Executor,
     ) -> None:
-        self.bins, self.slopes, self.rows, self.columns, self.growth = bins, slopes, rows, columns, growth
-        self.others = others
+        self.slopes, self.growth, self.others = slopes[rows], growth, others
+        self.rows = np.arange(len(rows), dtype=np.int32)  # of those that the tree is grown from
+        # four columns are packed and counted at once, the last one again where others are missing
+        self.columns = np.pad(columns, (0, -len(columns) % 4), mode="edge")
+        self.packed = np.empty((len(self.columns) // 4, len(rows), 4), np.uint8)
+        self._run_for_columns(kernels.pack_bins, len(rows), bins, rows, self.columns, self.packed)
         most = 2 * growth.leaves - 1
         self.feature = np.full(most, -1, np.int32)
         self.left, self.right = np.zeros(most, np.int32), np.zeros(most, np.int32)
         self.cut = np.zeros(most, np.int64)
-        self.table = np.empty((growth.leaves, len(columns), kernels.BINS, 3))
+        self.table = np.empty((growth.leaves, len(self.columns), kernels.BINS, 3))
         self.spare = np.empty(len(rows), np.int32)
-        self.room = [np.empty((len(rows), 2)) for _ in range(_count_threads(len(rows) * len(columns)))]
         self.bounds: list[tuple[int, int]] = [(0, len(rows))]
         self.slot = [0]
         self.best: dict[
@@ -71,7 +75,8 @@ class TreeBuilder:
         _, column, cut = self.best.pop(node)
         low, high = self.bounds[node]
         self.feature[node], self.cut[node] = self.columns[column], cut
-        border = low + kernels.divide(self.rows[low:high], self.bins[self.feature[node]], cut, self.spare)
+        own = self.packed[column // 4, :, column % 4]
+        border = low + kernels.divide(self.rows[low:high], own, cut, self.spare)
         first = len(self.bounds)
         self.left[node], self.right[node] = first, first + 1
         self.bounds += [(low, border), (border, high)]
@@ -99,16 +104,15 @@ class TreeBuilder:
     def _fill_histograms(self, node: int) -> None:
         """Compute the node's histograms."""
         rows = self.rows[slice(*self.bounds[node])]
-        given, table = (self.bins, self.slopes, rows, self.columns), self.table[self.slot[node]]
-        threads, many = _count_threads(len(rows) * len(self.columns)), len(self.columns)
-        cuts = [many * piece // threads // 4 * 4 for piece in range(threads)] + [
-            many
-        ]  # the kernel takes four columns at once
-        started = [
-            self.others.submit(kernels.histogram, low, high, *given, room, table)
-            for low, high, room in zip(cuts[1:-1], cuts[2:], self.room[1:], strict=False)
-        ]
-        kernels.histogram(cuts[0], cuts[1], *given, self.room[0], table)
+        given = (self.packed, self.slopes, rows, self.table[self.slot[node]])
+        self._run_for_columns(kernels.histogram, len(rows), *given)
+
+    def _run_for_columns(self, kernel: Callable[..., None], rows: int, *given: np.ndarray) -> None:
+        """Run a kernel on so many rows of all columns, by several threads, each for some columns."""
+        threads, groups = _count_threads(rows * len(self.columns)), len(self.packed)
+        cuts = [groups * piece // threads for piece in range(threads + 1)]
+        started = [self.others.submit(kernel, low, high, *given) for low, high in pairwise(cuts[1:])]
+        kernel(cuts[0], cuts[1], *given)
         for piece in started:
             piece.result()
 
@@ -129,18 +133,18 @@ def _count_threads(updates: int) -> int:
 
 def add_leaves(trees: "Trees", x: Tensor, before: Tensor) -> Tensor:
     """Return `before` plus the leaf values of each row."""
-    return _add_leaves(trees, trees.threshold, x.contiguous().numpy(), before)
+    return _add_leaves(trees, trees.threshold, x.T, before)
 
 
 def add_binned_leaves(trees: "Trees", bins: Tensor, cut: Tensor, before: Tensor) -> Tensor:
     """Return `before` plus the leaf values of each row, given its bins; a cut is the last bin that goes left."""
-    return _add_leaves(trees, cut, bins.contiguous().numpy().T, before)
+    return _add_leaves(trees, cut.to(torch.uint8), bins, before)
 
 
-def _add_leaves(trees: "Trees", threshold: Tensor, x: np.ndarray, before: Tensor) -> Tensor:
+def _add_leaves(trees: "Trees", threshold: Tensor, x: Tensor, before: Tensor) -> Tensor:
     total = before.clone()
-    given = (trees.feature, threshold, trees.left, trees.right, trees.value)
-    kernels.add_leaves(*(column.numpy() for column in given), x, total.numpy())
+    given = (trees.feature, threshold, trees.left, trees.right, trees.value, x.contiguous(), total)
+    kernels.add_leaves(*(column.numpy() for column in given))
     return total
 
 

@@ -1,12 +1,16 @@
-"""Properties of an event stream that inflate test metrics without any learning, and the metrics of baselines.
+"""What the evaluation of published programs reveals without a model: padding, the order of rows, small batches.
 
-Measured are repeated pairs, events with equal timestamps, the order of their rows, leaks through padding, and the bias
-of small batches. A trained model whose metrics are below those of the rules has not learned anything useful.
+    python -m research.evaluation_leaks DATA_DIR
+
+The command prints the figures of docs/explanation/leaks.md as JSON lines. Nothing is trained.
 
 Legend: p pairs, k events.
 """
 
-from dataclasses import dataclass
+import json
+import sys
+from dataclasses import asdict, dataclass
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -15,32 +19,20 @@ from torch import Tensor
 
 from dygmamba.config import find_preset
 from dygmamba.data.events.event_store import EventStore
-from dygmamba.data.events.splits import Split
+from dygmamba.data.events.splits import chronological_split
+from dygmamba.data.storage.library import open_dataset
 from dygmamba.engine.stream import Stream
-from dygmamba.runs.evaluation import Scored
+from dygmamba.runs.baselines import Baselines
+from dygmamba.runs.evaluation import Queries
 from dygmamba.tasks.base import EvaluationSet
+from dygmamba.tasks.link import build_link_set
 from dygmamba.tasks.metrics import PUBLISHED_BATCH, link_metrics, roc_auc
 
+DATASETS = ("uci", "wikipedia", "enron", "CanParl", "USLegis")
 LENGTHS, CALL_SIZES = (32, 256, 1024, 2048), (20, 30, 200)  # lengths and batch sizes of published programs
 BATCH_SIZES = (20, 30, PUBLISHED_BATCH)
 SAMPLED_PAIRS = 20_000  # pairs of events with equal timestamps from which the row order is estimated
-METRICS = ("ap", "ap_pooled", "auc", "auc_pooled")
-
-
-@dataclass(frozen=True, slots=True)
-class PeriodStatistics:
-    """Statistics of the validation or test period; shares of its events unless noted otherwise."""
-
-    split: str
-    events: int
-    times: int
-    nodes: int
-    repeats: float  # the pair had an event at an earlier time
-    surprise: float  # share of the period's distinct pairs that do not occur before the period
-    new_nodes: float  # one node does not occur in training
-    tied: float  # another event has the same timestamp
-    visible: float  # an earlier batch of 200 contains events with the same timestamp
-    visible_events: float  # mean number of those events
+BIAS_RULE = "destination-recency"  # the baseline whose scores show the effect of the batch size
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,53 +65,6 @@ class BatchSizeBias:
     scores: str
     ap: dict[str, float]
     ap_pooled: float
-
-
-def describe_period(store: EventStore, split: Split, name: str) -> PeriodStatistics:
-    """Compute the statistics of the period `name`, "val" or "test"."""
-    events = split.val if name == "val" else split.test
-    all_times, all_pairs = store.time.numpy(), (store.src * store.num_nodes + store.dst).numpy()
-    pair, time = all_pairs[events], all_times[events]
-    last_time = find_last_times(all_pairs, all_times, pair, time)
-    earlier_pairs = np.unique(all_pairs[: int(events[0])])
-    distinct_pairs = np.unique(pair)
-    distinct_times, time_index, count = np.unique(time, return_inverse=True, return_counts=True)
-    first = np.searchsorted(time, time)  # first row of the period with the same timestamp
-    batch_start = np.arange(len(pair)) // PUBLISHED_BATCH * PUBLISHED_BATCH
-    visible = np.maximum(batch_start - first, 0)
-    touching = split.touching_new_nodes(store, events)
-    return PeriodStatistics(
-        split=name,
-        events=len(pair),
-        times=len(distinct_times),
-        nodes=len(torch.unique(torch.cat([store.src[events], store.dst[events]]))),
-        repeats=float(np.isfinite(last_time).mean()),
-        surprise=float((~np.isin(distinct_pairs, earlier_pairs)).mean()),
-        new_nodes=len(touching) / len(pair),
-        tied=float((count[time_index] > 1).mean()),
-        visible=float((visible > 0).mean()),
-        visible_events=float(visible.mean()),
-    )
-
-
-def find_last_times(
-    key: np.ndarray, time: np.ndarray, query_key: np.ndarray, query_time: np.ndarray
-) -> np.ndarray:
-    """Return the last time of each query key strictly before the query time, -inf if there is none.
-
-    `key` and `time` are those of all events, sorted by time.
-    """
-    distinct_keys, key_index = np.unique(key, return_inverse=True)
-    order = np.argsort(key_index, kind="stable")
-    distinct_times, time_index = np.unique(time, return_inverse=True)
-    # (key, time) as one number, sorted, so that one binary search finds the last entry before a query
-    base = len(distinct_times) + 1
-    entries = key_index[order] * base + time_index[order]
-    query_index = np.searchsorted(distinct_keys, query_key).clip(max=len(distinct_keys) - 1)
-    found = np.searchsorted(entries, query_index * base + np.searchsorted(distinct_times, query_time)) - 1
-    known = (found >= 0) & (distinct_keys[query_index] == query_key)
-    known[known] = key_index[order][found[known]] == query_index[known]
-    return np.where(known, time[order][found], -np.inf)
 
 
 def measure_padding_leak(stream: Stream, evaluation_set: EvaluationSet, dataset: str) -> list[PaddingLeak]:
@@ -176,21 +121,22 @@ def measure_batch_bias(
     return biases
 
 
-@dataclass(frozen=True, slots=True)
-class RuleResult:
-    """Metrics of a rule on one evaluation set."""
+def measure_leaks(dataset: str, data_dir: Path) -> dict[str, object]:
+    """Return what the test period of a dataset reveals, with random negatives."""
+    store = open_dataset(dataset, data_dir).store
+    stream = Stream(store, chronological_split(store), torch.device("cpu"))
+    evaluation_set = build_link_set(store, stream.split, "test")
+    baseline = Baselines(dataset, stream).score(Queries(evaluation_set))[BIAS_RULE].score
+    chance = torch.rand(len(evaluation_set.pairs), generator=torch.Generator().manual_seed(0))
+    biases = measure_batch_bias(evaluation_set, {BIAS_RULE: baseline, "chance": chance})
+    return {
+        "dataset": dataset,
+        "padding": [asdict(leak) for leak in measure_padding_leak(stream, evaluation_set, dataset)],
+        "order": asdict(measure_row_order(store, stream.split.test)),
+        "bias": [asdict(bias) for bias in biases],
+    }
 
-    rule: str
-    split: str
-    setting: str
-    negatives: str
-    ap: float
-    ap_pooled: float
-    auc: float
-    auc_pooled: float
-    drawn_from: str
 
-
-def evaluate_baselines(scored: dict[str, Scored]) -> list[RuleResult]:
-    """Return the metrics of the baselines of one evaluation set."""
-    return [RuleResult(name, **one.queries.pairs.about, **one.row(METRICS)) for name, one in scored.items()]
+if __name__ == "__main__":
+    for name in DATASETS:
+        sys.stdout.write(json.dumps(measure_leaks(name, Path(sys.argv[1]))) + "\n")

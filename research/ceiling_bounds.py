@@ -1,4 +1,4 @@
-"""Proved upper bounds of AP and AUC on an evaluation set, and the posterior probability of a positive.
+"""Proved upper bounds of AP and AUC on an evaluation set, and oracles that know less or more than those of an audit.
 
 Three facts, proved in docs/research/findings.md:
 
@@ -13,20 +13,30 @@ Legend: p pairs, k events, q distinct queries, b batches, c classes of queries w
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass
 from math import exp, lgamma, log
+from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Float64, Int64
+from jaxtyping import Bool, Float64, Int64
 from torch import Tensor
 
+from dygmamba.auditing.oracles import (
+    EventsByTime,
+    NegativeDraws,
+    evaluate_oracle,
+    name_metrics,
+    number_queries,
+    number_rows,
+)
 from dygmamba.data.events.event_store import EventStore
 from dygmamba.history.view import LabelledPairs, PairBatch
 from dygmamba.tasks.base import EvaluationSet
 from dygmamba.tasks.metrics import PUBLISHED_BATCH
 
 LEVEL = 0.01  # probability with which a draw of negatives may exceed `likely_auc`
+AP_NAMES = ("ap", "ap_pooled")
 MAX_PRODUCTS = 10**11  # multiplications for one group of batches; above, its batches are bounded one by one
 ROWS = 512  # classes of queries that are compared with all others at once
 
@@ -46,26 +56,14 @@ def bound_by_labels(pairs: LabelledPairs, batch: int = PUBLISHED_BATCH) -> Metri
 
     The means over batches allow another function in every batch.
     """
-    query, positive = _number_queries(pairs), pairs.label.numpy() > 0
+    query = number_rows(pairs.src.numpy(), pairs.dst.numpy(), pairs.time.numpy())
+    positive = pairs.label.numpy() > 0
     number = pairs.group.numpy() // batch
     order = np.argsort(number, kind="stable")
     ends = np.cumsum(np.bincount(number))[:-1]
     by_batch = [_bound_ranking(query[rows], positive[rows]) for rows in np.split(order, ends)]
     ap, auc = np.mean(by_batch, axis=0)
     return MetricBound(float(ap), float(auc), *_bound_ranking(query, positive))
-
-
-def _number_queries(pairs: PairBatch) -> np.ndarray:
-    return number_rows(pairs.src.numpy(), pairs.dst.numpy(), pairs.time.numpy())
-
-
-def number_rows(*columns: np.ndarray) -> np.ndarray:
-    """Return one number per distinct row of the columns."""
-    number = np.zeros(len(columns[0]), np.int64)
-    for column in columns:
-        values, index = np.unique(column, return_inverse=True)
-        number = np.unique(number * len(values) + index, return_inverse=True)[1]
-    return number
 
 
 def _bound_ranking(query: np.ndarray, positive: np.ndarray) -> tuple[float, float]:
@@ -113,122 +111,6 @@ class ExpectedBound:
     auc: float
     likely_ap: float
     likely_auc: float
-
-
-@dataclass(frozen=True, slots=True)
-class NegativeDraws:
-    """The events of an evaluation set, and how often each is expected to be drawn as a negative.
-
-    A draw of the random sampler is a destination, uniform among `choices`, for the source and the time of an event. The
-    other samplers draw from a pool that excludes every pair of the batch's period; a batch for which the pool is too
-    small is filled with pairs of a grid, uniform among those that are not positives of the batch.
-
-    Attributes:
-        src: Source of each event of the set.
-        dst: Destination of each event.
-        time: Time of each event.
-        batch: Number of the batch of each event.
-        choices: For each event, how many pairs its negative is drawn from; infinite if it cannot be an event.
-        keeps_source: Whether a negative has the source of its event.
-    """
-
-    src: Int64[np.ndarray, "k"]
-    dst: Int64[np.ndarray, "k"]
-    time: Float64[np.ndarray, "k"]
-    batch: Int64[np.ndarray, "k"]
-    choices: Float64[np.ndarray, "k"]
-    keeps_source: bool
-
-    @staticmethod
-    def of(
-        store: EventStore, evaluation_set: EvaluationSet, batch_size: int = PUBLISHED_BATCH
-    ) -> "NegativeDraws":
-        """Describe the draws of an evaluation set of the published protocol (`tasks.link.build_link_set`)."""
-        events, strategy = evaluation_set.events, evaluation_set.about["negatives"]
-        is_transductive = evaluation_set.about["setting"] == "transductive"
-        known = torch.arange(len(store)) if is_transductive else events
-        src, dst, time = _columns(store, events)
-        batch = np.arange(len(events)) // batch_size
-        if strategy == "random":
-            choices = np.full(len(events), float(len(np.unique(store.dst[known].numpy()))))
-        else:
-            observed = evaluation_set.earlier[-1] if strategy == "inductive" else events[:0]
-            until = float(store.time[observed[-1]]) if len(observed) else -np.inf
-            choices = _count_fill_choices(_columns(store, known), (src, dst, time), batch, until)
-        return NegativeDraws(src, dst, time, batch, choices, keeps_source=strategy == "random")
-
-    @property
-    def query(self) -> Int64[np.ndarray, "k"]:
-        """Number of the query of each event."""
-        return number_rows(self.src, self.dst, self.time)
-
-    @property
-    def source_group(self) -> Int64[np.ndarray, "k"]:
-        """Number of the events whose negatives may equal the query: those with its time, and source if it is kept."""
-        return number_rows(self.src, self.time) if self.keeps_source else number_rows(self.time)
-
-    def compute_posterior(self) -> Float64[np.ndarray, "k"]:
-        """Return, for each event, the expected share of positives among the pairs with its query."""
-        query, group, rate = self.query, self.source_group, 1 / self.choices
-        positives, negatives = np.bincount(query)[query], np.bincount(group, rate)[group]
-        if not self.keeps_source:  # a batch does not draw its own positives
-            by_batch = number_rows(group, self.batch)
-            _, first = np.unique(number_rows(query, self.batch), return_index=True)
-            own_rate = np.bincount(by_batch, rate)[by_batch[first]]
-            negatives = np.maximum(negatives - np.bincount(query[first], own_rate)[query], 0)
-        # rounded, so that equal shares tie although they are quotients of different numbers
-        return np.round(positives / (positives + negatives), 12)
-
-    def score_posterior(self, pairs: PairBatch) -> Float64[np.ndarray, "p"]:
-        """Score queries by the posterior; one without an event in the set is never positive and has 0."""
-        columns = zip(
-            (self.src, self.dst, self.time),
-            (pairs.src.numpy(), pairs.dst.numpy(), pairs.time.numpy()),
-            strict=True,
-        )
-        number = number_rows(*(np.concatenate(column) for column in columns))
-        events, queries = np.split(number, [len(self.src)])
-        posterior = np.zeros(number.max() + 1)
-        posterior[events] = self.compute_posterior()
-        return posterior[queries]
-
-    def select(self, rows: np.ndarray) -> "NegativeDraws":
-        """Return some of the events alone."""
-        columns = ("src", "dst", "time", "batch", "choices")
-        return replace(self, **{name: getattr(self, name)[rows] for name in columns})
-
-
-def _columns(store: EventStore, events: Tensor) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    return store.src[events].numpy(), store.dst[events].numpy(), store.time[events].numpy()
-
-
-def _count_fill_choices(
-    known: tuple[np.ndarray, np.ndarray, np.ndarray],
-    positives: tuple[np.ndarray, np.ndarray, np.ndarray],
-    batch: np.ndarray,
-    until: float,
-) -> np.ndarray:
-    """Return the size of the grid for positives whose negative fills up a small pool, infinity for the others.
-
-    A batch of several times counts as not filled, which can only raise the bounds: without replacement, and with
-    different times, its draws are not known to concentrate as independent ones do.
-    """
-    src, dst, time = known
-    pair = number_rows(src, dst)
-    _, first_row = np.unique(pair, return_index=True)
-    first_time = time[first_row]
-    grid = len(np.unique(src)) * len(np.unique(dst))
-    choices = np.full(len(batch), np.inf)
-    for rows in np.split(np.arange(len(batch)), np.flatnonzero(np.diff(batch)) + 1):
-        begin, end = positives[2][rows[0]], positives[2][rows[-1]]
-        if begin != end:
-            continue
-        window = slice(np.searchsorted(time, begin, side="left"), np.searchsorted(time, end, side="right"))
-        in_pool = (first_time > until) & (first_time <= begin)
-        pool = int(in_pool.sum()) - int(in_pool[np.unique(pair[window])].sum())
-        own_pairs = len(np.unique(number_rows(positives[0][rows], positives[1][rows])))
-        choices[rows[: max(len(rows) - pool, 0)]] = grid - own_pairs
-    return choices
 
 
 def bound_expectation(draws: NegativeDraws) -> ExpectedBound:
@@ -335,3 +217,64 @@ def _find_likely_auc(auc: float, draws: int) -> float:
         divergence = (1 - middle) * log((1 - middle) / (1 - auc)) + middle * log(middle / auc)
         low, high = (low, middle) if exp(-draws * divergence) <= LEVEL else (middle, high)
     return high
+
+
+def compute_bounds(events_by_time: EventsByTime, evaluation_set: EvaluationSet) -> dict[str, Any]:
+    """Return the bounds of an evaluation set, and the metrics of the oracles that an audit leaves out.
+
+    - `membership_oracle`: which nodes have events at the query time. `roles_oracle`: also in which role.
+    - `edge_oracle_ap_with_order`: the edge oracle that also knows which rows of the query time are past, as a node
+      memory does that has seen earlier batches with the same timestamp. `order_auc`: how well that knowledge alone
+      separates positives from negatives that are events.
+    - `bound`: of every score that is a function of the pair and the time, even if it has read the labels.
+    - `expected_bound`: of the expected metric over draws of the negatives, if the score does not depend on the draw.
+    - `likely_bound`: exceeded by such a score in at most one of a hundred draws.
+    """
+    pairs = evaluation_set.pairs
+    # first row of the batch of 200 that each query belongs to: a memory has seen the rows before it
+    first = evaluation_set.events[(evaluation_set.event_index // PUBLISHED_BATCH) * PUBLISHED_BATCH]
+    is_unseen = _find_last_rows(events_by_time.store, pairs) >= first
+    event_negatives = events_by_time.is_event(pairs) & (pairs.label == 0)
+    of_source, of_destination = _find_roles(events_by_time.store, pairs)
+    is_active = of_source.any(0) & of_destination.any(0)
+    has_roles = of_source[0] & of_destination[1]
+    expected = bound_expectation(NegativeDraws.of(events_by_time.store, evaluation_set))
+    bound = bound_by_labels(pairs)
+    return {
+        "edge_oracle_ap_with_order": evaluate_oracle(pairs, is_unseen)["ap"],
+        # A positive is always unseen. So a negative that is a past event is ranked below it, and one that is
+        # not past ties, which counts half.
+        "order_auc": float(1 - is_unseen[event_negatives].double().mean() / 2)
+        if bool(event_negatives.any())
+        else None,
+        **name_metrics("membership_oracle", evaluate_oracle(pairs, is_active), AP_NAMES),
+        **name_metrics("roles_oracle", evaluate_oracle(pairs, has_roles), AP_NAMES),
+        "expected_bound_ap": expected.ap,
+        "expected_bound_auc": expected.auc,
+        "likely_bound_ap": min(expected.likely_ap, bound.ap),
+        "likely_bound_auc": min(expected.likely_auc, bound.auc),
+        **name_metrics("bound", asdict(bound)),
+    }
+
+
+def _find_last_rows(store: EventStore, pairs: PairBatch) -> Int64[Tensor, "p"]:
+    """Return the last row in which each pair is an event at its time, -1 if it is none."""
+    events, queries = number_queries(store, pairs)
+    last = np.full(max(events.max(), queries.max()) + 1, -1)
+    last[events] = np.arange(len(events))  # where a number repeats, numpy keeps the last row
+    return torch.from_numpy(last[queries])
+
+
+def _find_roles(store: EventStore, pairs: PairBatch) -> tuple[Bool[Tensor, "2 p"], Bool[Tensor, "2 p"]]:
+    """Return of each pair's source, and of its destination, whether it is a source and a destination at the time."""
+
+    def number(node: Tensor, time: Tensor) -> Tensor:
+        return torch.searchsorted(times, time) * store.num_nodes + node
+
+    times = torch.unique(store.time)
+    roles = [number(node, store.time) for node in (store.src, store.dst)]
+    of_source, of_destination = (
+        torch.stack([torch.isin(number(node, pairs.time), role) for role in roles])
+        for node in (pairs.src, pairs.dst)
+    )
+    return of_source, of_destination

@@ -1,6 +1,7 @@
 """The bounds of AP and AUC, against every ranking of tiny evaluation sets and every draw of their negatives."""
 
 from collections import Counter
+from dataclasses import asdict
 from functools import cache
 from itertools import product
 
@@ -10,19 +11,19 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dygmamba.auditing.ceiling_bounds import (
-    LEVEL,
-    NegativeDraws,
-    _find_likely_auc,
-    bound_by_labels,
-    bound_expectation,
-)
-from dygmamba.auditing.oracles import EventsByTime, compute_ceiling, score_moment
-from dygmamba.data.events.event_store import EventStore
+from dygmamba.auditing.oracles import EventsByTime, NegativeDraws, compute_ceiling
 from dygmamba.data.events.splits import chronological_split
 from dygmamba.history.view import PairBatch
 from dygmamba.tasks.link import build_link_set
 from dygmamba.tasks.metrics import average_precision, link_metrics, roc_auc
+from research.ceiling_bounds import (
+    LEVEL,
+    _find_likely_auc,
+    bound_by_labels,
+    bound_expectation,
+    compute_bounds,
+)
+from streams import make_snapshots, tied_stream
 
 
 def weak_orders(count):
@@ -150,55 +151,9 @@ def test_the_posterior_maximizes_expected_auc(name):
     assert by_posterior[3] == pytest.approx(max(one[3] for one in values), abs=1e-12)
 
 
-def snapshots(nodes=30, events=6000, sort_by_source=True):
-    """Events at ten timestamps, sorted by source within each."""
-    rng = torch.Generator().manual_seed(3)
-    src, dst = ((nodes * torch.rand(events, generator=rng) ** 2).long() for _ in range(2))
-    time = torch.arange(events).div(events // 10, rounding_mode="floor").double()
-    order = torch.argsort(time * nodes + src, stable=True) if sort_by_source else torch.arange(events)
-    return EventStore.from_columns(src[order], dst[order], time, num_nodes=nodes)
-
-
-@pytest.mark.parametrize(
-    ("setting", "negatives", "is_drawn"),
-    [
-        ("transductive", "random", True),
-        ("transductive", "historical", False),
-        ("transductive", "inductive", True),
-        ("inductive", "random", True),
-        ("inductive", "historical", True),
-    ],
-)
-def test_expected_negatives_are_the_mean_over_draws(setting, negatives, is_drawn):
-    """On snapshots: how often the sampler draws each positive query, over 200 seeds."""
-    store = snapshots(nodes=60, events=20_000)
-    split = chronological_split(store)
-    first = build_link_set(store, split, "test", setting, negatives)
-    draws = NegativeDraws.of(store, first)
-    events = np.bincount(draws.query)[draws.query]
-    posterior = draws.compute_posterior()
-    _, index = np.unique(draws.query, return_index=True)
-    expected = (events * (1 - posterior) / posterior)[index]
-
-    def encode(src, dst, time):
-        return (np.asarray(src) * store.num_nodes + np.asarray(dst)) * 100 + np.asarray(time).astype(np.int64)
-
-    wanted = encode(draws.src[index], draws.dst[index], draws.time[index])
-    order, count, seeds = np.argsort(wanted), np.zeros(len(expected)), 200
-    for seed in range(seeds):
-        pairs = build_link_set(store, split, "test", setting, negatives, seed=seed).pairs.select_label(0.0)
-        rows = encode(pairs.src, pairs.dst, pairs.time)
-        rows = rows[np.isin(rows, wanted)]
-        count += np.bincount(order[np.searchsorted(wanted, rows, sorter=order)], minlength=len(count))
-    assert (expected.sum() > 1) == is_drawn
-    assert count.sum() / seeds == pytest.approx(expected.sum(), rel=0.05, abs=0.05)
-    error = np.abs(count / seeds - expected) / np.sqrt((expected + 1 / seeds) / seeds)
-    assert error.max() < 6
-
-
 def test_a_likely_bound_is_exceeded_by_few_draws():
     """The posterior oracle over 200 draws: its mean AUC is below the expected bound, few values above the likely."""
-    store = snapshots()
+    store = make_snapshots()
     split = chronological_split(store)
     first = build_link_set(store, split, "test")
     draws = NegativeDraws.of(store, first)
@@ -226,29 +181,39 @@ def test_the_likely_bound_is_the_chernoff_quantile():
 
 def test_batches_of_a_large_snapshot_may_be_bounded_one_by_one(monkeypatch):
     """The bound is then higher, never lower."""
-    store = snapshots(sort_by_source=False)
+    store = make_snapshots(sort_by_source=False)
     draws = NegativeDraws.of(store, build_link_set(store, chronological_split(store), "test"))
     joint = bound_expectation(draws).auc
-    monkeypatch.setattr("dygmamba.auditing.ceiling_bounds.MAX_PRODUCTS", 1)
+    monkeypatch.setattr("research.ceiling_bounds.MAX_PRODUCTS", 1)
     assert joint < bound_expectation(draws).auc <= 1
 
 
-def test_the_moment_oracle_is_the_posterior_oracle_for_all_nodes():
-    """With random negatives both have the same order, and the reference is the best of the oracles."""
-    store = snapshots()
-    evaluation_set = build_link_set(store, chronological_split(store), "test")
-    events_by_time = EventsByTime(store)
-    one = compute_ceiling(events_by_time, evaluation_set)
-    assert one.moment_oracle_ap == one.posterior_oracle_ap
-    assert one.reference_ap == max(one.edge_oracle_ap, one.moment_oracle_ap)
-    assert one.reference_auc <= one.likely_bound_auc <= 1
-    pairs = evaluation_set.pairs
-    events = [*zip(store.src.tolist(), store.dst.tolist(), store.time.tolist(), strict=True)]
-    score = score_moment(events_by_time, evaluation_set)
-    for row in (0, 1, len(pairs) - 1):
-        pair = (int(pairs.src[row]), int(pairs.dst[row]), float(pairs.time[row]))
-        of_source = sum((src, time) == (pair[0], pair[2]) for src, _, time in events)
-        assert float(score[row]) == pytest.approx(events.count(pair) / of_source)
+@pytest.mark.parametrize("negatives", ["random", "historical", "inductive"])
+@pytest.mark.parametrize("setting", ["transductive", "inductive"])
+def test_order_and_activity_are_those_of_a_loop_over_events(setting, negatives):
+    """On a stream with ties: which rows are past, which nodes are active and in which role; and the order of bounds."""
+    store = tied_stream()
+    evaluation_set = build_link_set(store, chronological_split(store), "test", setting, negatives)
+    events_by_time, pairs = EventsByTime(store), evaluation_set.pairs
+    events = list(zip(store.src.tolist(), store.dst.tolist(), store.time.tolist(), strict=True))
+    sources, destinations = {(s, t) for s, _, t in events}, {(d, t) for _, d, t in events}
+    rows = list(zip(pairs.src.tolist(), pairs.dst.tolist(), pairs.time.tolist(), strict=True))
+    active = [all((node, t) in sources | destinations for node in (s, d)) for s, d, t in rows]
+    roles = [(s, t) in sources and (d, t) in destinations for s, d, t in rows]
+    first = evaluation_set.events[evaluation_set.event_index // 200 * 200].tolist()
+    unseen = [row in events[begin:] for row, begin in zip(rows, first, strict=True)]
+    one = asdict(compute_ceiling(events_by_time, evaluation_set))
+    one |= compute_bounds(events_by_time, evaluation_set)
+    for name, says in (("membership_oracle", active), ("roles_oracle", roles)):
+        found = link_metrics(torch.tensor(says).double(), pairs.label, pairs.group)
+        assert (one[f"{name}_ap"], one[f"{name}_ap_pooled"]) == (found["ap"], found["ap_pooled"])
+    with_order = link_metrics(torch.tensor(unseen).double(), pairs.label, pairs.group)["ap"]
+    assert one["edge_oracle_ap_with_order"] == with_order >= one["edge_oracle_ap"] - 1e-12
+    assert one["edge_oracle_ap"] >= one["roles_oracle_ap"] - 1e-12 >= one["membership_oracle_ap"] - 2e-12
+    for metric in ("ap", "auc"):
+        assert one[f"reference_{metric}"] <= one[f"bound_{metric}"] + 1e-12 <= 1 + 1e-12
+        assert 0.5 <= one[f"expected_bound_{metric}"] <= 1
+        assert one[f"likely_bound_{metric}"] <= one[f"bound_{metric}"]
 
 
 @pytest.mark.parametrize(
@@ -261,6 +226,8 @@ def test_oracles_of_can_parl(setting, edge, best, real_data):
     store = dm.load("CanParl", real_data).store
     evaluation_set = build_link_set(store, chronological_split(store), "test", setting)
     one = compute_ceiling(EventsByTime(store), evaluation_set)
+    bounds = compute_bounds(EventsByTime(store), evaluation_set)
     assert 100 * one.edge_oracle_ap == pytest.approx(edge, abs=0.005)
     assert 100 * one.reference_ap == pytest.approx(best, abs=0.005)
-    assert one.reference_auc < one.expected_bound_auc < one.likely_bound_auc < one.bound_auc
+    limits = [bounds[f"{name}_auc"] for name in ("expected_bound", "likely_bound", "bound")]
+    assert [one.reference_auc, *limits] == sorted({one.reference_auc, *limits})

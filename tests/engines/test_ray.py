@@ -12,7 +12,8 @@ from engine_cases import read_scores
 pytest.importorskip("ray", reason="Ray is not installed: pip install 'dyg-mamba[ray]'")
 EXAMPLE = Path(__file__).parents[2] / "examples" / "score_on_ray.py"
 DRIVER = """\
-import os, runpy, signal, sys, threading, time
+import os, runpy, sys, threading, time
+from contextlib import suppress
 from pathlib import Path
 import psutil, ray
 from ray.cluster_utils import Cluster
@@ -21,10 +22,11 @@ def kill_a_worker(scores):
     while not list(scores.glob("*.parquet")):
         time.sleep(0.05)
     for process in psutil.Process().children(recursive=True):
-        if process.cmdline()[:1] == ["ray::score_file"]:
-            process.kill()
-            print("killed")
-            return
+        with suppress(psutil.NoSuchProcess):  # others end meanwhile
+            if process.cmdline()[:1] == ["ray::score_file"]:
+                process.kill()
+                print("killed")
+                return
 
 run, pairs, scores, kill = sys.argv[1:]
 cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1})

@@ -5,6 +5,7 @@ import shutil
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -21,9 +22,10 @@ EXECUTOR = "CoarseGrainedExecutorBackend"
 
 def kill_an_executor(script: psutil.Process) -> None:
     for process in script.children(recursive=True):
-        if EXECUTOR in " ".join(process.cmdline()):
-            process.kill()
-            return
+        with suppress(psutil.NoSuchProcess):  # others end meanwhile
+            if EXECUTOR in " ".join(process.cmdline()):
+                process.kill()
+                return
     pytest.fail("no executor runs")
 
 

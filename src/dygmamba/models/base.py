@@ -46,6 +46,7 @@ class DatasetFacts:
     columns: ColumnFacts = field(default_factory=ColumnFacts)  # of events, the best first
     node_columns: ColumnFacts = field(default_factory=ColumnFacts)  # named node features, the best first
     edge_scale: tuple[float, ...] = ()  # factors that bring edge features near 1; none if all are near it
+    num_events: int = 0  # training events
 
     def scales(self, count: int) -> tuple[float, ...]:
         """Return `count` time scales, log-spaced from the median time gap of a node to the training period."""
@@ -90,6 +91,7 @@ class DatasetFacts:
                 store.features.node_rows, float(time[-1]) if len(time) else -math.inf
             ),
             edge_scale=compute_edge_scale(store, events),
+            num_events=len(time),
         )
 
 

@@ -373,7 +373,9 @@ class BoostingConfig(Settings):
 class TreesConfig(BoostingConfig):
     """Number and size of the trees, and the features they are grown from."""
 
-    others: Count = 2  # negative samples per training event
+    others: Annotated[int, Bounds(0, 100)] = (
+        0  # negative samples per training event; 0: 20 for fewer than 20,000 training events, else 2
+    )
     scales: Count = 9  # time scales of decayed counts
     neighbors: Annotated[int, Bounds(0, 10_000)] = 64  # neighbors of each end whose events are counted
     walks: Annotated[int, Bounds(0, 5)] = (

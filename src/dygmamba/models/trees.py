@@ -50,6 +50,8 @@ from dygmamba.ops.trees import (
     sum_leaves,
 )
 
+# negative samples per training event by default: a short stream has too few rows to learn what is rarely right
+SHORT_STREAM, SHORT_NEGATIVES, LONG_NEGATIVES = 20_000, 20, 2
 VALUE_SCALES = 4  # time scales of the edge features that trees for nodes read
 COLUMN_TYPES = {
     "feature": torch.int32,
@@ -344,7 +346,8 @@ class BoostedTrees(TreeScorer, TreeBank):
 
     def __init__(self, config: TreesConfig, facts: DatasetFacts) -> None:
         TreeBank.__init__(self, config)
-        self.negatives = config.others
+        usual = SHORT_NEGATIVES if facts.num_events < SHORT_STREAM else LONG_NEGATIVES
+        self.negatives = config.others or usual
         scales = np.geomspace(min(facts.node_gap, facts.period), facts.period, config.scales).tolist()
         requests: list[FeatureRequest | WalkRequest] = [CountFeatures(tuple(scales), config.neighbors)]
         if config.walks:

@@ -9,6 +9,7 @@ import torch
 
 import dygmamba as dm
 from dygmamba.core.errors import ConfigError, EventError, FileError
+from dygmamba.data.events.columns import compute_moments
 from dygmamba.data.readers import ReadOptions, delimited, other_columns, read_dataset
 from dygmamba.data.storage.dataset import load_dataset, save_dataset
 from dygmamba.data.storage.extension import extend_dataset
@@ -310,3 +311,16 @@ def test_a_column_with_the_other_decimal_mark_is_left_out(tmp_path):
     origin = read_dataset(path, ReadOptions(decimal=",")).origin
     assert origin.unused_columns == ("amount",)
     assert origin.unused_reasons == ("is '0.5', not a number with the decimal mark ','",)
+
+
+def test_moments_have_the_same_bits_with_any_number_of_threads() -> None:
+    """A run that is opened on a machine with more cores reads the same features."""
+    value = torch.randn(100_003, generator=torch.Generator().manual_seed(0)).double().exp()
+    threads, found = torch.get_num_threads(), []
+    for count in (1, 2, 3):
+        torch.set_num_threads(count)
+        found.append(compute_moments(value))
+    torch.set_num_threads(threads)
+    assert found[0] == found[1] == found[2]
+    assert found[0] == pytest.approx((float(value.mean()), float(value.std(correction=0))), rel=1e-12)
+    assert compute_moments(value[:0]) == (0.0, 0.0)

@@ -14,7 +14,7 @@ from torch.nn.functional import pad, relu
 from dygmamba.core.choices import TargetKind
 from dygmamba.core.errors import ConfigError
 from dygmamba.data.events.column_facts import ColumnFacts
-from dygmamba.data.events.columns import compute_edge_scale, rank_columns
+from dygmamba.data.events.columns import compute_edge_scale, compute_moments, rank_columns
 from dygmamba.data.events.event_store import EventBatch, EventStore, FeatureTable
 from dygmamba.data.events.node_rows import select_node_columns
 from dygmamba.data.events.statistics import compute_median_gap
@@ -120,8 +120,8 @@ def _gap_statistics(node: Int64[Tensor, "k"], time: Float64[Tensor, "k"]) -> tup
     node, since = node[order], time[order] - time[0]
     again = pad(node[1:] == node[:-1], (1, 0))
     gap = since - torch.where(again, since.roll(1), 0)
-    deviation = float(gap.std(correction=0))
-    return float(gap.mean()), deviation if deviation > 0 else 1.0
+    mean, deviation = compute_moments(gap)
+    return mean, deviation if deviation > 0 else 1.0
 
 
 class Model:

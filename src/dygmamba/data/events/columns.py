@@ -3,7 +3,7 @@
 Shapes: e events, k chosen (training) events, c numeric columns.
 """
 
-from math import log2
+from math import log2, sqrt
 from typing import TYPE_CHECKING
 
 import torch
@@ -24,6 +24,7 @@ MAX_SCALED_EVENTS = 100_000  # the last training events, whose values set the sc
 MAX_UNSCALED_RMS = 4.0  # columns with a root mean square from 1/4 to 4 keep their unit
 MAX_EXPONENT = 126  # of a factor: its inverse is a normal number of 32 bits too
 ROWS_AT_ONCE = 8192
+NUMBERS_PER_THREAD = 32_768  # torch adds up so many by one thread
 
 
 def rank_columns(store: "EventStore", events: Int64[Tensor, "k"] | None = None) -> ColumnFacts:
@@ -49,11 +50,19 @@ def _rank_numeric(store: "EventStore", events: Int64[Tensor, "k"]) -> tuple[Nume
     ranked = []
     for index, name in enumerate(store.features.edge_names):
         value = edge[events, index].cpu().double()
-        mean, deviation = float(value.mean()), float(value.std(correction=0))
+        mean, deviation = compute_moments(value)
         if deviation > 0:
             share = max(_explained_variance(value - mean, node) for node in ends)
             ranked.append((-round(share, 6), NumericColumn(index, name, mean, deviation)))
     return tuple(column for _, column in sorted(ranked, key=lambda entry: entry[0]))
+
+
+def compute_moments(value: Float64[Tensor, "k"]) -> tuple[float, float]:
+    """Return mean and standard deviation (0 and 0 of nothing), which have the same bits with any number of threads."""
+    parts = [(len(part) / len(value), part) for part in value.split(NUMBERS_PER_THREAD) if len(part)]
+    mean = sum((share * float(part.mean()) for share, part in parts), 0.0)
+    spread = [part.var(correction=0) + (part.mean() - mean) ** 2 for _, part in parts]
+    return mean, sqrt(sum(share * float(own) for (share, _), own in zip(parts, spread, strict=True)))
 
 
 def compute_edge_scale(store: "EventStore", events: Int64[Tensor, "k"] | None = None) -> tuple[float, ...]:

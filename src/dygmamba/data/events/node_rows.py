@@ -12,7 +12,7 @@ from torch import Tensor
 from dygmamba.core.errors import EventError
 from dygmamba.data.events.categories import Category, recode
 from dygmamba.data.events.column_facts import ColumnFacts, NumericColumn
-from dygmamba.data.events.columns import MAX_SEPARATE_COLUMNS, rank_types
+from dygmamba.data.events.columns import MAX_SEPARATE_COLUMNS, compute_moments, rank_types
 
 STATIC_TIME = torch.finfo(torch.float64).min  # time of a row that is known from the start
 
@@ -132,7 +132,7 @@ def select_node_columns(rows: NodeRows | None, end: float) -> ColumnFacts:
     if len(rows.names) <= MAX_SEPARATE_COLUMNS:
         for index, name in enumerate(rows.names):
             value = rows.value[early & rows.known[:, index], index].double()
-            deviation = float(value.std(correction=0)) if len(value) else 0.0
+            mean, deviation = compute_moments(value)
             if deviation > 0:
-                numeric.append(NumericColumn(index, name, float(value.mean()), deviation))
+                numeric.append(NumericColumn(index, name, mean, deviation))
     return ColumnFacts(tuple(numeric), rank_types(rows.codes[early], rows.categories))

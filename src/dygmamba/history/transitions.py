@@ -40,6 +40,7 @@ from dygmamba.ops.growing import Growing
 from dygmamba.ops.key_slots import KeySlots
 
 MAX_LAGS = 7  # a key has 3 bits for the lag, and 30 for each node
+SINCE_MET = "number of events of the source since its last one on the destination"
 ORDER, ASSOCIATIONS = (FeatureGroup(HISTORY, f"{what} of destinations") for what in ("order", "associations"))
 AGES = 6  # last events of the source whose ages are features
 BYTES_PER_EVENT, BYTES_PER_LAG = (
@@ -114,13 +115,14 @@ class TransitionFeatures(TransitionScales, FeatureRequest):
                 f"time since the source's {_ordinal(number)} event as a sender"
                 for number in range(1, AGES + 1)
             ),
-            "number of events of the source since its last one on the destination",
+            SINCE_MET,
             *self.association_names,
         ]
 
     @property
     def units(self) -> list[FeatureUnit]:
-        associations = self.association_names
+        # what is due after an earlier event is so until the source turns to it
+        associations = (SINCE_MET, *self.association_names) if self.window else ()
         return [FeatureUnit(name, ASSOCIATIONS if name in associations else ORDER) for name in self.names]
 
 

@@ -363,7 +363,7 @@ class BoostingConfig(Settings):
     max_rows: Annotated[int, Bounds(1, 1_000_000_000)] = (
         200_000  # largest number of rows that a tree is grown from
     )
-    columns: Fraction = 0.3  # share of the features that a tree may split on
+    columns: Fraction = 0.3  # share of the features that a tree may split on, beside associations
     skip: Annotated[float, Bounds(0, 1, below=True)] = (
         0.15  # share of the queries left out: the earliest ones
     )

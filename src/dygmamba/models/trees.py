@@ -32,7 +32,7 @@ from dygmamba.core.errors import FileError
 from dygmamba.history.counts import CountFeatures
 from dygmamba.history.node_values import NodeValueFeatures
 from dygmamba.history.table_request import FeatureRequest, FeatureUnit
-from dygmamba.history.transitions import TransitionFeatures
+from dygmamba.history.transitions import ASSOCIATIONS, TransitionFeatures
 from dygmamba.history.view import LabelledView, PairView
 from dygmamba.history.walks import WalkRequest
 from dygmamba.models.base import DatasetFacts, Scorer, TargetFacts
@@ -93,6 +93,7 @@ class TrainingTable:
     objective: Objective
     score: Float64[Tensor, "r k"]
     known: int  # number of rounds in the score
+    kept: Int64[np.ndarray, "k"]  # features that every tree may split on
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +173,7 @@ class TreeBank(nn.Module):
         self.trees().check(num_features)
 
     def grow(self, table: TrainingTable, slopes: Float64[Tensor, "r 2"]) -> None:
-        """Grow one more tree from a sample of rows and columns, unless this run has grown `trees` already."""
+        """Grow one more tree from a sample of rows and features, unless this run has grown `trees` already."""
         at, config = int(self.grown), self.config
         most = self.num_carried + config.trees
         if at >= most:
@@ -182,8 +183,8 @@ class TreeBank(nn.Module):
         draw = np.random.Generator(np.random.PCG64([int(self.key), at]))
         width, count = table.bins.shape
         rows = np.flatnonzero(draw.random(count) < min(config.rows, config.max_rows / max(count, 1)))
-        columns = np.sort(draw.choice(width, max(1, round(config.columns * width)), replace=False))
-        drawn = (torch.from_numpy(rows), torch.from_numpy(columns))
+        columns = draw.choice(width, max(1, round(config.columns * width)), replace=False)
+        drawn = (torch.from_numpy(rows), torch.from_numpy(np.union1d(columns, table.kept)))
         tree = grow_tree(table.bins, slopes, *drawn, table.edges, self.growth)
         tree.value.mul_(config.rate)
         for name in COLUMN_TYPES:
@@ -230,6 +231,8 @@ class TreeScorer(nn.Module, Scorer):
             for column in range(node_columns)
         ]
         self.names = [unit.name for unit in self.units]
+        # others come on several time scales, so that a sample has some of each kind; these come once
+        self._kept = np.flatnonzero([unit.group == ASSOCIATIONS for unit in self.units])
         self._checksum = zlib.crc32("\n".join(self.names).encode())
         self.register_buffer(self.checksum_name, torch.tensor(self._checksum))
         # by the ids of the tables that are joined, while these are alive
@@ -318,7 +321,7 @@ class TreeScorer(nn.Module, Scorer):
                 sum_leaves(bank.trees(0, known), rows.features, own.contiguous()) for bank, own in columns
             ]
             score = torch.stack(sums, dim=1)
-        return TrainingTable(edges, bins, objective, score, known)
+        return TrainingTable(edges, bins, objective, score, known, self._kept)
 
     def learn(self, table: TrainingTable) -> Float[Tensor, ""]:
         """Grow one more tree per output on the derivatives of the loss, unless this run has grown `trees` already."""

@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from io import BytesIO
 from itertools import chain, islice
@@ -116,10 +117,8 @@ def _iter_batches(
 ) -> Iterator[pa.RecordBatch]:
     """Iterate over the columns of a layout as text; lines that cannot be used go to `bad_rows`."""
     waiting = pa.schema([(name, pa.string()) for name in layout.needed]).empty_table()
-    first, schema = 1, None
-    for block in _iter_blocks(path, options):
-        schema = schema if first > 1 else _detect_schema(islice(_split_lines(block), SAMPLE_OBJECTS), layout)
-        table = None if schema is None else _parse_with_arrow(block, schema, layout.time)
+    first = 1
+    for block, table in _parse_blocks(_iter_blocks(path, options), layout):
         if table is None:
             texts = list(_split_lines(block))
             table = _parse_lines(texts, layout, bad_rows, first)
@@ -132,6 +131,23 @@ def _iter_batches(
             waiting = waiting[BATCH_ROWS:]
     if waiting.num_rows:
         yield waiting.combine_chunks().to_batches()[0]
+
+
+def _parse_blocks(blocks: Iterator[bytes], layout: Layout) -> Iterator[tuple[bytes, pa.Table | None]]:
+    """Yield each block with its lines parsed by Arrow, or None; one thread is a block ahead of those that use them."""
+    first = next(blocks, b"")
+    schema = _detect_schema(islice(_split_lines(first), SAMPLE_OBJECTS), layout)
+    with ThreadPoolExecutor(1) as ahead:
+
+        def start(block: bytes) -> tuple[bytes, Future[pa.Table | None]]:
+            return block, ahead.submit(_parse_with_arrow, block, schema, layout.time)
+
+        current = start(first)
+        for block in blocks:
+            following = start(block)
+            yield current[0], current[1].result()
+            current = following
+        yield current[0], current[1].result()
 
 
 def _parse_lines(texts: list[str], layout: Layout, bad_rows: BadRows, first: int) -> pa.Table:
@@ -177,8 +193,10 @@ def _detect_schema(texts: Iterable[str], layout: Layout) -> pa.Schema | None:
     return pa.schema(types)
 
 
-def _parse_with_arrow(block: bytes, schema: pa.Schema, time: str | None) -> pa.Table | None:
+def _parse_with_arrow(block: bytes, schema: pa.Schema | None, time: str | None) -> pa.Table | None:
     """Parse lines with Arrow, many times as fast as one by one; None if a line does not fit the schema."""
+    if schema is None:
+        return None
     lines = (block.replace(b"\r\n", b"\n") if b"\r" in block else block).strip()
     count = 1 + lines.count(b"\n")
     # one object per line: else one may go over two lines

@@ -1,7 +1,9 @@
 """JSON Lines: one line per event, each a JSON object. Values become text, parsed by the rules of delimited text."""
 
 import json
+import os
 import re
+from collections import deque
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -29,7 +31,7 @@ from dygmamba.data.readers.text import (
 )
 
 BATCH_ROWS = 1 << 16
-BLOCK_BYTES = 1 << 20
+BLOCK_BYTES = 1 << 22
 SAMPLE_OBJECTS = 100  # their keys are the column names
 SUFFIXES = {".jsonl", ".ndjson"}
 # Numbers stay as they are written: ids and timestamps may have more digits than a float. The scanner is the decoder
@@ -134,20 +136,19 @@ def _iter_batches(
 
 
 def _parse_blocks(blocks: Iterator[bytes], layout: Layout) -> Iterator[tuple[bytes, pa.Table | None]]:
-    """Yield each block with its lines parsed by Arrow, or None; one thread is a block ahead of those that use them."""
+    """Yield each block with its lines parsed by Arrow, or None; threads are a few blocks ahead."""
     first = next(blocks, b"")
     schema = _detect_schema(islice(_split_lines(first), SAMPLE_OBJECTS), layout)
-    with ThreadPoolExecutor(1) as ahead:
-
-        def start(block: bytes) -> tuple[bytes, Future[pa.Table | None]]:
-            return block, ahead.submit(_parse_with_arrow, block, schema, layout.time)
-
-        current = start(first)
-        for block in blocks:
-            following = start(block)
-            yield current[0], current[1].result()
-            current = following
-        yield current[0], current[1].result()
+    threads = os.cpu_count() or 1
+    with ThreadPoolExecutor(threads) as pool:
+        running: deque[tuple[bytes, Future[pa.Table | None]]] = deque()
+        for block in chain([first], blocks):
+            running.append((block, pool.submit(_parse_with_arrow, block, schema, layout.time)))
+            if len(running) > threads:
+                done, table = running.popleft()
+                yield done, table.result()
+        for done, table in running:
+            yield done, table.result()
 
 
 def _parse_lines(texts: list[str], layout: Layout, bad_rows: BadRows, first: int) -> pa.Table:

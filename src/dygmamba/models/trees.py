@@ -14,7 +14,7 @@ features, and with `query_columns` of the columns that the query carries. The tr
 checkpoint contains numbers and no code (decision 025). The buffers grow with the trees, so that it is no larger than
 they are.
 
-Legend: p pairs, r rows, f features, k outputs, t trees, n nodes of a tree.
+Legend: p pairs, r rows, f features, c features of every tree, k outputs, t trees, n nodes of a tree.
 """
 
 import zlib
@@ -93,7 +93,7 @@ class TrainingTable:
     objective: Objective
     score: Float64[Tensor, "r k"]
     known: int  # number of rounds in the score
-    kept: Int64[np.ndarray, "k"]  # features that every tree may split on
+    kept: Int64[np.ndarray, "c"]  # features that every tree may split on
 
 
 @dataclass(frozen=True, slots=True)

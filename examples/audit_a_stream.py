@@ -26,8 +26,8 @@ print(
     f"test: {test.events} events of {test.nodes} nodes, {test.tied:.0%} share their timestamp with another event"
 )
 for row in audit.rules:
-    if (row.split, row.setting, row.negatives) == ("test", "transductive", "random"):
-        print(f"baseline '{row.rule}': AP {row.ap:.3f}")
+    if (row["split"], row["setting"], row["negatives"]) == ("test", "transductive", "random"):
+        print(f"baseline '{row['rule']}': AP {row['ap']:.3f}")
 
 # The audit of the model: no score may depend on the future, on the batch, on the order of rows or on padding.
 for check in audit.checks:

@@ -31,7 +31,8 @@ from dygmamba.data.readers.text import (
 )
 
 BATCH_ROWS = 1 << 16
-BLOCK_BYTES = 1 << 22
+BLOCK_BYTES = 1 << 20  # also the longest line
+BLOCKS_AT_ONCE = 4  # parsed by one call
 SAMPLE_OBJECTS = 100  # their keys are the column names
 SUFFIXES = {".jsonl", ".ndjson"}
 # Numbers stay as they are written: ids and timestamps may have more digits than a float. The scanner is the decoder
@@ -87,7 +88,9 @@ def _iter_blocks(path: Path, options: ReadOptions) -> Iterator[bytes]:
     """Iterate over runs of whole lines in UTF-8."""
     filters = [mark_undecodable] if is_utf8(options.encoding) else []
     with NormalizedLines(path, options.encoding, BLOCK_BYTES, *filters) as lines:
-        yield from lines.iter_blocks()
+        blocks = lines.iter_blocks()
+        while several := b"".join(islice(blocks, BLOCKS_AT_ONCE)):
+            yield several
 
 
 def _split_lines(block: bytes) -> Iterator[str]:

@@ -39,5 +39,5 @@ after = newer.score([("alice", "fred")]).to_pylist()[0]["score"]
 print(f"alice -> fred: score {before:.3f}, after a message from fred to alice {after:.3f}")
 
 # `explain` lists the past events that changed the score most, with their contributions to the logit.
-for row in newer.explain(("alice", "fred"), orders=1).table.to_pylist()[:3]:
+for row in newer.explain(("alice", "fred")).table.to_pylist()[:3]:
     print(f"{row['src']} -> {row['dst']} at {row['time']}: {row['contribution']:+.2f}")

@@ -108,7 +108,7 @@ def test_train_prints_losses_and_results(script_outputs):
 
 @pytest.mark.e2e
 def test_a_new_event_raises_the_score_of_its_answer(script_outputs):
-    """A message from fred makes a message to fred likelier, and is the first reason for it."""
+    """A message from fred makes a message to fred likelier, and is among the first reasons for it."""
     output = script_outputs["predict_new_events"]
     assert len(re.findall(r"^alice -> \w+ +probability", output, re.MULTILINE)) == 3
     before, after = re.findall(

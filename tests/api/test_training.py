@@ -131,10 +131,10 @@ def test_the_command_says_what_it_chose_where_it_is_and_how_it_stands(command):
     assert lines[1].startswith("run: runs/letters/trees/")
     assert lines[2].startswith("trees on cpu: neighbors=2 (set)")
     table = re.search(
-        r"training table: (\d+) rows of (\d+) features; about 0.00 GB of memory, about \d+ s", errors
+        r"training table: ([\d,]+) rows of (\d+) features; about 0.0\d GB of memory, about \d+ s", errors
     )
-    rows, features = map(int, table.groups())
-    assert (rows, features > 20) == (3 * 168, True)  # each of the 168 events and two negatives
+    rows, features = (int(number.replace(",", "")) for number in table.groups())
+    assert (rows, features > 20) == (21 * 168, True)  # each of the 168 events and twenty negatives
     assert "pair-recency" in out
     assert "baseline" in out.splitlines()[-1]
 

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+SHORT_EVENTS = 28_000  # of streams with fewer, trees draw more negatives (`SHORT_STREAM` training events)
 LENGTH_EXPONENT = 0.6  # cost grows with length to this power outside the measured lengths
 REFERENCE_SECONDS = 0.035  # of the kernel of `measure_slowness` on the machine of `measured.json`
 ROWS, BINS, REPETITIONS = 400_000, 4096, 5
@@ -44,11 +45,13 @@ def estimate_training(model: str, data: str, device: str, size: dict[str, float]
     measurements = [entry for entry in load_measurements() if entry["model"] == model]
     if not measurements:
         return None
-    is_patched = size.get("patch", 1) > 1
-    # Prefer measurements on this device, on this dataset and with patches like the job's, in this order. There is not
-    # always one: trees run on CPU cores on any machine, and most models were measured on one dataset.
+    is_patched, is_short = size.get("patch", 1) > 1, size.get("events", SHORT_EVENTS) < SHORT_EVENTS
+    # Prefer measurements on this device, on streams that are as short, on this dataset and with patches like the job's,
+    # in this order. There is not always one: trees run on CPU cores on any machine, and most models were measured on
+    # one dataset.
     for matches in (
         lambda entry: entry["device"] == device,
+        lambda entry: entry.get("short", False) == is_short,
         lambda entry: entry["data"] == data,
         lambda entry: (entry.get("patch", 1) > 1) == is_patched,
     ):

@@ -10,6 +10,7 @@ import torch
 
 from dygmamba.core.errors import ConfigError
 from dygmamba.data.readers import ReadOptions, detect_format, read_dataset
+from dygmamba.data.readers.numpy_files import load_matrix
 from dygmamba.data.storage.dataset import Dataset
 from dygmamba.data.storage.library import open_dataset
 from raising import raises
@@ -109,3 +110,10 @@ def test_every_form_of_a_dataset_is_found_by_its_name(tmp_path):
     path = write_dyglib(tmp_path / "three", replace(one, name="three"), None, None)
     assert [open_dataset(name, tmp_path).name for name in ("one", "two", "three")] == ["one", "two", "three"]
     assert open_dataset(str(path)).digest == one.digest
+
+
+def test_a_matrix_that_python_2_wrote_is_read_without_a_warning(tmp_path):
+    header = "{'descr': '<f4', 'fortran_order': False, 'shape': (2L, 3L), }\n"
+    content = b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header.encode()
+    (tmp_path / "old.npy").write_bytes(content + np.arange(6, dtype="<f4").tobytes())
+    assert load_matrix(tmp_path / "old.npy").tolist() == [[0, 1, 2], [3, 4, 5]]

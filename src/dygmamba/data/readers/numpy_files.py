@@ -5,6 +5,7 @@ An archive has src, dst (node numbers 0..N-1) and t, and optionally label, edge_
 
 import struct
 import tokenize
+import warnings
 import zipfile
 import zlib
 from contextlib import AbstractContextManager
@@ -44,8 +45,9 @@ def _report_damage(path: Path, what: str) -> AbstractContextManager[None]:
 
 
 def _read_array(file: IO[bytes]) -> np.ndarray:
-    # the size of an absurd shape overflows, and the values then do not fit it
-    with np.errstate(invalid="ignore"):
+    # the size of an absurd shape overflows, and the values then do not fit it; a header of Python 2 is read slowly
+    with np.errstate(invalid="ignore"), warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
         return np.lib.format.read_array(file, allow_pickle=False)
 
 

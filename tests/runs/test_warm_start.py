@@ -94,6 +94,12 @@ def test_trees_are_added_to_the_trees_of_the_earlier_run(earlier, later):
     assert later.config["train"] == earlier.config["train"]
 
 
+def test_the_number_of_negatives_follows_from_the_events_that_are_learned_from(earlier, later, monkeypatch):
+    """Also where the other facts are those of the earlier run."""
+    monkeypatch.setattr("dygmamba.models.trees.SHORT_STREAM", 100)
+    assert [open_run(run.path, CPU).scorer.negatives for run in (earlier, later)] == [2, 2]
+
+
 def test_a_node_keeps_its_number_and_its_scores_before_new_rounds(frame, earlier, later):
     """For all ids of the earlier dataset; the start weights on the new stream give the scores of the earlier run."""
     old, new = open_run(earlier.path, CPU), open_run(later.path, CPU)

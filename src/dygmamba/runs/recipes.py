@@ -184,7 +184,11 @@ def build_node_stream(dataset: Dataset, device: torch.device, rule: SplitRule = 
 
 def build_scorer(config: RunConfig, stream: Stream, copies: int = 1) -> nn.Module:
     """Initialize a link model from its seed, on the CPU; `stream` has the split of link prediction."""
-    facts = stream.facts if config.facts is None else read_facts(config.facts, stream.store, config.path)
+    if config.facts is None:
+        facts = stream.facts
+    else:  # of an earlier run, but for the number of events that are learned from
+        stored = read_facts(config.facts, stream.store, config.path)
+        facts = replace(stored, num_events=len(stream.split.train))
     own = config.model_config
     torch.manual_seed(config.seed)
     with limit_tensor_memory(f"a model with {_describe_model_size(own)}", 1 / copies):

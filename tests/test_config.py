@@ -7,6 +7,7 @@ from dygmamba.cli.options import parse_overrides
 from dygmamba.config import build_config, find_preset, to_settings
 from dygmamba.core.errors import ConfigError
 from dygmamba.core.settings import Bounds
+from dygmamba.models.configs import TreesConfig
 from raising import raises
 
 
@@ -71,3 +72,20 @@ def test_the_more_specific_preset_wins():
     assert find_preset("edgebank", "uci", "random") == {"memory": "unlimited"}
     assert find_preset("edgebank", "uci", "historical") == {"memory": "window"}
     assert find_preset("edgebank", "no-such-data", "random") == {"memory": "unlimited"}
+
+
+@pytest.mark.parametrize(
+    ("events", "has_rules", "expected"),
+    [
+        (19_999, True, (1.0, 1_000_000, 1.0, 40)),
+        (19_999, False, (0.6, 200_000, 0.3, 20)),
+        (20_000, True, (0.6, 200_000, 0.3, 2)),
+    ],
+)
+def test_trees_have_what_suits_the_stream_but_for_what_was_set(events, has_rules, expected):
+    """Rows, rows at most, features and negatives by default; a value that was set stays."""
+    names = ("rows", "max_rows", "columns", "others")
+    for number, name in enumerate((None, *names)):
+        given = {} if name is None else {name: (0.5, 9, 0.5, 9)[number - 1]}
+        found = build_config(TreesConfig, given).resolve(events, has_rules)
+        assert {own: getattr(found, own) for own in names} == dict(zip(names, expected, strict=True)) | given

@@ -351,7 +351,7 @@ def test_the_type_of_the_earlier_event_is_named_where_it_decides(tmp_path):
     (run,) = dm.train(data, "trees", out=tmp_path, device="cpu", epochs=1, trees=4, rounds=4)
     (note,) = [note for note in run.explain(("v", "b"), at=7001.0, orders=1).notes if "after" in note]
     assert note.startswith(
-        "b after a with kind 'buy': 40 events on b had a with kind 'buy' among the last 10"
+        "b after a with kind 'buy': 40 events on b were the first there of their source within 10"
     )
     assert note.endswith("a had 41 events with kind 'buy'")
     (note,) = [note for note in run.explain(("u1", "b"), at=7001.0, orders=1).notes if "after" in note]

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from itertools import takewhile
 from statistics import mean
 
 import numpy as np
@@ -108,7 +109,7 @@ def test_every_feature_is_what_its_name_says(store, at):
     at=st.integers(0, 19),
     seed=st.integers(0, 9),
 )
-def test_the_share_by_type_is_of_one_type_and_after_the_last_meeting(store, at, seed):
+def test_the_share_by_type_is_of_first_events_after_one_of_the_type(store, at, seed):
     """For all streams, types, pairs and times: by brute force; the other features are those without types."""
     codes = torch.from_numpy(np.random.default_rng(seed).integers(-1, 4, (len(store), 1), np.int32))
     features = replace(store.features, codes=codes, categories=(Category("kind", ("view", "buy", "a", "b")),))
@@ -120,17 +121,20 @@ def test_the_share_by_type_is_of_one_type_and_after_the_last_meeting(store, at, 
         own = sorted(((t, b, kind) for a, b, t, kind in events if a == node and t < time), reverse=True)
         return [(*item, t) for t, *item in own[: REQUEST.window]]
 
+    def open_of(node, time, v):
+        """Return the last items up to the last one on v, the last one first."""
+        return list(takewhile(lambda item: item[0] != v, last_of(node, time)))
+
     def share(item, v):
         earlier = [event for event in events if event[2] < now]
-        followed = sum(b == v and item in [known for *known, _ in last_of(a, t)] for a, b, t, _ in earlier)
+        followed = sum(b == v and item in [known for *known, _ in open_of(a, t, v)] for a, b, t, _ in earlier)
         return followed / (sum([b, kind] == item for _, b, _, kind in earlier) + 5)
 
     pairs = every_pair(store, now)
     found = numbers(typed, pairs, TYPED)
     expected = []
     for u, v in zip(pairs.src.tolist(), pairs.dst.tolist(), strict=True):
-        met = max((t for a, b, t, _ in events if (a, b) == (u, v) and t < now), default=-math.inf)
-        shares = [(share(item, v), time) for *item, time in last_of(u, now) if time > met]
+        shares = [(share(item, v), time) for *item, time in open_of(u, now, v)]
         best, when = max(shares, default=(0.0, now))
         since = math.log1p((now - when) / min(SCALES)) if best else -1.0
         expected.append([math.log(best + 1e-3), since])

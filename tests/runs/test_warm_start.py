@@ -96,7 +96,7 @@ def test_trees_are_added_to_the_trees_of_the_earlier_run(earlier, later):
 
 def test_the_number_of_negatives_follows_from_the_events_that_are_learned_from(earlier, later, monkeypatch):
     """Also where the other facts are those of the earlier run."""
-    monkeypatch.setattr("dygmamba.models.trees.SHORT_STREAM", 100)
+    monkeypatch.setattr("dygmamba.models.configs.SHORT_STREAM", 100)
     assert [open_run(run.path, CPU).scorer.negatives for run in (earlier, later)] == [2, 2]
 
 

@@ -364,10 +364,16 @@ def _describe_associations(predictor: Predictor, pair: PairBatch, ids: list[Any]
         return []
     best, value = found
     node = predictor.query_parser.to_user_type(predictor.dataset.ids.to_user([best.item]))[0].as_py()
-    kind = f" with {request.column.name} {value!r}" if request.column and value else ""
+    if not value or request.column is None:
+        return [
+            f"{ids[1]} after {node}: {best.followed:,} events on {ids[1]} had {node} among the last {request.window} "
+            f"destinations of their source, as this query has, and {node} had {best.visits:,} events"
+        ]
+    kind = f"{request.column.name} {value!r}"
     return [
-        f"{ids[1]} after {node}{kind}: {best.followed:,} events on {ids[1]} had {node}{kind} among the last "
-        f"{request.window} destinations of their source, as this query has, and {node} had {best.visits:,} events{kind}"
+        f"{ids[1]} after {node} with {kind}: {best.followed:,} events on {ids[1]} were the first there of their source "
+        f"within {request.window} events after such an event, as this one would be, and {node} had {best.visits:,} "
+        f"events with {kind}"
     ]
 
 

@@ -10,9 +10,10 @@ destinations have small numbers,
     share(w, v) = n(w, v) / (c(w) + 5)    (confidence),    lift(w, v) = share(w, v) N / (c(v) + 5).
 
 The features of a pair are the best and the mean ones over the last destinations of its source. Where events have types,
-there is also the best share of *items* in the place of w, later than the source's last event on v. An item is a
-destination together with the type of the event on it: ink is due after a printer that was bought, not after one that
-was only looked at, and no longer once it was bought.
+there is also the best share of *items* in the place of w. An item is a destination together with the type of the event
+on it: ink is due after a printer that was bought, not after one that was only looked at. Only items later than the
+source's last event on v count, in the window of an event too: once the ink was bought it is no longer due, and a
+favourite that the source turns to again and again follows an item once.
 
 Legend: a appended events, p pairs, k items of a window, f features per pair.
 """
@@ -43,7 +44,7 @@ def name_associations(window: int, column: str = "") -> list[str]:
     ]
     if column:
         names += [
-            f"best share of events of one {column}, later than the source's last one on the destination",
+            f"best share of events of one {column} that the destination followed, after the source's last one there",
             f"time since the source's event with the best share of one {column}",
         ]
     return names if window else []
@@ -99,7 +100,7 @@ class FollowerTable(Growing):
     Only the times of the lists are read, so they have no scales. Without types an item is a destination.
 
     Attributes:
-        followers: Events on v with w in their window, by (w, v).
+        followers: Events on v with w in the window that they were appended with, by (w, v).
         visits: Events by item.
     """
 

@@ -275,7 +275,7 @@ class TransitionTable(Growing):
         if self.associations is not None:
             yield self.associations, window // self.buckets, rows.dst
         if self.typed is not None:
-            yield self.typed, window, item
+            yield self.typed, self._list_open_items(previous, rows.dst), item
 
     def drop_rows(self, rows: EventRows) -> None:
         """Drop the newest events."""
@@ -334,7 +334,7 @@ class TransitionTable(Growing):
         assert self.associations is not None
         items = self.sources.last_items(src, time)
         best = self.associations.find_best(items[:, : self.window] // self.buckets, dst, time)
-        window = self._list_later_items(items, self.events_since_met(src, dst, time))
+        window = self._list_open_items(items, dst)
         typed = None if self.typed is None else self.typed.find_best(window, dst, time)
         if best is None or typed is None or typed.share <= best.share:
             return None if best is None else (best, "")
@@ -342,15 +342,16 @@ class TransitionTable(Growing):
         values = (*self.column.values, OTHER_VALUES) if self.column is not None else ()
         return typed._replace(item=node), values[bucket]
 
-    def _list_later_items(
-        self, items: Int64[np.ndarray, "p k"], met: Int64[np.ndarray, "p"]
+    def _list_open_items(
+        self, items: Int64[np.ndarray, "p k"], dst: Int64[np.ndarray, "p"]
     ) -> Int64[np.ndarray, "p k"]:
-        """Return the last items of each source that are later than its last event on the destination, else -1.
+        """Return the last items of each source that are later than the last one on the destination, else -1.
 
         A destination that the source turned to since is no longer due: the ink was bought after the printer.
         """
-        is_later = (met < 0)[:, None] | (np.arange(self.window) < met[:, None])
-        return np.where(is_later, items[:, : self.window], -1)
+        window = items[:, : self.window]
+        is_met = np.logical_or.accumulate(window // self.buckets == dst[:, None], axis=1)
+        return np.where(is_met, -1, window)
 
     @np.errstate(all="ignore")  # numbers of any size, which may overflow
     def compute_features(
@@ -374,7 +375,7 @@ class TransitionTable(Growing):
             counts = self.associations.count(window, dst, time)
             parts.append(summarise_associations(np, counts, window >= 0, ages[:, : self.window]))
         if self.typed is not None:
-            window = self._list_later_items(items, met)
+            window = self._list_open_items(items, dst)
             followed, visits = self.typed.count_followers(window, dst, time)
             parts.append(summarise_types(followed, visits, ages[:, : self.window]))
         return np.concatenate(parts, axis=1, dtype=np.float32)

@@ -369,12 +369,30 @@ class BoostingConfig(Settings):
     )
 
 
+# A rule that is rarely right is learned from the few negatives for which it was wrong. A short stream needs many per
+# event to have enough of them; one with event types, which may have rules, also trees that see all rows and features.
+SHORT_STREAM = 20_000  # training events
+LONG_DEFAULTS = {"rows": 0.6, "max_rows": 200_000, "columns": 0.3, "others": 2}
+SHORT_DEFAULTS = LONG_DEFAULTS | {"others": 20}
+RULE_DEFAULTS = {"rows": 1.0, "max_rows": 1_000_000, "columns": 1.0, "others": 40}
+
+
 @dataclass(frozen=True, slots=True)
 class TreesConfig(BoostingConfig):
     """Number and size of the trees, and the features they are grown from."""
 
+    # of these 0 stands for a value that suits the stream; a short one has fewer than 20,000 training events
+    rows: Share = (
+        0  # share of the rows that a tree is grown from; 0: all in a short stream with types, else 0.6
+    )
+    max_rows: Annotated[int, Bounds(0, 1_000_000_000)] = (
+        0  # largest number of rows that a tree is grown from; 0: a million in a short stream with types, else 200,000
+    )
+    columns: Share = (
+        0  # share of the features that a tree may split on; 0: all in a short stream with types, else 0.3
+    )
     others: Annotated[int, Bounds(0, 100)] = (
-        0  # negative samples per training event; 0: 20 for fewer than 20,000 training events, else 2
+        0  # negative samples per training event; 0: 20 in a short stream, 40 in one with types, else 2
     )
     scales: Count = 9  # time scales of decayed counts
     neighbors: Annotated[int, Bounds(0, 10_000)] = 64  # neighbors of each end whose events are counted
@@ -403,6 +421,17 @@ class TreesConfig(BoostingConfig):
         8  # most numeric node features that are read; 0: none at all
     )
     query_columns: bool = False  # whether a query carries the columns of its event, such as its amount
+
+    def resolve(self, events: int, has_rules: bool) -> "TreesConfig":
+        """Return these settings with what suits so many training events in the place of 0.
+
+        Args:
+            events: Number of training events.
+            has_rules: Whether associations by event type are features.
+        """
+        short = RULE_DEFAULTS if has_rules else SHORT_DEFAULTS
+        usual = short if events < SHORT_STREAM else LONG_DEFAULTS
+        return replace(self, **{name: getattr(self, name) or value for name, value in usual.items()})
 
 
 @dataclass(frozen=True, slots=True)

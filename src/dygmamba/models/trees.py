@@ -50,8 +50,6 @@ from dygmamba.ops.trees import (
     sum_leaves,
 )
 
-# negative samples per training event by default: a short stream has too few rows to learn what is rarely right
-SHORT_STREAM, SHORT_NEGATIVES, LONG_NEGATIVES = 20_000, 20, 2
 VALUE_SCALES = 4  # time scales of the edge features that trees for nodes read
 COLUMN_TYPES = {
     "feature": torch.int32,
@@ -348,17 +346,17 @@ class BoostedTrees(TreeScorer, TreeBank):
     ranks_candidates = continues_rounds = True
 
     def __init__(self, config: TreesConfig, facts: DatasetFacts) -> None:
+        types = facts.columns.first(0, int(config.association_types), config.event_types).types
+        column = types[0] if types and config.transitions and config.associations else None
+        config = config.resolve(facts.num_events, column is not None)
         TreeBank.__init__(self, config)
-        usual = SHORT_NEGATIVES if facts.num_events < SHORT_STREAM else LONG_NEGATIVES
-        self.negatives = config.others or usual
+        self.negatives = config.others
         scales = np.geomspace(min(facts.node_gap, facts.period), facts.period, config.scales).tolist()
         requests: list[FeatureRequest | WalkRequest] = [CountFeatures(tuple(scales), config.neighbors)]
         if config.walks:
             decays = facts.walk_decays(config.walk_decays)
             requests.append(WalkRequest(config.walks, config.walk_dim, decays, config.walk_seed))
         if config.transitions:
-            types = facts.columns.first(0, int(config.association_types), config.event_types).types
-            column = types[0] if types and config.associations else None
             scales = facts.transition_scales
             requests.append(TransitionFeatures(scales, config.transitions, config.associations, column))
         requests += request_columns(facts, config.query_columns, config.numeric_columns, config.event_types)

@@ -354,7 +354,8 @@ class Selector:
         same = [one.seconds for one in self._trained if one.is_same_model(candidate)]
         if same:
             return same[0]
-        size = {"name": self.dataset.name, "events": len(self.dataset.store)}
+        store = self.dataset.store
+        size = {"name": self.dataset.name, "events": len(store), "types": bool(store.features.categories)}
         expected = estimate_seconds(
             Candidate(candidate.model, candidate.preset), self.plan.device.type, self.record.settings, **size
         )

@@ -84,7 +84,7 @@ def find_refused(candidates: tuple[Candidate, ...], settings: dict[str, Any]) ->
 
 
 def estimate_seconds(
-    candidate: Candidate, device_type: str, settings: dict[str, Any], *, name: str, events: int
+    candidate: Candidate, device_type: str, settings: dict[str, Any], *, name: str, events: int, types: bool
 ) -> float | None:
     """Estimate the time of a training from stored measurements; None if nothing comparable was measured.
 
@@ -94,6 +94,7 @@ def estimate_seconds(
         settings: What the user set.
         name: Name of the dataset.
         events: Number of its events.
+        types: Whether they have types.
     """
     from dygmamba.models import require_model
     from dygmamba.runs.training_cost import estimate_training
@@ -104,7 +105,9 @@ def estimate_seconds(
     sized = {} if candidate.preset is None else find_size_preset(candidate.preset, candidate.model)
     values = ({} if spec is None else spec.settings) | find_preset(candidate.model, name) | sized | settings
     size = {key: float(values[key]) for key in ("length", "patch") if key in values}
-    cost = estimate_training(candidate.model, name, device_type, size | {"events": float(events)})
+    cost = estimate_training(
+        candidate.model, name, device_type, size | {"events": float(events), "types": float(types)}
+    )
     return None if cost is None else cost.epoch_seconds * min(cost.epochs, values.get("epochs", inf))
 
 

@@ -160,7 +160,8 @@ def resolve_ranking(
     """
     if config.loss != "ranking" or not isinstance(model_config, TreesConfig):
         return config
-    affordable = TABLE_SAMPLES * model_config.max_rows // max(events, 1) - 1
+    max_rows = model_config.resolve(events, has_rules=False).max_rows
+    affordable = TABLE_SAMPLES * max_rows // max(events, 1) - 1
     chosen = {
         "train_candidates": max(MIN_CANDIDATES, min(config.train_candidates, affordable)),
         "best_metric": "mrr",

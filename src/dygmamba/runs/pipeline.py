@@ -430,10 +430,9 @@ def _report_start(fit: Trainer, progress: Progress) -> None:
         if name in chosen:
             progress.message(chosen[name])
     if table := _describe_table(fit):
-        about, events = sections["run"], len(fit.stream.store)
-        seconds = estimate_seconds(
-            Candidate(about["model"]), "cpu", sections["train"], name=about["data"], events=events
-        )
+        about, store = sections["run"], fit.stream.store
+        size = {"name": about["data"], "events": len(store), "types": bool(store.features.categories)}
+        seconds = estimate_seconds(Candidate(about["model"]), "cpu", sections["train"], **size)
         time_needed = "" if seconds is None else f", about {format_rough_duration(seconds)} on this CPU"
         progress.message(f"{table}{time_needed}")
 

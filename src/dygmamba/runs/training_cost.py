@@ -40,18 +40,19 @@ def estimate_training(model: str, data: str, device: str, size: dict[str, float]
         model: Name of the model.
         data: Name of the dataset.
         device: Kind of device.
-        size: Events, length and patch.
+        size: Events, whether they have types (1 or 0), length and patch.
     """
     measurements = [entry for entry in load_measurements() if entry["model"] == model]
     if not measurements:
         return None
     is_patched, is_short = size.get("patch", 1) > 1, size.get("events", SHORT_EVENTS) < SHORT_EVENTS
-    # Prefer measurements on this device, on streams that are as short, on this dataset and with patches like the job's,
-    # in this order. There is not always one: trees run on CPU cores on any machine, and most models were measured on
-    # one dataset.
+    # Prefer measurements on this device, on streams that are as short, with types or without, on this dataset and with
+    # patches like the job's, in this order. There is not always one: trees run on CPU cores on any machine, and most
+    # models were measured on one dataset.
     for matches in (
         lambda entry: entry["device"] == device,
         lambda entry: entry.get("short", False) == is_short,
+        lambda entry: entry.get("types", False) == bool(size.get("types", 0)),
         lambda entry: entry["data"] == data,
         lambda entry: (entry.get("patch", 1) > 1) == is_patched,
     ):

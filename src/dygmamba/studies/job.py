@@ -19,7 +19,7 @@ from dygmamba.core.files.writing import make_folder, write_text
 
 # Change this when a golden result changes (tests/test_goldens.py): cached study results are then computed again.
 # It is explicit, not a digest of the sources, so that moving a file or rewording a comment recomputes nothing.
-CODE_VERSION = "2026-11-19.4"
+CODE_VERSION = "2026-11-19.5"
 RESULT_FILE = "result.json"
 # The dataset is identified by its digest, so its name may change; the others do not influence the result.
 NOT_IN_KEY = ("about", "data", "size", "given", "changed")

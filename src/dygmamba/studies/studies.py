@@ -157,7 +157,8 @@ def link_job(
     config = to_settings(build_config(find_model(model).config, model_settings))
     full = to_settings(build_config(LinkFitConfig, loop_settings)) | config
     about = {"model": model, **about}
-    size = {"events": float(len(dataset.store))} | {key: full[key] for key in SIZE_SETTINGS if key in full}
+    size = {"events": float(len(dataset.store)), "types": float(bool(dataset.store.features.categories))}
+    size |= {key: full[key] for key in SIZE_SETTINGS if key in full}
     asks = get_default_split(dataset, request.protocol).stamp
     job = Job("link", dataset.name, dataset.digest, model, seed, full, asks, about, size=size)
     return replace(job, given=given, version=request.version)
